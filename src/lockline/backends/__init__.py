@@ -1,0 +1,73 @@
+"""From a URL, or a client object of a backend's own library, to a backend."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from ..core.backend import Backend
+from ..core.runtime import Runtime
+from ..errors import ConfigError
+
+# scheme: (module beside this one, extra that installs what it needs)
+SCHEMES: Final = {
+    "memory": ("memory", None),
+    "local": ("local", None),
+    "redis": ("redis", "redis"),
+    "rediss": ("redis", "redis"),
+    "unix": ("redis", "redis"),
+    "redis+sentinel": ("redis", "redis"),
+    "redis+cluster": ("redis", "redis"),
+    "redlock": ("redlock", "redis"),
+    "zk": ("zookeeper", "zookeeper"),
+    "etcd": ("etcd", "etcd"),
+}
+# top-level package of the user's own client object: (module beside this one, extra)
+OBJECTS: Final = {
+    "redis": ("redis", "redis"),
+    "kazoo": ("zookeeper", "zookeeper"),
+}
+
+
+def open_backend(target: Any, runtime: Runtime, options: dict[str, Any]) -> Backend:
+    """The backend for this target; its module is imported only now, and nothing is sent yet."""
+    if target is None:
+        target = os.environ.get("LOCKLINE_URL") or "local:"
+    if isinstance(target, str):
+        module, extra = _by_scheme(target)
+    else:
+        # A list of clients is as good as the first of them.
+        sample = target[0] if isinstance(target, (list, tuple)) and target else target
+        package = type(sample).__module__.partition(".")[0]
+        if package not in OBJECTS:
+            raise ConfigError(f"connect() takes a URL or a client object of a backend, not {target!r}")
+        module, extra = OBJECTS[package]
+        if sample is not target:
+            module = "redlock"
+    try:
+        backend = importlib.import_module(f"{__name__}.{module}")
+    except ModuleNotFoundError as missing:
+        if missing.name and missing.name.startswith("lockline"):
+            raise
+        raise ConfigError(
+            f"{missing.name!r} is not installed; this backend needs: pip install 'lockline[{extra}]'"
+        ) from None
+    try:
+        return backend.connect(target, runtime, **options)  # type: ignore[no-any-return]
+    except TypeError as problem:
+        if "unexpected keyword" in str(problem):
+            raise ConfigError(f"this backend does not know that option: {problem}") from None
+        raise
+
+
+def _by_scheme(url: str) -> tuple[str, str | None]:
+    try:
+        scheme = urlsplit(url).scheme
+    except ValueError as problem:
+        raise ConfigError(f"{url!r} is not a URL: {problem}") from None
+    if scheme not in SCHEMES:
+        known = ", ".join(f"{name}:" for name in SCHEMES)
+        raise ConfigError(f"{url!r} does not begin with a scheme that Lockline knows ({known})")
+    return SCHEMES[scheme]

@@ -1,0 +1,111 @@
+"""Arguments checked before any I/O, each with an error that names the cure."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from ..errors import ConfigError
+
+LONGEST_NAME = 512
+LONGEST_TTL = 10 * 365 * 86400.0
+MOST_PERMITS = 1 << 20
+LONGEST_META = 4096
+
+Seconds = float | timedelta
+
+
+def a_name(value: object) -> str:
+    """Any non-empty text up to 512 bytes of UTF-8."""
+    if not isinstance(value, str):
+        raise ConfigError(f"a lock's name is text, not {type(value).__name__}")
+    if not value:
+        raise ConfigError("a lock's name must not be empty")
+    try:
+        size = len(value) if value.isascii() else len(value.encode())
+    except UnicodeEncodeError:
+        raise ConfigError(f"the name {value!r} is not valid Unicode (a lone surrogate)") from None
+    if size > LONGEST_NAME:
+        raise ConfigError(f"the name has {size} bytes of UTF-8; at most {LONGEST_NAME} are allowed")
+    return value
+
+
+def a_prefix(value: object) -> str:
+    """Any text; an empty one stands for every name."""
+    return "" if value == "" else a_name(value)
+
+
+def seconds(value: object, what: str) -> float:
+    """A finite number of seconds, from a number or a timedelta."""
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ConfigError(f"{what} is a number of seconds or a timedelta, not {value!r}")
+    if not math.isfinite(value):
+        raise ConfigError(f"{what} must be finite, not {value!r}")
+    return float(value)
+
+
+def a_ttl(value: object, what: str = "ttl") -> float:
+    """A time greater than zero."""
+    ttl = seconds(value, what)
+    if ttl <= 0:
+        raise ConfigError(f"{what} must be greater than zero, not {value!r}")
+    if ttl > LONGEST_TTL:
+        raise ConfigError(f"{what} of {value!r} is longer than ten years; a lock has to expire")
+    return ttl
+
+
+def a_timeout(value: object) -> float | None:
+    """Zero or more seconds, or None to wait for ever."""
+    if value is None:
+        return None
+    timeout = seconds(value, "timeout")
+    if timeout < 0:
+        raise ConfigError(f"timeout must not be negative, not {value!r}; leave it out to wait for ever")
+    return timeout
+
+
+def a_limit(value: object) -> int:
+    """A semaphore's number of permits."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ConfigError(f"limit is a whole number, not {value!r}")
+    if not 1 <= value <= MOST_PERMITS:
+        raise ConfigError(f"limit must be from 1 to {MOST_PERMITS}, not {value}")
+    return value
+
+
+def a_flag(value: object, what: str) -> bool:
+    """True or False, and nothing that merely looks like it."""
+    if not isinstance(value, bool):
+        raise ConfigError(f"{what} is True or False, not {value!r}")
+    return value
+
+
+def a_meta(value: Mapping[str, Any] | None) -> str:
+    """What others shall see of a claim, as JSON; empty for nothing."""
+    if value is None:
+        return ""
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"meta is a mapping that JSON can hold, not {type(value).__name__}")
+    try:
+        text = json.dumps(dict(value), allow_nan=False)
+    except (TypeError, ValueError) as problem:
+        raise ConfigError(f"meta must be JSON: {problem}") from None
+    if len(text) > LONGEST_META:
+        raise ConfigError(f"meta has {len(text)} characters of JSON; at most {LONGEST_META} are allowed")
+    return text
+
+
+def an_owner(value: object) -> str:
+    """The text others see as the holder."""
+    if not isinstance(value, str) or not value or len(value) > 256:
+        raise ConfigError(f"owner is a text of 1 to 256 characters, not {value!r}")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise ConfigError(f"the owner {value!r} is not valid Unicode") from None
+    return value

@@ -1,0 +1,82 @@
+"""What a system must offer to carry lines. Every primitive goes through these few calls.
+
+A backend is made for one runtime (blocking or asyncio) and used by one client. All calls are `async def`;
+on the blocking runtime they never suspend. `until` is always a moment on `runtime.now()`: a call that has no answer by
+then raises `BackendUnavailable`. Errors of the client library never come out raw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from ..guarantees import Guarantees
+from .claim import Claim, Gone, Grant, Line, Waiting
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that `lockline doctor` has to say about a backend."""
+
+    level: Literal["ok", "warning", "error"]
+    text: str
+    cure: str = ""
+
+
+class Backend(Protocol):
+    """One system that carries lines."""
+
+    guarantees: Guarantees
+    url: str
+    """Where it is, without secrets; for people and for the child of `lockline run`."""
+
+    async def enter(self, claim: Claim, *, wait: bool, until: float) -> Grant | Waiting | None:
+        """Put the claim at the end of its line; with `wait` false, only if it would hold at once (else None).
+
+        The same claim id again changes nothing and gives the same answer.
+        """
+
+    async def turn(self, claim: Claim, until: float) -> Grant | Gone | None:
+        """Wait for the claim's turn, at most until then (None).
+
+        A push is only ever a hint: after it, and at the latest when the claim ahead would expire, look again.
+        Does not renew the claim. Returns None early when `interrupt` was called.
+        """
+
+    async def leave(self, claim: Claim, until: float) -> bool:
+        """Remove this claim and no other, waiting or holding; whether it was still there."""
+
+    async def renew(self, claims: Sequence[Claim], until: float) -> Sequence[Gone | None]:
+        """Give each claim its ttl again from now, never less than it has; None for each that lives on.
+
+        Never creates. A claim's weight may have gone down since (a writer became a reader): take it over,
+        and let in whoever has room now. A claim whose ttl has run out is gone, even if nobody has removed it yet.
+        """
+
+    async def look(self, name: str, until: float) -> Line:
+        """The whole line, without changing it."""
+
+    async def list(self, prefix: str, until: float) -> list[str]:
+        """The names that have a live claim, sorted."""
+
+    async def evict(self, name: str, until: float) -> int:
+        """Remove the holders of the line, let in the next, tell the victims; how many they were."""
+
+    async def news(self) -> Collection[str]:
+        """Ids of claims that a push spoke of since the last call; the keeper renews them now. Never blocks."""
+
+    async def examine(self, until: float) -> list[Finding]:
+        """What is good and what is dangerous about this system as it is set up."""
+
+    def nudge(self, claim_id: str) -> None:
+        """Make the `turn` of this claim look now; safe from any thread."""
+
+    def interrupt(self) -> None:
+        """End every `turn` that waits now or later; safe from any thread."""
+
+    async def close(self) -> None:
+        """Let go of connections and files. Claims have been withdrawn before."""
+
+    def forked(self) -> None:
+        """In the child after a fork: drop everything inherited without a word to the server."""

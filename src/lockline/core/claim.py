@@ -1,0 +1,86 @@
+"""The values that travel between core and backends: a claim, what became of it, and the line it stands in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal, NamedTuple
+
+Kind = Literal["lock", "rlock", "read", "write", "permit"]
+
+WHOLE: Final = 1 << 20
+"""The capacity of a read-write line: a reader weighs 1, a writer all of it."""
+
+
+class Claim(NamedTuple):
+    """One party's wish for a place in a line. A tuple, because the fast path makes one per acquire."""
+
+    name: str
+    id: str
+    """Unique for each attempt, so that a repeated request does its work once."""
+    owner: str
+    kind: Kind
+    weight: int
+    capacity: int
+    ttl: float
+    since: float
+    """Wall-clock time of arrival, for people to read; nothing is decided by it."""
+    meta: str
+    """JSON of what the caller wants others to see, or an empty string."""
+
+
+class Grant(NamedTuple):
+    """The claim holds; its ticket is now its fencing token."""
+
+    token: int
+
+
+class Waiting(NamedTuple):
+    """The claim stands in the line; `ahead` claims were before it when the store looked."""
+
+    ahead: int
+
+
+class Gone(NamedTuple):
+    """The store has no such claim (any more)."""
+
+    reason: Literal["expired", "evicted", "taken"] | None = None
+    """Why, where the store knows; otherwise the holder's own deadline tells."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One claim as others see it."""
+
+    id: str
+    owner: str
+    kind: str
+    token: int
+    """Its ticket, which is its fencing token once it holds."""
+    holds: bool
+    weight: int
+    capacity: int
+    ttl: float
+    remaining: float
+    """Seconds until the store would drop it, if nobody renewed it."""
+    since: float
+    """Wall-clock time at which it began to hold, where the store keeps that; otherwise of its arrival."""
+    meta: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """All claims on one name, in order of arrival."""
+
+    name: str
+    claims: tuple[Standing, ...] = ()
+
+    @property
+    def holders(self) -> tuple[Standing, ...]:
+        """Those whose turn it is."""
+        return tuple(claim for claim in self.claims if claim.holds)
+
+    @property
+    def waiters(self) -> tuple[Standing, ...]:
+        """Those who wait, the next one first."""
+        return tuple(claim for claim in self.claims if not claim.holds)

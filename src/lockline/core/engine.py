@@ -1,0 +1,363 @@
+"""Acquire, release, extend, re-enter: every decision of a client, once, for both shells."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import secrets
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from ..errors import (
+    AcquireTimeout,
+    BackendUnavailable,
+    ClientClosed,
+    LocklineError,
+    WouldDeadlock,
+)
+from .arguments import a_ttl
+from .ask import Ask
+from .backend import Backend
+from .claim import Claim, Gone, Grant, Line
+from .fork import tell_after_fork
+from .keeper import Keeper
+from .live import Handle, LiveClaim, not_held
+from .runtime import Runtime
+
+T = TypeVar("T")
+
+PATIENCE = 10.0
+"""How long a question about a line may take (look, list, evict)."""
+WITHDRAWAL = 1.0
+"""How long a call that was cut short may take to undo what it may have done."""
+PAUSE = 0.05
+"""How long a waiter whose store does not answer waits before it asks again."""
+
+
+class Engine:
+    """One client's claims on one backend."""
+
+    def __init__(self, backend: Backend, runtime: Runtime, owner: str | None) -> None:
+        self.backend = backend
+        self.runtime = runtime
+        self._named_owner = owner
+        self._keeper = Keeper(backend, runtime, self._forget)
+        self._closed = False
+        self._begin()
+        tell_after_fork(self)
+
+    def _begin(self) -> None:
+        self._mine: dict[tuple[object, str], list[LiveClaim]] = {}
+        self._entering: dict[str, Claim] = {}
+        # Random once, counted after that: unique for each attempt without asking the kernel each time.
+        self._prefix = secrets.token_hex(8)
+        self._numbers = itertools.count(1)
+        self.owner = self._named_owner or f"{socket.gethostname()}:{os.getpid()}"
+
+    def forked(self) -> None:
+        """In a child: nothing is held, nothing inherited is used, the parent notices nothing."""
+        for live in self._keeper.kept():
+            live.released = True
+        self._keeper.reset()
+        self._begin()
+        self.backend.forked()
+
+    # -- acquire -----------------------------------------------------------------------------------
+
+    async def acquire(self, ask: Ask, timeout: float | None) -> LiveClaim:
+        """The claim, once it holds; AcquireTimeout when it did not by then."""
+        live = await self._acquire(ask, timeout, wait=True)
+        assert live is not None
+        return live
+
+    async def try_acquire(self, ask: Ask) -> LiveClaim | None:
+        """The claim if it holds at once, else None with nothing left behind."""
+        return await self._acquire(ask, None, wait=False)
+
+    async def _acquire(self, ask: Ask, timeout: float | None, wait: bool) -> LiveClaim | None:
+        if self._closed:
+            raise self._closed_error()
+        me = self.runtime.me()
+        mine = self._mine.get((me, ask.name))
+        if mine:
+            held = self._held_already(ask, mine)
+            if held is not None:
+                if ask.ttl > held.claim.ttl:
+                    await self.extend(held, ask.ttl)
+                return held
+            if self._would_wait_for_itself(ask, mine):
+                if not wait:
+                    return None
+                raise self._deadlock_error(ask, mine)
+        began = self.runtime.now()
+        deadline = None if timeout is None else began + timeout
+        while True:
+            claim = Claim(
+                ask.name, f"{self._prefix}-{next(self._numbers)}", self.owner, ask.kind, ask.weight, ask.capacity,
+                ask.ttl, time.time(), ask.meta,
+            )  # fmt: skip
+            live = LiveClaim(claim, self.runtime, me, ask.renews, ask.max_hold)
+            self._entering[claim.id] = claim
+            try:
+                outcome = await self._stand(live, began, deadline, wait)
+            except BaseException:
+                self._keeper.drop(live)
+                self._forget(live)
+                await self._withdraw(claim)
+                raise
+            finally:
+                self._entering.pop(claim.id, None)
+            if outcome is None:
+                return None
+            if outcome:
+                return live
+            # The place in the line was lost with the store's memory, or while nobody could renew it. Nothing was
+            # held, so nothing is lost but the place: stand at the end of the line, until the caller's own deadline.
+            self._keeper.drop(live)
+            await self._withdraw(claim)
+
+    async def _stand(self, live: LiveClaim, began: float, deadline: float | None, wait: bool) -> bool | None:
+        """True when the claim holds, False when its place was lost, None when it may not wait and there is no room."""
+        claim = live.claim
+        sent = self.runtime.now()
+        until = sent + claim.ttl
+        # A try is answered by the store at once, so a timeout of zero is no reason not to ask.
+        if deadline is not None and wait:
+            until = min(until, max(deadline, sent + WITHDRAWAL))
+        answer = await self.backend.enter(claim, wait=wait, until=until)
+        if answer is None:
+            return None
+        live.acknowledge(sent, claim.ttl)
+        if type(answer) is not Grant:
+            self._keeper.add(live)
+            token = await self._turn(live, began, deadline)
+            if token is None:
+                return False
+        else:
+            token = answer.token
+        live.grant(token)
+        if live.remaining() <= 0:
+            return False
+        live.key = (live.me, claim.name)
+        self._mine.setdefault(live.key, []).append(live)
+        self._keeper.add(live)
+        if type(answer) is not Grant and not live.renews:
+            await self.extend(live, claim.ttl)
+        if self._closed:
+            raise self._closed_error()
+        return True
+
+    async def _turn(self, live: LiveClaim, began: float, deadline: float | None) -> int | None:
+        """The token once it is the claim's turn; None when its place was lost."""
+        while True:
+            if self._closed:
+                raise self._closed_error()
+            now = self.runtime.now()
+            if live.lost is not None or now >= live.deadline:
+                return None
+            if deadline is not None and now >= deadline:
+                raise await self._timeout_error(live, now - began)
+            until = live.deadline if deadline is None else min(live.deadline, deadline)
+            try:
+                answer = await self.backend.turn(live.claim, until)
+            except ClientClosed:
+                raise
+            except BackendUnavailable:
+                # Not loss until the claim's own deadline; the store may be back by then.
+                if self.runtime.now() + PAUSE >= live.deadline:
+                    raise
+                await self.runtime.sleep(PAUSE)
+                continue
+            if type(answer) is Grant:
+                return answer.token
+            if type(answer) is Gone:
+                return None
+
+    async def _withdraw(self, claim: Claim) -> None:
+        """Undo a claim that may have been applied; what cannot be undone now, the keeper undoes."""
+        try:
+            await self.backend.leave(claim, self.runtime.now() + min(claim.ttl, WITHDRAWAL))
+        except LocklineError:
+            self._keeper.owe(claim)
+        except BaseException:
+            self._keeper.owe(claim)
+            raise
+
+    # -- re-entrance -------------------------------------------------------------------------------
+
+    def _held_already(self, ask: Ask, mine: list[LiveClaim]) -> LiveClaim | None:
+        """The claim of this very thread or task that the ask may share."""
+        for live in mine:
+            kind = live.claim.kind
+            shares = (
+                ask.kind == kind == "rlock"
+                or (ask.kind == "read" and kind in ("read", "write"))
+                or (ask.kind == kind == "write")
+            )
+            if shares and live.remaining() > 0:
+                return live
+        return None
+
+    def _would_wait_for_itself(self, ask: Ask, mine: list[LiveClaim]) -> bool:
+        """Whether a claim of this thread or task stands in the way of what it asks for now."""
+        if ask.kind == "permit":
+            return False
+        return any(live.claim.kind != "permit" and live.remaining() > 0 for live in mine)
+
+    def _deadlock_error(self, ask: Ask, mine: list[LiveClaim]) -> WouldDeadlock:
+        kinds = {live.claim.kind for live in mine}
+        if ask.kind == "write" and "read" in kinds:
+            cure = "a reader cannot become a writer; take the write lock first and downgrade it"
+        else:
+            cure = "use client.rlock(name) where the same thread or task may ask again"
+        return WouldDeadlock(f"this thread or task holds {ask.name!r} already and would wait for itself; {cure}")
+
+    def _forget(self, live: LiveClaim) -> None:
+        mine = self._mine.get(live.key)
+        if mine is not None and live in mine:
+            mine.remove(live)
+            if not mine:
+                self._mine.pop(live.key, None)
+
+    # -- release and change ------------------------------------------------------------------------
+
+    async def release(self, handle: Handle) -> None:
+        """Give up what this handle holds: the claim itself with the last handle on it.
+
+        NotHeld if it was released before, LeaseLost if it ended before, BackendUnavailable if no answer came:
+        then it may be repeated, and the keeper repeats it too.
+        """
+        live = handle._live
+        if not handle._open or (live.released and not live.doubtful):
+            handle._open = False
+            raise not_held(live)
+        if live.handles > 1:
+            self._shut(handle)
+            live.remaining()
+            if live.lost is not None:
+                raise live.lost
+            if handle._writes and not live.write_handles:
+                await self.downgrade(live)
+            return
+        live.remaining()
+        self._keeper.drop(live)
+        self._forget(live)
+        now = self.runtime.now()
+        try:
+            there = await self.backend.leave(live.claim, now + min(live.claim.ttl, PATIENCE))
+        except LocklineError:
+            self._keeper.owe(live.claim)
+            if live.lost is not None:
+                self._shut(handle)
+                live.tell()
+                raise live.lost from None
+            live.doubtful = True
+            live.released = True
+            raise
+        except BaseException:
+            self._shut(handle)
+            live.released = live.lost is None
+            live.tell()
+            await self._withdraw(live.claim)
+            raise
+        self._shut(handle)
+        if live.lost is None and not there and not live.doubtful:
+            live.lose("expired" if self.runtime.now() >= live.deadline else "evicted")
+        if live.lost is not None:
+            live.tell()
+            raise live.lost
+        live.released = True
+        if live._signal is not None:
+            live.tell()
+
+    def _shut(self, handle: Handle) -> None:
+        handle._open = False
+        handle._live.handles -= 1
+        handle._live.write_handles -= handle._writes
+
+    async def extend(self, live: LiveClaim, ttl: object) -> None:
+        """Make the claim good for at least that long from now, once; its regular renewal goes on as before."""
+        seconds = a_ttl(ttl)
+        await self._change(live, live.claim._replace(ttl=seconds))
+
+    async def downgrade(self, live: LiveClaim) -> None:
+        """Turn the writer into a reader in its place: no other writer can come between."""
+        claim = live.claim._replace(weight=1, kind="read")
+        await self._change(live, claim)
+        live.claim = claim
+
+    async def _change(self, live: LiveClaim, claim: Claim) -> None:
+        if live.remaining() <= 0:
+            if live.lost is not None:
+                raise live.lost
+            raise not_held(live)
+        sent = self.runtime.now()
+        (fate,) = await self.backend.renew([claim], live.deadline)
+        if fate is not None:
+            self._keeper.drop(live)
+            live.lose(fate.reason or "evicted")
+            self._forget(live)
+        elif not live.released:
+            live.acknowledge(sent, claim.ttl)
+            # The next regular renewal is due as before, whatever was asked for once.
+            live.due = sent + live.claim.ttl / 3
+        if live.lost is not None:
+            live.tell()
+            raise live.lost
+
+    # -- questions ---------------------------------------------------------------------------------
+
+    async def ask(self, question: Callable[[float], Awaitable[T]]) -> T:
+        """Put a question to the backend, with a deadline."""
+        if self._closed:
+            raise self._closed_error()
+        return await question(self.runtime.now() + PATIENCE)
+
+    async def _timeout_error(self, live: LiveClaim, waited: float) -> AcquireTimeout:
+        holders: tuple[str, ...] = ()
+        ahead = None
+        try:
+            line: Line = await self.backend.look(live.claim.name, self.runtime.now() + WITHDRAWAL / 2)
+        except LocklineError:
+            pass
+        else:
+            holders = tuple(
+                f"{held.owner} since {time.strftime('%H:%M:%S', time.localtime(held.since))}, token {held.token}"
+                for held in line.holders[:3]
+            )
+            ids = [claim.id for claim in line.claims]
+            ahead = ids.index(live.claim.id) if live.claim.id in ids else None
+        return AcquireTimeout(live.claim.name, waited=waited, holders=holders, ahead=ahead)
+
+    # -- the end -----------------------------------------------------------------------------------
+
+    def _closed_error(self) -> ClientClosed:
+        return ClientClosed("this client is closed; connect a new one")
+
+    async def close(self) -> None:
+        """Release what is held, end every wait, let go of connections. Again is harmless."""
+        if self._closed:
+            return
+        self._closed = True
+        self.backend.interrupt()
+        until = self.runtime.now() + 2 * WITHDRAWAL
+        await self._keeper.stop(until)
+        try:
+            for live in self._keeper.kept():
+                if live.token is None:
+                    continue
+                self._keeper.drop(live)
+                live.lose("closed")
+                try:
+                    await self.backend.leave(live.claim, until)
+                except LocklineError:
+                    continue
+            # Those who waited withdraw their own claims on the way out.
+            while self._entering and self.runtime.now() < until:
+                await self.runtime.sleep(0.005)
+            await self._keeper.settle()
+        finally:
+            await self.backend.close()
+

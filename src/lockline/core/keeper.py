@@ -1,0 +1,196 @@
+"""The one background renewer of a client: keeps every claim alive, waiting or holding, in batches."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from ..errors import LocklineError
+from .backend import Backend
+from .claim import Claim
+from .live import Handle, LiveClaim
+from .runtime import Runtime, Worker
+
+log = logging.getLogger("lockline")
+
+NEWS_EVERY = 0.5
+"""How long a push about a held claim (an eviction) may lie unread while nobody waits."""
+LINGER = 5.0
+"""How long the worker stays after its last claim, so that a busy client does not start one per acquire."""
+SOON = 1 / 12
+"""Claims that are due within this share of their ttl travel along with one that is due now."""
+
+
+class Keeper:
+    """Renews what is due, notes what is lost, and withdraws what could not be withdrawn at once."""
+
+    def __init__(self, backend: Backend, runtime: Runtime, forget: Callable[[LiveClaim], None]) -> None:
+        self._backend = backend
+        self._runtime = runtime
+        self._forget = forget
+        self.reset()
+
+    def reset(self) -> None:
+        """As new; in a forked child the parent's worker, locks and claims do not exist."""
+        self._kept: dict[str, LiveClaim] = {}
+        self._debts: dict[str, tuple[Claim, float]] = {}
+        self._worker: Worker | None = None
+        self._mutex = self._runtime.mutex()
+        self._signal = self._runtime.signal()
+        self._planned = float("inf")
+        self._closed = False
+
+    def add(self, live: LiveClaim) -> None:
+        """Keep this claim alive from now on."""
+        self._kept[live.claim.id] = live
+        if min(live.due, live.deadline) < self._planned:
+            self._wake()
+
+    def drop(self, live: LiveClaim) -> None:
+        """Leave this claim alone from now on."""
+        self._kept.pop(live.claim.id, None)
+
+    def owe(self, claim: Claim) -> None:
+        """Withdraw this claim in the background, until it is confirmed or its ttl is over."""
+        self._debts[claim.id] = (claim, self._runtime.now() + claim.ttl)
+        self._wake()
+
+    def kept(self) -> list[LiveClaim]:
+        """Every claim that is being kept."""
+        return list(self._kept.values())
+
+    def _wake(self) -> None:
+        with self._mutex:
+            if self._closed:
+                return
+            if self._worker is None or not self._worker.alive():
+                self._worker = self._runtime.spawn(self._work, "lockline-keeper")
+            else:
+                self._signal.set()
+
+    async def stop(self, until: float) -> None:
+        """End the worker."""
+        with self._mutex:
+            self._closed = True
+            worker, self._worker = self._worker, None
+        self._signal.set()
+        if worker is not None:
+            await worker.join(until)
+
+    async def settle(self) -> None:
+        """Withdraw what is owed; what fails stays owed until its ttl is over."""
+        for claim, until in list(self._debts.values()):
+            now = self._runtime.now()
+            try:
+                if now < until:
+                    await self._backend.leave(claim, min(until, now + 1.0))
+            except LocklineError as problem:
+                log.debug("withdrawing %r failed, will be tried again: %s", claim.name, problem)
+                continue
+            self._debts.pop(claim.id, None)
+
+    async def _work(self) -> None:
+        idle_since = None
+        while not self._closed:
+            # While we look round, whoever adds a claim sets the signal; after that only who comes before the plan.
+            self._signal.clear()
+            self._planned = float("inf")
+            try:
+                plan, worked = await self._round()
+            except Exception:
+                log.exception("the keeper met an unexpected error and goes on")
+                plan, worked = self._runtime.now() + 0.1, False
+            if worked:
+                continue
+            now = self._runtime.now()
+            if self._kept or self._debts:
+                idle_since = None
+            elif idle_since is None:
+                idle_since, plan = now, now + LINGER
+            elif now >= idle_since + LINGER and self._retire():
+                return
+            self._planned = plan
+            await self._signal.wait(plan)
+
+    def _retire(self) -> bool:
+        with self._mutex:
+            if self._kept or self._debts or self._signal.is_set():
+                return False
+            self._worker = None
+            self._planned = float("inf")
+            return True
+
+    async def _round(self) -> tuple[float, bool]:
+        now = self._runtime.now()
+        plan = now + (NEWS_EVERY if self._kept else LINGER)
+        talked_of = await self._backend.news() if self._kept else ()
+        ripe: list[LiveClaim] = []
+        soon: list[LiveClaim] = []
+        earliest_end = float("inf")
+        for live in list(self._kept.values()):
+            if now >= live.deadline:
+                self._end(live, "expired")
+                continue
+            if live.token is not None:
+                plan = min(plan, live.deadline)
+                earliest_end = min(earliest_end, live.deadline)
+            if not self._wanted(live):
+                continue
+            if live.due <= now or live.claim.id in talked_of:
+                ripe.append(live)
+            elif live.due <= now + live.claim.ttl * SOON:
+                soon.append(live)
+            else:
+                plan = min(plan, live.due)
+        if ripe:
+            # A renewal that hangs must not keep us from telling a holder in time that it has lost.
+            await self._renew(ripe + soon, until=max(earliest_end, now + 0.05))
+        elif soon:
+            plan = min(plan, *(live.due for live in soon))
+        if self._debts:
+            await self.settle()
+            plan = min(plan, self._runtime.now() + 0.5)
+        return plan, bool(ripe)
+
+    def _wanted(self, live: LiveClaim) -> bool:
+        if live.token is None:
+            return True
+        if not live.renews or live.abandoned:
+            return False
+        if live.me is not None and self._runtime.ended(live.me):
+            outcome = self._runtime.outcome(live.me)
+            if not (isinstance(outcome, Handle) and outcome._live is live):
+                return False
+            # A task whose result is the lease has handed it to whoever awaits it.
+            live.me = None
+        return True
+
+    async def _renew(self, batch: list[LiveClaim], until: float) -> None:
+        sent = self._runtime.now()
+        until = min(until, sent + max(live.claim.ttl for live in batch))
+        claims = [live.claim for live in batch]
+        try:
+            fates = await self._backend.renew(claims, until)
+        except Exception as problem:
+            # No answer is not loss: each claim lives until its own deadline, and we ask again before that.
+            level = logging.DEBUG if isinstance(problem, LocklineError) else logging.ERROR
+            log.log(level, "renewing %d claims failed: %s", len(batch), problem)
+            now = self._runtime.now()
+            for live in batch:
+                live.due = now + min(live.claim.ttl / 10, 1.0)
+            return
+        for live, claim, fate in zip(batch, claims, fates, strict=True):
+            if self._kept.get(claim.id) is not live:
+                continue
+            if fate is None:
+                live.acknowledge(sent, claim.ttl)
+            else:
+                expired = self._runtime.now() >= live.deadline
+                self._end(live, fate.reason or ("expired" if expired else "evicted"))
+
+    def _end(self, live: LiveClaim, reason: str) -> None:
+        self._kept.pop(live.claim.id, None)
+        live.lose(reason)
+        self._forget(live)
+        if live.token is None:
+            self._backend.nudge(live.claim.id)

@@ -1,0 +1,253 @@
+"""One claim of this client, and all the client knows of it: whether it holds, until when it may trust that, how it ended."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from ..errors import ConfigError, LeaseLost, LocklineError, NotHeld
+from .claim import Claim
+from .clock import validity
+from .runtime import Runtime, Signal
+
+log = logging.getLogger("lockline")
+
+RENEWALS_PER_TTL = 3
+
+
+class LiveClaim:
+    """The state of one claim. It only ever goes forward: waits, holds, and then is either released or lost."""
+
+    __slots__ = (
+        "_callbacks", "_signal", "abandoned", "claim", "deadline", "doubtful", "due", "handles", "key", "limit", "lost",
+        "max_hold", "me", "released", "renews", "runtime", "token", "write_handles",
+    )  # fmt: skip
+
+    def __init__(
+        self, claim: Claim, runtime: Runtime, me: object, renews: bool, max_hold: float | None
+    ) -> None:
+        self.claim = claim
+        self.runtime = runtime
+        self.me = me
+        """The thread or task whose end also ends renewal; None once it has handed the lease on."""
+        self.key: tuple[object, str] = (me, claim.name)
+        """Under whom it is known as held, for re-entrance."""
+        self.renews = renews
+        self.max_hold = max_hold
+        self.limit = float("inf")
+        self.token: int | None = None
+        self.deadline = 0.0
+        self.due = 0.0
+        self.lost: LeaseLost | None = None
+        self.released = False
+        self.abandoned = False
+        self.doubtful = False
+        """A release went out and no answer came."""
+        self.handles = 0
+        self.write_handles = 0
+        self._signal: Signal | None = None
+        self._callbacks: list[Callable[[LeaseLost], object]] | None = None
+
+    def acknowledge(self, sent: float, ttl: float) -> None:
+        """The store confirmed a request that was sent then: trust the claim for that much longer.
+
+        A deadline that has passed stays passed, even if the store was more patient: somebody may have been told.
+        """
+        if self.deadline and self.runtime.now() >= self.deadline:
+            self.expire()
+            return
+        self.deadline = max(self.deadline, min(sent + validity(ttl), self.limit))
+        self.due = sent + ttl / RENEWALS_PER_TTL
+
+    def grant(self, token: int) -> None:
+        """From here on the claim holds."""
+        self.token = token
+        if self.max_hold is not None:
+            self.limit = self.runtime.now() + self.max_hold
+            self.deadline = min(self.deadline, self.limit)
+
+    def remaining(self) -> float:
+        """Seconds for which the holder may still trust the claim; once zero, for ever zero."""
+        if self.lost is not None or self.released or self.token is None:
+            return 0.0
+        left = self.deadline - self.runtime.now()
+        if left > 0:
+            return left
+        self.expire()
+        return 0.0
+
+    def expire(self) -> None:
+        """Note that the deadline has passed. Whoever listens is told by the keeper."""
+        if self.lost is None and not self.released:
+            self.lost = LeaseLost(self.claim.name, token=self.token, reason="expired")
+
+    def lose(self, reason: str) -> None:
+        """The claim is gone: note it, and tell whoever listens."""
+        if self.released:
+            return
+        if self.lost is None:
+            self.lost = LeaseLost(self.claim.name, token=self.token, reason=reason)
+        self.tell()
+
+    def tell(self) -> None:
+        """Wake those who wait for the end of this claim, and call back those who asked for its loss."""
+        if self._signal is not None:
+            self._signal.set()
+        callbacks, self._callbacks = self._callbacks, None
+        if self.lost is None:
+            return
+        for callback in callbacks or ():
+            try:
+                callback(self.lost)
+            except Exception:
+                log.exception("an on_lost callback for %r failed", self.claim.name)
+
+    def listen(self, callback: Callable[..., object]) -> None:
+        """Call back on loss, now if it is lost already."""
+        wants_news = _takes_an_argument(callback)
+
+        def call(lost: LeaseLost) -> object:
+            return callback(lost) if wants_news else callback()
+
+        if self._callbacks is None:
+            self._callbacks = []
+        self._callbacks.append(call)
+        self.remaining()
+        if self.lost is not None:
+            self.tell()
+
+    async def ended(self, until: float | None) -> bool:
+        """Wait until the claim is lost (True), or released, or that moment has come (False)."""
+        if self._signal is None:
+            self._signal = self.runtime.signal()
+        while True:
+            self.remaining()
+            if self.lost is not None or self.released:
+                return self.lost is not None
+            now = self.runtime.now()
+            if until is not None and now >= until:
+                return False
+            # The deadline is looked at here too, so that loss is told in time even if the keeper hangs.
+            await self._signal.wait(self.deadline if until is None else min(until, self.deadline))
+
+
+def _takes_an_argument(callback: Callable[..., object]) -> bool:
+    try:
+        inspect.signature(callback).bind(None)
+    except TypeError:
+        return False
+    except ValueError:  # a built-in without a signature
+        return False
+    return True
+
+
+class Handle:
+    """What the caller holds: everything about a lease that needs no I/O."""
+
+    __slots__ = ("__weakref__", "_live", "_open", "_writes")
+
+    def __init__(self, live: LiveClaim, writes: bool) -> None:
+        self._live = live
+        self._open = True
+        self._writes = writes
+        live.handles += 1
+        live.write_handles += writes
+
+    @property
+    def name(self) -> str:
+        """The name of the lock."""
+        return self._live.claim.name
+
+    @property
+    def token(self) -> int:
+        """The fencing token: greater than that of every earlier grant on this name."""
+        token = self._live.token
+        assert token is not None
+        return token
+
+    @property
+    def id(self) -> str:
+        """The grant: unique to this hold, where a token alone could come from elsewhere too."""
+        return self._live.claim.id
+
+    @property
+    def owner(self) -> str:
+        """Who holds it, as others see it."""
+        return self._live.claim.owner
+
+    @property
+    def kind(self) -> str:
+        """What is held: lock, rlock, read, write or permit."""
+        return self._live.claim.kind
+
+    @property
+    def ttl(self) -> float:
+        """Seconds for which each renewal makes the lease good."""
+        return self._live.claim.ttl
+
+    @property
+    def valid(self) -> bool:
+        """Whether the lease may still be trusted. No I/O; once False, for ever False."""
+        return self._open and self._live.remaining() > 0
+
+    def remaining(self) -> float:
+        """Seconds left by the local clock; zero once released or lost. No I/O."""
+        return self._live.remaining() if self._open else 0.0
+
+    def check(self) -> None:
+        """Raise LeaseLost if the lease can no longer be trusted, NotHeld if it was released. No I/O."""
+        if self.valid:
+            return
+        if self._live.lost is not None:
+            raise self._live.lost
+        raise not_held(self._live)
+
+    def on_lost(self, callback: Callable[..., object]) -> None:
+        """Call back once when the lease is lost, with the LeaseLost if the callback takes an argument.
+
+        Sync: in the keeper's thread. Asyncio: in the loop. At once if it is lost already.
+        """
+        if not callable(callback):
+            raise ConfigError(f"on_lost takes something to call, not {callback!r}")
+        self._live.listen(callback)
+
+    def adopt(self) -> None:
+        """Bind renewal to the thread or task that calls this, instead of the one that took the lease.
+
+        Renewal stops when the thread or task that took the lease has ended; call this where it was handed over to.
+        """
+        self._live.me = self._live.runtime.me()
+
+    def __repr__(self) -> str:
+        state = "released" if not self._open else f"{self.remaining():.1f} s left" if self.valid else "lost"
+        return f"<{type(self).__name__} {self.name!r} token {self._live.token} {state}>"
+
+    def __del__(self, warn: Any = warnings.warn) -> None:
+        # A lease that nobody can reach any more is not renewed: the lock is free when its ttl is over.
+        if not getattr(self, "_open", False):
+            return
+        live = self._live
+        live.handles -= 1
+        live.write_handles -= self._writes
+        if live.handles > 0 or live.released:
+            return
+        live.abandoned = True
+        if live.remaining() > 0:
+            warn(f"the lease on {live.claim.name!r} was dropped without release", ResourceWarning, stacklevel=2)
+
+
+def not_held(live: LiveClaim) -> NotHeld:
+    """The error for a lease that was released before."""
+    return NotHeld(f"the lease on {live.claim.name!r} (token {live.token}) has been released already")
+
+
+def attach(error: BaseException, problem: LocklineError) -> None:
+    """Let the body's own exception go on, with ours where a reader of the traceback finds it."""
+    error.add_note(f"and while leaving the lock: {problem}")
+    while error.__context__ is not None and error.__context__ is not problem:
+        error = error.__context__
+    if error is not problem:
+        error.__context__ = problem

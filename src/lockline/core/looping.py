@@ -1,0 +1,166 @@
+"""The asyncio runtime: the same core, on one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Literal
+
+from ..errors import ConfigError
+from . import clock
+
+
+class LoopSignal:
+    """An `asyncio.Event` that any thread may set."""
+
+    __slots__ = ("_flag", "_loop", "_waiters")
+
+    def __init__(self) -> None:
+        self._flag = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._waiters: set[asyncio.Future[None]] = set()
+
+    def set(self) -> None:
+        self._flag = True
+        loop = self._loop
+        if loop is None or not self._waiters:
+            return
+        if _running_loop() is loop:
+            self._wake()
+        elif not loop.is_closed():
+            loop.call_soon_threadsafe(self._wake)
+
+    def clear(self) -> None:
+        self._flag = False
+
+    def is_set(self) -> bool:
+        return self._flag
+
+    def _wake(self) -> None:
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def wait(self, until: float | None) -> bool:
+        self._loop = loop = asyncio.get_running_loop()
+        while not self._flag:
+            left = None if until is None else until - clock.now()
+            if left is not None and left <= 0:
+                return False
+            waiter = loop.create_future()
+            self._waiters.add(waiter)
+            # The loop's clock stops in suspend: wake at times and look at ours.
+            timer = loop.call_later(60.0 if left is None else min(left, 60.0), _settle, waiter)
+            try:
+                # Set by another thread between the look above and the registration.
+                if not self._flag:
+                    await waiter
+            finally:
+                timer.cancel()
+                self._waiters.discard(waiter)
+        return True
+
+
+def _settle(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+class LoopMailbox:
+    """One signal per waiting claim; the backend's reader delivers."""
+
+    def __init__(self) -> None:
+        self._slots: dict[str, LoopSignal] = {}
+
+    def open(self, key: str) -> None:
+        self._slots.setdefault(key, LoopSignal())
+
+    def close(self, key: str) -> None:
+        self._slots.pop(key, None)
+
+    def deliver(self, key: str) -> bool:
+        slot = self._slots.get(key)
+        if slot is None:
+            return False
+        slot.set()
+        return True
+
+    def deliver_all(self) -> None:
+        for slot in list(self._slots.values()):
+            slot.set()
+
+    async def wait(self, key: str, until: float) -> bool:
+        slot = self._slots[key]
+        told = await slot.wait(until)
+        slot.clear()
+        return told
+
+
+class TaskWorker:
+    """A background task."""
+
+    def __init__(self, task: asyncio.Task[None]) -> None:
+        self._task = task
+
+    def alive(self) -> bool:
+        return not self._task.done()
+
+    async def join(self, until: float) -> None:
+        if self._task is not asyncio.current_task():
+            await asyncio.wait([self._task], timeout=max(0.0, until - clock.now()))
+
+
+class LoopRuntime:
+    """One event loop; a client belongs to the loop that it was first used on."""
+
+    flavour: Literal["asyncio"] = "asyncio"
+    now = staticmethod(clock.now)
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    def mutex(self) -> AbstractContextManager[object]:
+        return nullcontext()
+
+    def signal(self) -> LoopSignal:
+        return LoopSignal()
+
+    def mailbox(
+        self,
+        receive: Callable[[float], list[str]] | None = None,
+        nudge: Callable[[], None] | None = None,
+    ) -> LoopMailbox:
+        return LoopMailbox()
+
+    def spawn(self, work: Callable[[], Awaitable[None]], name: str) -> TaskWorker:
+        return TaskWorker(asyncio.get_running_loop().create_task(work(), name=name))  # type: ignore[arg-type]
+
+    def me(self) -> object:
+        task = asyncio.current_task()
+        loop = task.get_loop() if task is not None else _running_loop()
+        if self._loop is None:
+            self._loop = loop
+        elif loop is not self._loop:
+            raise ConfigError(
+                "this asyncio client was first used on another event loop; connect one client per loop"
+            )
+        return task
+
+    def ended(self, me: object) -> bool:
+        return isinstance(me, asyncio.Task) and me.done()
+
+    def outcome(self, me: object) -> object:
+        if not isinstance(me, asyncio.Task) or not me.done() or me.cancelled() or me.exception():
+            return None
+        return me.result()

@@ -1,0 +1,71 @@
+"""What the core needs of the world it runs in: time, waiting, and one background worker."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
+from typing import Literal, Protocol
+
+
+class Signal(Protocol):
+    """Something that can be set from any thread and waited for."""
+
+    def set(self) -> None: ...
+    def clear(self) -> None: ...
+    def is_set(self) -> bool: ...
+    async def wait(self, until: float | None) -> bool:
+        """Whether it was set by then."""
+
+
+class Mailbox(Protocol):
+    """Hints for waiting claims, by claim id. One per client, whatever the number of waiters."""
+
+    def open(self, key: str) -> None:
+        """From now on a hint for this key is kept until somebody takes it."""
+
+    def close(self, key: str) -> None: ...
+    def deliver(self, key: str) -> bool:
+        """Hand over a hint, from any thread; False when nobody here waits for that key."""
+
+    def deliver_all(self) -> None: ...
+    async def wait(self, key: str, until: float) -> bool:
+        """Take the hint for this key; False when none came by then."""
+
+
+class Runtime(Protocol):
+    """Blocking threads, an asyncio loop, or a simulation."""
+
+    flavour: Literal["blocking", "asyncio", "simulated"]
+
+    def now(self) -> float: ...
+    async def sleep(self, seconds: float) -> None: ...
+    def mutex(self) -> AbstractContextManager[object]:
+        """A lock for a few statements without an await; nothing where there is one thread only."""
+
+    def signal(self) -> Signal: ...
+    def mailbox(
+        self,
+        receive: Callable[[float], list[str]] | None = None,
+        nudge: Callable[[], None] | None = None,
+    ) -> Mailbox:
+        """A mailbox. On the blocking runtime `receive(seconds)` fetches hints from the outside, run by whichever
+        waiting thread leads at the moment, and `nudge()` makes a running one return; asyncio backends deliver
+        from their own reader and leave both out.
+        """
+
+    def spawn(self, work: Callable[[], Awaitable[None]], name: str) -> Worker:
+        """Run this in the background: a daemon thread or a task."""
+
+    def me(self) -> object:
+        """The thread or task that is running."""
+
+    def ended(self, me: object) -> bool: ...
+    def outcome(self, me: object) -> object:
+        """What an ended task returned; None for threads."""
+
+
+class Worker(Protocol):
+    """A background worker that can be waited for."""
+
+    def alive(self) -> bool: ...
+    async def join(self, until: float) -> None: ...

@@ -1,0 +1,85 @@
+"""Every error Lockline raises, under one root, each naming the lock and the cure."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+
+class LocklineError(Exception):
+    """The root: `except LocklineError` catches all of Lockline and nothing else."""
+
+
+class ConfigError(LocklineError, ValueError):
+    """Wrong use, found before any I/O."""
+
+
+class AcquireTimeout(LocklineError, TimeoutError):
+    """The lock stayed taken for the whole wait; nothing of the attempt is left in the line."""
+
+    def __init__(
+        self, name: str, *, waited: float, holders: tuple[str, ...] = (), ahead: int | None = None
+    ) -> None:
+        self.name = name
+        self.waited = waited
+        self.holders = holders
+        self.ahead = ahead
+        text = f"{name!r} stayed taken for {waited:.1f} s"
+        if holders:
+            text += f": held by {', '.join(holders)}"
+        if ahead:
+            text += f"; {ahead} ahead of you"
+        super().__init__(text)
+
+
+class LeaseLost(LocklineError):
+    """The lease ended before its holder let go: expired, evicted, taken or closed."""
+
+    def __init__(self, name: str, *, token: int | None, reason: str, when: float | None = None) -> None:
+        self.name = name
+        self.token = token
+        self.reason = reason
+        self.when = time.time() if when is None else when
+        clock = time.strftime("%H:%M:%S", time.localtime(self.when))
+        super().__init__(
+            f"the lease on {name!r} (token {token}) was lost: {reason} at {clock}; "
+            "stop the work, its writes may no longer be the only ones"
+        )
+
+
+class NotHeld(LocklineError, RuntimeError):
+    """A release of something that this lease no longer holds."""
+
+
+class WouldDeadlock(LocklineError, RuntimeError):
+    """The same thread or task asks for what it holds itself, and would wait for ever."""
+
+
+class BackendUnavailable(LocklineError, ConnectionError):
+    """The store gave no answer, or one that says it cannot serve now."""
+
+
+class ClientClosed(BackendUnavailable):
+    """The client was closed, before the call or while it waited."""
+
+
+class QuorumNotReached(BackendUnavailable):
+    """Too few of the servers agreed; `nodes` says what happened at each."""
+
+    def __init__(self, message: str, *, nodes: Mapping[str, str]) -> None:
+        self.nodes = dict(nodes)
+        detail = "; ".join(f"{node}: {what}" for node, what in self.nodes.items())
+        super().__init__(f"{message} ({detail})" if detail else message)
+
+
+class StaleToken(LocklineError):
+    """A fence said no: a newer holder has been at the resource, or the token is another grant's."""
+
+    def __init__(self, resource: str, *, offered: int, highest: int) -> None:
+        self.resource = resource
+        self.offered = offered
+        self.highest = highest
+        super().__init__(
+            f"token {offered} is stale at {resource!r}: {highest} has been seen; "
+            "the lease behind it has ended, do not retry the write"
+        )

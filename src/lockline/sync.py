@@ -1,0 +1,291 @@
+"""The blocking shell: every decision is the core's; this file only runs it."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, TypeVar
+
+from .backends import open_backend
+from .core import arguments
+from .core.ask import Ask, ask_for
+from .core.backend import Finding
+from .core.blocking import BlockingRuntime, run
+from .core.claim import WHOLE, Line
+from .core.engine import Engine
+from .core.live import Handle, LiveClaim, attach
+from .errors import ConfigError, LocklineError
+from .guarantees import Guarantees
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Lost:
+    """The loss of a lease, as an event."""
+
+    __slots__ = ("_live",)
+
+    def __init__(self, live: LiveClaim) -> None:
+        self._live = live
+
+    def is_set(self) -> bool:
+        """Whether the lease is lost. No I/O."""
+        self._live.remaining()
+        return self._live.lost is not None
+
+    def wait(self, timeout: arguments.Seconds | None = None) -> bool:
+        """Wait for the loss; False when it had not come by then, or the lease was released."""
+        seconds = arguments.a_timeout(timeout)
+        until = None if seconds is None else self._live.runtime.now() + seconds
+        return run(self._live.ended(until))
+
+
+class Lease(Handle):
+    """What the caller gets when its claim holds: token, deadline, loss signal, release."""
+
+    __slots__ = ("_engine",)
+
+    def __init__(self, engine: Engine, live: LiveClaim, writes: bool) -> None:
+        super().__init__(live, writes)
+        self._engine = engine
+
+    @property
+    def lost(self) -> Lost:
+        """An event that is set when the lease is lost. Reading it does no I/O."""
+        return Lost(self._live)
+
+    def extend(self, ttl: arguments.Seconds) -> None:
+        """Make the lease good for at least that long from now, once. Never shortens it."""
+        self.check()
+        run(self._engine.extend(self._live, ttl))
+
+    def downgrade(self) -> None:
+        """Turn a write lease into a read lease: no other writer can come between."""
+        self.check()
+        if self.kind not in ("write", "read"):
+            raise ConfigError(f"only a write lease can be downgraded, not a {self.kind}")
+        run(self._engine.downgrade(self._live))
+
+    def release(self) -> None:
+        """Give the lock back. LeaseLost if it was lost before, NotHeld if it was released before."""
+        run(self._engine.release(self))
+
+    def __enter__(self) -> Lease:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.release()
+        except LocklineError as problem:
+            if error is None:
+                raise
+            attach(error, problem)
+
+
+class Lock:
+    """A lock, one mode of a read-write lock, or a semaphore: a handle factory without state of its own."""
+
+    def __init__(self, engine: Engine, ask: Ask) -> None:
+        self._engine = engine
+        self._ask = ask
+        self._entered: dict[object, list[Lease]] = {}
+
+    @property
+    def name(self) -> str:
+        """The name of the lock."""
+        return self._ask.name
+
+    def acquire(self, timeout: arguments.Seconds | None = None) -> Lease:
+        """The lease, when it is this claim's turn; AcquireTimeout if that did not come in time."""
+        live = run(self._engine.acquire(self._ask, arguments.a_timeout(timeout)))
+        return Lease(self._engine, live, self._ask.kind == "write")
+
+    def try_acquire(self) -> Lease | None:
+        """The lease, or None if the line has no room now."""
+        live = run(self._engine.try_acquire(self._ask))
+        return None if live is None else Lease(self._engine, live, self._ask.kind == "write")
+
+    def __enter__(self) -> Lease:
+        lease = self.acquire()
+        self._entered.setdefault(self._engine.runtime.me(), []).append(lease)
+        return lease
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        me = self._engine.runtime.me()
+        leases = self._entered[me]
+        lease = leases.pop()
+        if not leases:
+            del self._entered[me]
+        lease.__exit__(kind, error, trace)
+
+
+class RWLock:
+    """A fair read-write lock, re-entrant by thread or task."""
+
+    def __init__(self, engine: Engine, ask: Ask) -> None:
+        self._engine = engine
+        self._ask = ask
+
+    @property
+    def name(self) -> str:
+        """The name of the lock."""
+        return self._ask.name
+
+    def read(self) -> Lock:
+        """The shared side: any number of readers, and no writer that came before them."""
+        return Lock(self._engine, self._ask._replace(kind="read", weight=1))
+
+    def write(self) -> Lock:
+        """The exclusive side. While it is held, the same thread or task may also read."""
+        return Lock(self._engine, self._ask._replace(kind="write", weight=WHOLE))
+
+
+class Client:
+    """One connection to one backend, for any number of locks, threads or tasks."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    @property
+    def guarantees(self) -> Guarantees:
+        """What this backend promises."""
+        return self._engine.backend.guarantees
+
+    @property
+    def url(self) -> str:
+        """Where the backend is, without secrets."""
+        return self._engine.backend.url
+
+    @property
+    def owner(self) -> str:
+        """Who this client is, as others see it."""
+        return self._engine.owner
+
+    def lock(
+        self,
+        name: str,
+        ttl: arguments.Seconds = 10.0,
+        *,
+        renew: bool = True,
+        max_hold: arguments.Seconds | None = None,
+        meta: Mapping[str, Any] | None = None,
+    ) -> Lock:
+        """One at a time."""
+        return Lock(self._engine, ask_for("lock", 1, name, ttl, renew, max_hold, meta))
+
+    def rlock(
+        self,
+        name: str,
+        ttl: arguments.Seconds = 10.0,
+        *,
+        renew: bool = True,
+        max_hold: arguments.Seconds | None = None,
+        meta: Mapping[str, Any] | None = None,
+    ) -> Lock:
+        """One at a time; the thread or task that holds it may take it again, under the same token."""
+        return Lock(self._engine, ask_for("rlock", 1, name, ttl, renew, max_hold, meta))
+
+    def rwlock(
+        self,
+        name: str,
+        ttl: arguments.Seconds = 10.0,
+        *,
+        renew: bool = True,
+        max_hold: arguments.Seconds | None = None,
+        meta: Mapping[str, Any] | None = None,
+    ) -> RWLock:
+        """Many readers or one writer, in order of arrival."""
+        return RWLock(self._engine, ask_for("read", WHOLE, name, ttl, renew, max_hold, meta))
+
+    def semaphore(
+        self,
+        name: str,
+        limit: int,
+        ttl: arguments.Seconds = 10.0,
+        *,
+        renew: bool = True,
+        max_hold: arguments.Seconds | None = None,
+        meta: Mapping[str, Any] | None = None,
+    ) -> Lock:
+        """At most `limit` at a time, each with its own lease and token."""
+        return Lock(
+            self._engine, ask_for("permit", arguments.a_limit(limit), name, ttl, renew, max_hold, meta)
+        )
+
+    def locked(
+        self,
+        name: str | Callable[..., str],
+        ttl: arguments.Seconds = 10.0,
+        *,
+        timeout: arguments.Seconds | None = None,
+        renew: bool = True,
+        max_hold: arguments.Seconds | None = None,
+        meta: Mapping[str, Any] | None = None,
+    ) -> Callable[[F], F]:
+        """Decorate a function or coroutine so that each call runs under the lock; a callable makes the name from the arguments."""
+        arguments.a_timeout(timeout)
+        if not callable(name):
+            self.lock(name, ttl, renew=renew, max_hold=max_hold, meta=meta)
+
+        def decorate(function: F) -> F:
+            if inspect.iscoroutinefunction(function):
+                raise ConfigError("this client blocks; decorate coroutines with a client of lockline.aio")
+
+            @functools.wraps(function)
+            def wrapper(*args: Any, **kwargs: Any) -> Any:
+                key = name(*args, **kwargs) if callable(name) else name
+                lock = self.lock(key, ttl, renew=renew, max_hold=max_hold, meta=meta)
+                with lock.acquire(timeout):
+                    return function(*args, **kwargs)
+
+            return wrapper  # type: ignore[return-value]
+
+        return decorate
+
+    def inspect(self, name: str) -> Line:
+        """The whole line: holders and waiters, with who, since when, token."""
+        name = arguments.a_name(name)
+        return run(self._engine.ask(lambda until: self._engine.backend.look(name, until)))  # type: ignore[arg-type]
+
+    def list(self, prefix: str = "") -> list[str]:
+        """The names that are held or waited for."""
+        prefix = arguments.a_prefix(prefix)
+        return run(self._engine.ask(lambda until: self._engine.backend.list(prefix, until)))
+
+    def evict(self, name: str) -> int:
+        """The operator's force release: the victims see LeaseLost, the next token is higher. How many there were."""
+        name = arguments.a_name(name)
+        return run(self._engine.ask(lambda until: self._engine.backend.evict(name, until)))
+
+    def examine(self) -> list[Finding]:  # type: ignore[valid-type]
+        """What is good and what is dangerous about this backend as it is set up."""
+        return run(self._engine.ask(self._engine.backend.examine))
+
+    def close(self) -> None:
+        """Release what is held, end every wait, let go of connections. Again is harmless."""
+        run(self._engine.close())
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def connect(target: Any = None, *, owner: str | None = None, **options: Any) -> Client:
+    """A client for a URL, or for a client object of a backend's own library. No I/O before the first use.
+
+    Without a target: `LOCKLINE_URL`, or else the embedded default, this machine.
+    """
+    runtime = BlockingRuntime()
+    if owner is not None:
+        arguments.an_owner(owner)
+    return Client(Engine(open_backend(target, runtime, options), runtime, owner))
