@@ -254,9 +254,7 @@ class Client:
         meta: Mapping[str, Any] | None = None,
     ) -> Lock:
         """At most `limit` at a time, each with its own lease and token."""
-        return Lock(
-            self._engine, ask_for("permit", arguments.a_limit(limit), name, ttl, renew, max_hold, meta)
-        )
+        return Lock(self._engine, ask_for("permit", arguments.a_limit(limit), name, ttl, renew, max_hold, meta))
 
     def locked(
         self,

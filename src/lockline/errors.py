@@ -17,9 +17,7 @@ class ConfigError(LocklineError, ValueError):
 class AcquireTimeout(LocklineError, TimeoutError):
     """The lock stayed taken for the whole wait; nothing of the attempt is left in the line."""
 
-    def __init__(
-        self, name: str, *, waited: float, holders: tuple[str, ...] = (), ahead: int | None = None
-    ) -> None:
+    def __init__(self, name: str, *, waited: float, holders: tuple[str, ...] = (), ahead: int | None = None) -> None:
         self.name = name
         self.waited = waited
         self.holders = holders

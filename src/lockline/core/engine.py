@@ -360,4 +360,3 @@ class Engine:
             await self._keeper.settle()
         finally:
             await self.backend.close()
-

@@ -26,9 +26,7 @@ class LiveClaim:
         "max_hold", "me", "released", "renews", "runtime", "token", "write_handles",
     )  # fmt: skip
 
-    def __init__(
-        self, claim: Claim, runtime: Runtime, me: object, renews: bool, max_hold: float | None
-    ) -> None:
+    def __init__(self, claim: Claim, runtime: Runtime, me: object, renews: bool, max_hold: float | None) -> None:
         self.claim = claim
         self.runtime = runtime
         self.me = me

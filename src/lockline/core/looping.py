@@ -152,9 +152,7 @@ class LoopRuntime:
         if self._loop is None:
             self._loop = loop
         elif loop is not self._loop:
-            raise ConfigError(
-                "this asyncio client was first used on another event loop; connect one client per loop"
-            )
+            raise ConfigError("this asyncio client was first used on another event loop; connect one client per loop")
         return task
 
     def ended(self, me: object) -> bool:
