@@ -33,12 +33,16 @@ class Grant(NamedTuple):
     """The claim holds; its ticket is now its fencing token."""
 
     token: int
+    sent: float | None = None
+    """When the request that won it was sent, where that was neither the `enter` nor a renewal: validity counts from there."""
 
 
 class Waiting(NamedTuple):
     """The claim stands in the line; `ahead` claims were before it when the store looked."""
 
     ahead: int
+    stands: bool = True
+    """False where a store keeps no line: nothing is there to be renewed, and `turn` asks again and again."""
 
 
 class Gone(NamedTuple):

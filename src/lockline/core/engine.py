@@ -20,7 +20,7 @@ from ..errors import (
 from .arguments import a_ttl
 from .ask import Ask
 from .backend import Backend
-from .claim import Claim, Gone, Grant, Line
+from .claim import Claim, Gone, Grant, Line, Waiting
 from .fork import tell_after_fork
 from .keeper import Keeper
 from .live import Handle, LiveClaim, not_held
@@ -130,27 +130,32 @@ class Engine:
         if answer is None:
             return None
         live.acknowledge(sent, claim.ttl)
-        if type(answer) is not Grant:
-            self._keeper.add(live)
-            token = await self._turn(live, began, deadline)
-            if token is None:
+        waited = type(answer) is not Grant
+        if isinstance(answer, Waiting):
+            # What stands nowhere cannot be renewed; the keeper first hears of it when it holds.
+            if answer.stands:
+                self._keeper.add(live)
+            won = await self._turn(live, began, deadline, answer.stands)
+            if won is None:
                 return False
-        else:
-            token = answer.token
-        live.grant(token)
+            answer = won
+        if answer.sent is not None:
+            live.count_from(answer.sent, claim.ttl)
+            waited = False
+        live.grant(answer.token)
         if live.remaining() <= 0:
             return False
         live.key = (live.me, claim.name)
         self._mine.setdefault(live.key, []).append(live)
         self._keeper.add(live)
-        if type(answer) is not Grant and not live.renews:
+        if waited and not live.renews:
             await self.extend(live, claim.ttl)
         if self._closed:
             raise self._closed_error()
         return True
 
-    async def _turn(self, live: LiveClaim, began: float, deadline: float | None) -> int | None:
-        """The token once it is the claim's turn; None when its place was lost."""
+    async def _turn(self, live: LiveClaim, began: float, deadline: float | None, stands: bool) -> Grant | None:
+        """The grant once it is the claim's turn; None when its place was lost."""
         while True:
             if self._closed:
                 raise self._closed_error()
@@ -171,9 +176,12 @@ class Engine:
                 await self.runtime.sleep(PAUSE)
                 continue
             if type(answer) is Grant:
-                return answer.token
+                return answer
             if type(answer) is Gone:
                 return None
+            if not stands:
+                # The store answered up to now, and there is no place that could be lost.
+                live.count_from(self.runtime.now(), live.claim.ttl)
 
     async def _withdraw(self, claim: Claim) -> None:
         """Undo a claim that may have been applied; what cannot be undone now, the keeper undoes."""

@@ -60,6 +60,11 @@ class LiveClaim:
         self.deadline = max(self.deadline, min(sent + validity(ttl), self.limit))
         self.due = sent + ttl / RENEWALS_PER_TTL
 
+    def count_from(self, sent: float, ttl: float) -> None:
+        """The claim was won by a request that was sent then: only that counts, whatever was confirmed while it waited."""
+        self.deadline = sent + validity(ttl)
+        self.due = sent + ttl / RENEWALS_PER_TTL
+
     def grant(self, token: int) -> None:
         """From here on the claim holds."""
         self.token = token
@@ -218,6 +223,18 @@ class Handle:
         Renewal stops when the thread or task that took the lease has ended; call this where it was handed over to.
         """
         self._live.me = self._live.runtime.me()
+
+    def headers(self) -> dict[str, str]:
+        """The HTTP headers that show this lease to a server behind an HttpFence. No I/O."""
+        from ..fence.sequencer import headers_of
+
+        return headers_of(self)
+
+    def sequencer(self) -> str:
+        """The lease as a short printable text (name, mode, token, grant), for a fence elsewhere. No I/O."""
+        from ..fence.sequencer import write_sequencer
+
+        return write_sequencer(self)
 
     def __repr__(self) -> str:
         state = "released" if not self._open else f"{self.remaining():.1f} s left" if self.valid else "lost"
