@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from .backends import open_backend
 from .core import arguments
 from .core.ask import Ask, ask_for
-from .core.backend import Finding
+from .core.backend import Findings
 from .core.claim import WHOLE, Line
 from .core.engine import Engine
 from .core.live import Handle, LiveClaim, attach
@@ -69,6 +69,11 @@ class Lease(Handle):
         if self.kind not in ("write", "read"):
             raise ConfigError(f"only a write lease can be downgraded, not a {self.kind}")
         await self._engine.downgrade(self._live)
+
+    def guard(self) -> Any:
+        """What makes your own transaction on the same store fail once the lease is gone: ZooKeeper and etcd. No I/O."""
+        self.check()
+        return self._engine.guard(self._live)
 
     async def release(self) -> None:
         """Give the lock back. LeaseLost if it was lost before, NotHeld if it was released before."""
@@ -301,7 +306,7 @@ class Client:
         name = arguments.a_name(name)
         return await self._engine.ask(lambda until: self._engine.backend.evict(name, until))
 
-    async def examine(self) -> list[Finding]:  # type: ignore[valid-type]
+    async def examine(self) -> Findings:
         """What is good and what is dangerous about this backend as it is set up."""
         return await self._engine.ask(self._engine.backend.examine)
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from .backends import open_backend
 from .core import arguments
 from .core.ask import Ask, ask_for
-from .core.backend import Finding
+from .core.backend import Findings
 from .core.blocking import BlockingRuntime, run
 from .core.claim import WHOLE, Line
 from .core.engine import Engine
@@ -67,6 +67,11 @@ class Lease(Handle):
         if self.kind not in ("write", "read"):
             raise ConfigError(f"only a write lease can be downgraded, not a {self.kind}")
         run(self._engine.downgrade(self._live))
+
+    def guard(self) -> Any:
+        """What makes your own transaction on the same store fail once the lease is gone: ZooKeeper and etcd. No I/O."""
+        self.check()
+        return self._engine.guard(self._live)
 
     def release(self) -> None:
         """Give the lock back. LeaseLost if it was lost before, NotHeld if it was released before."""
@@ -249,7 +254,7 @@ class Client:
     def inspect(self, name: str) -> Line:
         """The whole line: holders and waiters, with who, since when, token."""
         name = arguments.a_name(name)
-        return run(self._engine.ask(lambda until: self._engine.backend.look(name, until)))  # type: ignore[arg-type]
+        return run(self._engine.ask(lambda until: self._engine.backend.look(name, until)))
 
     def list(self, prefix: str = "") -> list[str]:
         """The names that are held or waited for."""
@@ -261,7 +266,7 @@ class Client:
         name = arguments.a_name(name)
         return run(self._engine.ask(lambda until: self._engine.backend.evict(name, until)))
 
-    def examine(self) -> list[Finding]:  # type: ignore[valid-type]
+    def examine(self) -> Findings:
         """What is good and what is dangerous about this backend as it is set up."""
         return run(self._engine.ask(self._engine.backend.examine))
 

@@ -24,8 +24,16 @@ class Finding:
     cure: str = ""
 
 
+Findings = list[Finding]
+
+
 class Backend(Protocol):
-    """One system that carries lines."""
+    """One system that carries lines.
+
+    Two more calls exist only where a system has what they need; neither does I/O. `guard(claim, token)` gives what makes
+    the caller's own transaction on that system fail once the claim is gone. `ceiling(claim)` gives the `live.Ceiling` of
+    the session that carries an entered claim.
+    """
 
     guarantees: Guarantees
     url: str
@@ -66,7 +74,7 @@ class Backend(Protocol):
     async def news(self) -> Collection[str]:
         """Ids of claims that a push spoke of since the last call; the keeper renews them now. Never blocks."""
 
-    async def examine(self, until: float) -> list[Finding]:
+    async def examine(self, until: float) -> Findings:
         """What is good and what is dangerous about this system as it is set up."""
 
     def nudge(self, claim_id: str) -> None:

@@ -14,6 +14,7 @@ from ..errors import (
     AcquireTimeout,
     BackendUnavailable,
     ClientClosed,
+    ConfigError,
     LocklineError,
     WouldDeadlock,
 )
@@ -23,7 +24,7 @@ from .backend import Backend
 from .claim import Claim, Gone, Grant, Line, Waiting
 from .fork import tell_after_fork
 from .keeper import Keeper
-from .live import Handle, LiveClaim, not_held
+from .live import Ceiling, Handle, LiveClaim, not_held
 from .runtime import Runtime
 
 T = TypeVar("T")
@@ -44,6 +45,7 @@ class Engine:
         self.runtime = runtime
         self._named_owner = owner
         self._keeper = Keeper(backend, runtime, self._forget)
+        self._ceiling_of: Callable[[Claim], Ceiling] | None = getattr(backend, "ceiling", None)
         self._closed = False
         self._begin()
         tell_after_fork(self)
@@ -129,6 +131,8 @@ class Engine:
         answer = await self.backend.enter(claim, wait=wait, until=until)
         if answer is None:
             return None
+        if self._ceiling_of is not None:
+            live.ceiling = self._ceiling_of(claim)
         live.acknowledge(sent, claim.ttl)
         waited = type(answer) is not Grant
         if isinstance(answer, Waiting):
@@ -314,6 +318,17 @@ class Engine:
         if live.lost is not None:
             live.tell()
             raise live.lost
+
+    def guard(self, live: LiveClaim) -> object:
+        """What the store itself can check in the caller's own transaction; ConfigError where it has none."""
+        if live.remaining() <= 0:
+            raise live.lost or not_held(live)
+        guard = getattr(self.backend, "guard", None)
+        if guard is None:
+            raise ConfigError(f"{self.backend.url} has no transactions that could check a lease; use lockline.fence")
+        assert live.token is not None
+        found: object = guard(live.claim, live.token)
+        return found
 
     # -- questions ---------------------------------------------------------------------------------
 

@@ -18,11 +18,27 @@ log = logging.getLogger("lockline")
 RENEWALS_PER_TTL = 3
 
 
+class Ceiling:
+    """The moment after which no claim of one session may be trusted, whatever its own ttl says.
+
+    Where a store ties claims to a session of the client, the session can end before a long ttl does. The backend raises
+    this moment whenever the store confirms the session, and drops it when the session has ended.
+    """
+
+    __slots__ = ("until",)
+
+    def __init__(self, until: float) -> None:
+        self.until = until
+
+
+NO_CEILING = Ceiling(float("inf"))
+
+
 class LiveClaim:
     """The state of one claim. It only ever goes forward: waits, holds, and then is either released or lost."""
 
     __slots__ = (
-        "_callbacks", "_signal", "abandoned", "claim", "deadline", "doubtful", "due", "handles", "key", "limit", "lost",
+        "_callbacks", "_signal", "abandoned", "ceiling", "claim", "doubtful", "due", "ends", "handles", "key", "limit", "lost",
         "max_hold", "me", "released", "renews", "runtime", "token", "write_handles",
     )  # fmt: skip
 
@@ -37,7 +53,9 @@ class LiveClaim:
         self.max_hold = max_hold
         self.limit = float("inf")
         self.token: int | None = None
-        self.deadline = 0.0
+        self.ends = 0.0
+        """When the ttl that the store last confirmed runs out, less the margin; 0 before the first answer."""
+        self.ceiling = NO_CEILING
         self.due = 0.0
         self.lost: LeaseLost | None = None
         self.released = False
@@ -49,20 +67,25 @@ class LiveClaim:
         self._signal: Signal | None = None
         self._callbacks: list[Callable[[LeaseLost], object]] | None = None
 
+    @property
+    def deadline(self) -> float:
+        """Until when the claim may be trusted with no further word from the store."""
+        return min(self.ends, self.ceiling.until)
+
     def acknowledge(self, sent: float, ttl: float) -> None:
         """The store confirmed a request that was sent then: trust the claim for that much longer.
 
         A deadline that has passed stays passed, even if the store was more patient: somebody may have been told.
         """
-        if self.deadline and self.runtime.now() >= self.deadline:
+        if self.ends and self.runtime.now() >= self.deadline:
             self.expire()
             return
-        self.deadline = max(self.deadline, min(sent + validity(ttl), self.limit))
+        self.ends = max(self.ends, min(sent + validity(ttl), self.limit))
         self.due = sent + ttl / RENEWALS_PER_TTL
 
     def count_from(self, sent: float, ttl: float) -> None:
         """The claim was won by a request that was sent then: only that counts, whatever was confirmed while it waited."""
-        self.deadline = sent + validity(ttl)
+        self.ends = sent + validity(ttl)
         self.due = sent + ttl / RENEWALS_PER_TTL
 
     def grant(self, token: int) -> None:
@@ -70,14 +93,15 @@ class LiveClaim:
         self.token = token
         if self.max_hold is not None:
             self.limit = self.runtime.now() + self.max_hold
-            self.deadline = min(self.deadline, self.limit)
+            self.ends = min(self.ends, self.limit)
 
     def remaining(self) -> float:
-        """Seconds for which the holder may still trust the claim; once zero, for ever zero."""
+        """Seconds until the confirmed ttl ends; zero at once, and for ever, when it or the session may no longer be trusted."""
         if self.lost is not None or self.released or self.token is None:
             return 0.0
-        left = self.deadline - self.runtime.now()
-        if left > 0:
+        now = self.runtime.now()
+        left = self.ends - now
+        if left > 0 and now < self.ceiling.until:
             return left
         self.expire()
         return 0.0
