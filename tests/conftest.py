@@ -1,0 +1,19 @@
+"""Options that every folder of tests understands."""
+
+from __future__ import annotations
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--backend",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="run the contract and the property tests on this backend only; may be given more than once",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "flavour(name): the story can only be told in this flavour, sync or asyncio")

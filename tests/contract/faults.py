@@ -1,0 +1,94 @@
+"""Faults between a client and its backend: lost replies, errors, delays, at the call the test names.
+
+faults = Faults(alice)
+faults.fail("enter", after=True)        # it is applied, and the reply is lost
+faults.fail("renew", times=2)           # two renewals do not reach the store
+faults.delay("enter", 0.3, after=True)  # the reply takes its time
+faults.calls                            # what was asked for, in order
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from lockline import BackendUnavailable
+
+from .parties import Party
+
+CALLS = ("enter", "turn", "leave", "renew", "look", "list", "evict", "news", "examine")
+
+
+class Faults:
+    """Stands between the engine (and its keeper) and the backend."""
+
+    def __init__(self, party: Party) -> None:
+        self._engine = party.client.real._engine
+        self._inner = self._engine.backend
+        self._rules: dict[tuple[str, bool], list[Callable[[float], Any]]] = {}
+        self._for_ever: dict[tuple[str, bool], Callable[[float], Any]] = {}
+        self.calls: list[str] = []
+        self._engine.backend = self._engine._keeper._backend = self
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._inner, name)
+        if name not in CALLS:
+            return value
+
+        async def call(*args: Any, **options: Any) -> Any:
+            self.calls.append(name)
+            until = options.get("until", args[-1] if args and isinstance(args[-1], float) else 0.0)
+            await self._act(name, False, until)
+            answer = await value(*args, **options)
+            await self._act(name, True, until)
+            return answer
+
+        return call
+
+    async def _act(self, name: str, after: bool, until: float) -> None:
+        rules = self._rules.get((name, after))
+        if rules:
+            await rules.pop(0)(until)
+        elif (name, after) in self._for_ever:
+            await self._for_ever[name, after](until)
+
+    def _add(self, name: str, after: bool, times: int | None, act: Callable[[float], Any]) -> None:
+        if times is None:
+            self._for_ever[name, after] = act
+        else:
+            self._rules.setdefault((name, after), []).extend([act] * times)
+
+    def fail(self, name: str, *, after: bool = False, times: int | None = 1, error: Any = None) -> None:
+        """Raise instead of asking the store, or (`after`) instead of handing on its reply."""
+
+        async def act(until: float) -> None:
+            raise error or BackendUnavailable(f"injected: no answer to {name}")
+
+        self._add(name, after, times, act)
+
+    def delay(self, name: str, seconds: float, *, after: bool = False, times: int | None = 1) -> None:
+        """Take so much longer."""
+
+        async def act(until: float) -> None:
+            await self._engine.runtime.sleep(seconds)
+
+        self._add(name, after, times, act)
+
+    def hang(self, name: str, *, times: int | None = None) -> None:
+        """No answer until the caller's deadline; then BackendUnavailable, as a backend must."""
+
+        async def act(until: float) -> None:
+            while (left := until - self._engine.runtime.now()) > 0:
+                await self._engine.runtime.sleep(min(left, 0.05))
+            raise BackendUnavailable(f"injected: {name} had no answer in time")
+
+        self._add(name, False, times, act)
+
+    def heal(self) -> None:
+        """From now on everything works."""
+        self._rules.clear()
+        self._for_ever.clear()
+
+    def count(self, name: str) -> int:
+        """How often this was asked for."""
+        return self.calls.count(name)

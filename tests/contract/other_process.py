@@ -1,0 +1,109 @@
+"""The other process of a contract test: reads orders as JSON lines, answers each with one.
+
+Orders: hello · acquire · try_acquire · release · look_at · watch · fork_and_acquire · end. Errors are answered by name:
+`{"error": "LeaseLost", "text": "..."}`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import threading
+import time
+from typing import Any
+
+from lockline.core.clock import now
+
+from .parties import Face, Party, TaskParty, ThreadParty, connect
+
+
+class Obedient:
+    """Carries out orders through one party."""
+
+    def __init__(self, party: Party) -> None:
+        self.party = party
+        self.lease: Any = None
+        self.sent = 0.0
+
+    def _lock(self, name: str, kind: str = "lock", **options: Any) -> Face:
+        make = getattr(self.party, kind)
+        return make(name, **options)  # type: ignore[no-any-return]
+
+    def hello(self) -> dict[str, Any]:
+        return {}
+
+    def acquire(self, timeout: float | None = None, **lock: Any) -> dict[str, Any]:
+        self.sent = now()
+        self.lease = self._lock(**lock).acquire(timeout=timeout)
+        return {"token": self.lease.token}
+
+    def try_acquire(self, **lock: Any) -> dict[str, Any]:
+        self.sent = now()
+        lease = self._lock(**lock).try_acquire()
+        if lease is None:
+            return {"token": None}
+        self.lease = lease
+        return {"token": lease.token}
+
+    def release(self) -> dict[str, Any]:
+        self.lease.release()
+        return {}
+
+    def look_at(self) -> dict[str, Any]:
+        return {"valid": self.lease.valid, "lost": self.lease.lost.is_set(), "remaining": self.lease.remaining()}
+
+    def watch(self, seconds: float) -> dict[str, Any]:
+        """Look at `valid` without a pause for so long; count the times it was True when a look began past the ttl."""
+        lease = self.lease.real
+        trusted_until = self.sent + lease.ttl
+        lies = looks = longest_gap = 0.0
+        last = now()
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            before = now()
+            longest_gap = max(longest_gap, before - last)
+            if lease.valid and before >= trusted_until and longest_gap > lease.ttl:
+                lies += 1
+            looks += 1
+            last = before
+        return {"lies": lies, "looks": looks, "longest_gap": longest_gap}
+
+    def count_up(self, path: str, times: int, **lock: Any) -> dict[str, Any]:
+        """Read, add one, write back, under the lock: a lost update shows as a missing one."""
+        for _ in range(times):
+            with self._lock(**lock):
+                with open(path) as file:
+                    value = int(file.read())
+                with open(path, "w") as file:
+                    file.write(str(value + 1))
+        return {}
+
+
+def main() -> None:
+    flavour, target, options = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+    party: Party
+    if flavour == "sync":
+        party = ThreadParty("other")
+    else:
+        loop = asyncio.new_event_loop()
+        threading.Thread(target=loop.run_forever, daemon=True).start()
+        party = TaskParty("other", loop)
+    party.client = Face(party, party.do(lambda: connect(flavour, target, **options)).real)
+    obedient = Obedient(party)
+    for line in sys.stdin:
+        order = json.loads(line)
+        name = order.pop("order")
+        if name == "end":
+            party.client.close()
+            print("{}", flush=True)
+            return
+        try:
+            answer = getattr(obedient, name)(**order)
+        except Exception as error:
+            answer = {"error": type(error).__name__, "text": str(error)}
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()

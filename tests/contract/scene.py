@@ -1,0 +1,232 @@
+"""What a contract test is given: one backend in one flavour, and the parties that meet there."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lockline import Line
+
+from .parties import STUCK, Face, Party, Pending, TaskParty, ThreadParty, connect
+from .worlds import World
+
+NAMES = ("alice", "bob", "carol", "dave", "erin", "frank", "grace", "heidi")
+
+
+class Scene:
+    """One test's place on one backend: isolated lines, in one flavour."""
+
+    def __init__(self, world: World, flavour: str) -> None:
+        self.world = world
+        self.flavour = flavour
+        self.place = world.place()
+        self._parties: list[Party] = []
+        self._clients: list[Face] = []
+        self._processes: list[OtherProcess] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop_thread: threading.Thread | None = None
+        self._observer: Party | None = None
+
+    # -- who takes part ----------------------------------------------------------------------------
+
+    def party(self, name: str | None = None, **options: Any) -> Party:
+        """Somebody with a client of their own."""
+        party = self._new_party(name)
+        options = {"owner": party.name, **self.world.options(), **options}
+        party.client = Face(party, party.do(lambda: connect(self.flavour, self.place, **options)).real)
+        self._clients.append(party.client)
+        return party
+
+    def sibling(self, party: Party, name: str | None = None) -> Party:
+        """Another thread or task that shares that party's client."""
+        other = self._new_party(name)
+        other.client = party.client.given_to(other)
+        return other
+
+    def process(self, **options: Any) -> OtherProcess:
+        """Somebody in another process; only where the world spans processes."""
+        if not self.world.spans_processes:
+            pytest.skip(f"{self.world.name}: lives in one process")
+        process = OtherProcess(self.flavour, self.place, {**self.world.options(), **options})
+        self._processes.append(process)
+        return process
+
+    def _new_party(self, name: str | None) -> Party:
+        number = len(self._parties)
+        name = name or (NAMES[number] if number < len(NAMES) else f"party-{number}")
+        party: Party = ThreadParty(name) if self.flavour == "sync" else TaskParty(name, self.loop)
+        self._parties.append(party)
+        return party
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop of this test, in a thread of its own."""
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            self._loop_thread = threading.Thread(target=self._loop.run_forever, name="scene-loop", daemon=True)
+            self._loop_thread.start()
+        return self._loop
+
+    def ttl(self, seconds: float) -> float:
+        """This ttl, or the shortest that the system keeps."""
+        return max(seconds, self.world.shortest_ttl)
+
+    # -- what everybody can see --------------------------------------------------------------------
+
+    def line(self, name: str) -> Line:
+        """The line as a bystander sees it."""
+        if self._observer is None:
+            self._observer = self.party("observer")
+        return self._observer.client.inspect(name)  # type: ignore[no-any-return]
+
+    def names(self) -> list[str]:
+        """Every name that is held or waited for."""
+        if self._observer is None:
+            self._observer = self.party("observer")
+        return self._observer.client.list()  # type: ignore[no-any-return]
+
+    def evict(self, name: str) -> int:
+        """The operator steps in."""
+        if self._observer is None:
+            self._observer = self.party("observer")
+        return self._observer.client.evict(name)  # type: ignore[no-any-return]
+
+    def wait_for_line(self, name: str, *, holders: int | None = None, waiters: int | None = None) -> Line:
+        """Wait until that many hold and that many wait."""
+
+        def there() -> bool:
+            line = self.line(name)
+            return (holders is None or len(line.holders) == holders) and (
+                waiters is None or len(line.waiters) == waiters
+            )
+
+        self.wait_for(there, what=f"{holders} holders and {waiters} waiters of {name!r}")
+        return self.line(name)
+
+    def wait_until_free(self, name: str, seconds: float = 5.0) -> None:
+        """Wait until nobody holds or waits."""
+        self.wait_for(lambda: not self.line(name).claims, seconds, f"an empty line of {name!r}")
+
+    def wait_for(self, condition: Callable[[], object], seconds: float = 5.0, what: str = "it") -> None:
+        """Wait until the condition is true; fail when it is not by then."""
+        until = time.monotonic() + seconds * self.world.patience
+        while not condition():
+            if time.monotonic() > until:
+                raise AssertionError(f"{what} did not come within {seconds} s")
+            time.sleep(0.005)
+
+    def queue_up(self, name: str, *waiting: Callable[[], Pending]) -> list[Pending]:
+        """Begin these waits one after the other, each in the line before the next begins."""
+        begun = []
+        before = len(self.line(name).claims)
+        for number, begin in enumerate(waiting, 1):
+            begun.append(begin())
+            self.wait_for(lambda n=before + number: len(self.line(name).claims) >= n, what="a place in the line")
+        return begun
+
+    # -- the end -----------------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        """Everybody goes home, whatever happened."""
+        for process in self._processes:
+            process.kill()
+        problems = []
+        for number, client in enumerate(self._clients):
+            # Its own party may be stuck in what the test was about; anybody can close a client.
+            closer = self._new_party(f"closer-{number}")
+            try:
+                client.given_to(closer).close.start().result(10)
+            except Exception as problem:
+                problems.append(problem)
+        if self._loop is not None:
+            asyncio.run_coroutine_threadsafe(_cancel_all(), self._loop).result(STUCK)
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            assert self._loop_thread is not None
+            self._loop_thread.join(STUCK)
+            self._loop.close()
+        else:
+            from .parties import End
+
+            for party in self._parties:
+                party.tell(End(lambda: None))
+        if problems:
+            raise problems[0]
+
+
+async def _cancel_all() -> None:
+    tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class OtherProcess:
+    """A party in a process of its own, that can be killed, stopped and continued.
+
+    It obeys one order at a time (`tests/contract/other_process.py` lists them): `process.ask("acquire", name="x", ttl=1)`.
+    """
+
+    def __init__(self, flavour: str, target: str, options: dict[str, Any]) -> None:
+        root = Path(__file__).parent.parent.parent
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.contract.other_process", flavour, target, json.dumps(options)],
+            cwd=root,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+        )
+        self.ask("hello")
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def send(self, order: str, **details: Any) -> None:
+        """Give an order without waiting for the answer."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps({"order": order, **details}) + "\n")
+        self._process.stdin.flush()
+
+    def answer(self) -> dict[str, Any]:
+        """The answer to the oldest order that has none yet."""
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise AssertionError(f"the other process ended: {self._process.wait(5)}")
+        return json.loads(line)  # type: ignore[no-any-return]
+
+    def ask(self, order: str, **details: Any) -> dict[str, Any]:
+        """Give an order and wait for the answer."""
+        self.send(order, **details)
+        return self.answer()
+
+    def kill(self) -> None:
+        """SIGKILL: it says goodbye to nobody."""
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait(10)
+        for pipe in (self._process.stdin, self._process.stdout):
+            with contextlib.suppress(BrokenPipeError):
+                if pipe is not None:
+                    pipe.close()
+
+    def stop(self) -> None:
+        """SIGSTOP."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """SIGCONT."""
+        os.kill(self.pid, signal.SIGCONT)

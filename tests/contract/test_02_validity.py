@@ -1,0 +1,183 @@
+"""Promise 2: validity counts from before the request was sent, and runs out by itself."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from lockline import AcquireTimeout, LeaseLost
+
+from .faults import Faults
+from .scene import Scene
+
+
+def test_the_holder_trusts_its_lease_for_less_than_the_store_does(world: Scene) -> None:
+    alice = world.party()
+    lease = alice.lock("x", ttl=5).acquire()
+    mine = lease.remaining()
+    theirs = world.line("x").holders[0].remaining
+    assert mine < theirs + 0.02
+    assert mine < 5 * 0.99
+    lease.release()
+
+
+def test_the_time_a_reply_takes_is_not_trusted(world: Scene) -> None:
+    alice = world.party()
+    faults = Faults(alice)
+    faults.delay("enter", 0.4, after=True)
+    lease = alice.lock("x", ttl=1.0, renew=False).acquire()
+    assert lease.remaining() <= 0.6
+    lease.release()
+
+
+def test_the_time_a_renewal_takes_is_not_trusted(world: Scene) -> None:
+    alice = world.party()
+    lease = alice.lock("x", ttl=2.0, renew=False).acquire()
+    Faults(alice).delay("renew", 0.5, after=True)
+    lease.extend(2.0)
+    assert lease.remaining() <= 1.5
+    lease.release()
+
+
+def test_a_grant_that_is_pushed_is_trusted_only_as_far_as_the_last_renewal(world: Scene) -> None:
+    alice, bob = world.party(), world.party()
+    ttl = world.ttl(1.2)
+    lease = alice.lock("x").acquire()
+    faults = Faults(bob)
+    faults.fail("renew", times=None)
+    began = time.monotonic()
+    (waits,) = world.queue_up("x", lambda: bob.lock("x", ttl=ttl).acquire.start())
+    time.sleep(ttl * 0.5)
+    lease.release()
+    granted = waits.result(2)
+    assert granted.remaining() <= ttl - (time.monotonic() - began - 0.1)
+    faults.heal()
+    granted.release()
+
+
+def test_a_waiter_whose_own_place_ran_out_is_never_handed_a_dead_lease(world: Scene) -> None:
+    alice, bob = world.party(), world.party()
+    ttl = world.ttl(0.3)
+    lease = alice.lock("x").acquire()
+    faults = Faults(bob)
+    faults.fail("renew", times=None)
+    waits = bob.lock("x", ttl=ttl).acquire.start()
+    time.sleep(3 * ttl)
+    faults.heal()
+    lease.release()
+    granted = waits.result(3)
+    assert granted.valid
+    assert [held.id for held in world.line("x").holders] == [granted.id]
+    granted.release()
+
+
+def test_a_lease_runs_out_with_no_word_from_the_store(world: Scene) -> None:
+    alice, bob = world.party(), world.party()
+    ttl = world.ttl(0.4)
+    lease = alice.lock("x", ttl=ttl).acquire()
+    Faults(alice).fail("renew", times=None)
+    waits = bob.lock("x").acquire.start()
+    world.wait_for(lambda: not lease.valid, 2 * ttl)
+    # The old holder knows first: whoever comes next comes after that.
+    assert not waits.done or not lease.valid
+    with pytest.raises(LeaseLost):
+        lease.check()
+    waits.result(ttl + 1).release()
+
+
+def test_a_lease_runs_out_while_its_renewal_hangs(world: Scene) -> None:
+    alice, bob = world.party(), world.party()
+    ttl = world.ttl(0.4)
+    told: list[float] = []
+    began = time.monotonic()
+    lease = alice.lock("x", ttl=ttl).acquire()
+    lease.on_lost(lambda: told.append(time.monotonic() - began))
+    Faults(alice).hang("renew")
+    taken = bob.lock("x").acquire(timeout=4 * ttl)
+    assert not lease.valid
+    world.wait_for(lambda: told, 1.0)
+    assert told[0] <= ttl + 0.15
+    taken.release()
+
+
+def test_once_lost_always_lost(world: Scene) -> None:
+    alice = world.party()
+    ttl = world.ttl(0.2)
+    lease = alice.lock("x", ttl=ttl, renew=False).acquire()
+    world.wait_for(lambda: not lease.valid, 2 * ttl)
+    for _ in range(3):
+        with pytest.raises(LeaseLost):
+            lease.extend(5)
+        assert not lease.valid
+        assert lease.remaining() == 0.0
+        assert lease.lost.is_set()
+
+
+def test_a_late_yes_does_not_bring_a_lease_back(world: Scene) -> None:
+    """The store was more patient than the holder's clock: what the holder has been told stays true."""
+    alice = world.party()
+    ttl = world.ttl(0.4)
+    lease = alice.lock("x", ttl=ttl).acquire()
+    faults = Faults(alice)
+    faults.delay("renew", ttl * 1.2, after=True)
+    seen_false = False
+    end = time.monotonic() + 2.5 * ttl
+    while time.monotonic() < end:
+        valid = lease.valid
+        assert not (seen_false and valid)
+        seen_false = seen_false or not valid
+        time.sleep(0.002)
+    assert seen_false
+
+
+@pytest.mark.flavour("asyncio")
+def test_after_a_stall_of_the_loop_the_first_look_says_lost(world: Scene) -> None:
+    alice = world.party()
+    lease = alice.lock("x", ttl=world.ttl(0.2)).acquire()
+
+    def stall() -> bool:
+        time.sleep(2 * lease.ttl)
+        return bool(lease.real.valid)
+
+    assert alice.do(stall) is False
+    with pytest.raises(LeaseLost):
+        lease.release()
+
+
+def test_a_wall_clock_that_steps_changes_nothing(world: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    alice, bob = world.party(), world.party()
+    real = time.time
+    lease = alice.lock("x", ttl=world.ttl(0.5)).acquire()
+    for step in (3600, -3600):
+        monkeypatch.setattr(time, "time", lambda step=step: real() + step)
+        with pytest.raises(AcquireTimeout):
+            bob.lock("x", ttl=world.ttl(0.5)).acquire(timeout=world.ttl(0.5) * 1.5)
+        assert lease.valid
+        assert lease.remaining() <= lease.ttl
+    monkeypatch.undo()
+    lease.release()
+
+
+def test_extend_makes_a_lease_longer_and_never_shorter(world: Scene) -> None:
+    alice = world.party()
+    lease = alice.lock("x", ttl=2, renew=False).acquire()
+    lease.extend(20)
+    assert 18 < lease.remaining() < 20
+    assert world.line("x").holders[0].remaining > 18
+    lease.extend(1)
+    assert 18 < lease.remaining() < 20
+    assert world.line("x").holders[0].remaining > 18
+    lease.release()
+
+
+def test_a_lease_without_renewal_gets_its_whole_ttl_after_a_wait(world: Scene) -> None:
+    alice, bob = world.party(), world.party()
+    ttl = world.ttl(1.0)
+    lease = alice.lock("x").acquire()
+    (waits,) = world.queue_up("x", lambda: bob.lock("x", ttl=ttl, renew=False).acquire.start())
+    time.sleep(0.5)
+    lease.release()
+    granted = waits.result(2)
+    assert granted.remaining() > ttl * 0.8
+    granted.release()

@@ -1,0 +1,251 @@
+# ruff: noqa: PT012 - the blocks are the story here
+"""Promise 6: leaving a `with` never hides the body's own exception, and the body never runs without the lease."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from lockline import AcquireTimeout, BackendUnavailable, LeaseLost
+
+from .faults import Faults
+from .scene import Scene
+
+
+class OwnError(Exception):
+    """What goes wrong in a body."""
+
+
+def test_the_body_runs_under_the_lease_and_the_lock_is_free_after_it(world: Scene) -> None:
+    alice, bob = world.party(), world.party()
+    with alice.lock("x") as lease:
+        assert lease.valid
+        assert bob.lock("x").try_acquire() is None
+    assert not lease.valid
+    bob.lock("x").try_acquire().release()
+
+
+def test_a_lease_in_hand_can_be_used_with_with_too(world: Scene) -> None:
+    alice = world.party()
+    with alice.lock("x").acquire(timeout=1) as lease:
+        assert lease.valid
+    assert not world.line("x").claims
+
+
+def test_the_bodys_error_comes_out_and_the_lock_is_free(world: Scene) -> None:
+    alice = world.party()
+    with pytest.raises(OwnError, match="mine"), alice.lock("x"):
+        raise OwnError("mine")
+    assert not world.line("x").claims
+
+
+def test_the_bodys_error_comes_out_of_a_lost_lease_with_the_loss_beside_it(world: Scene) -> None:
+    alice = world.party()
+    with pytest.raises(OwnError) as caught, alice.lock("x", ttl=60):
+        # Nobody has noticed yet: in asyncio too it is the body's own error that ends the block.
+        world.evict("x")
+        raise OwnError("mine")
+    assert isinstance(caught.value.__context__, LeaseLost)
+    assert any("was lost" in note for note in caught.value.__notes__)
+
+
+def test_the_bodys_error_comes_out_when_the_release_fails(world: Scene) -> None:
+    alice = world.party()
+    faults = Faults(alice)
+    with pytest.raises(OwnError) as caught, alice.lock("x"):
+        faults.fail("leave")
+        raise OwnError("mine")
+    assert isinstance(caught.value.__context__, BackendUnavailable)
+    world.wait_until_free("x")
+
+
+def test_the_bodys_error_keeps_the_context_it_had(world: Scene) -> None:
+    alice = world.party()
+    faults = Faults(alice)
+    with pytest.raises(OwnError) as caught, alice.lock("x"):
+        faults.fail("leave")
+        try:
+            raise KeyError("first")
+        except KeyError:
+            raise OwnError("second")  # noqa: B904 - the implicit context is the point
+    assert isinstance(caught.value.__context__, KeyError)
+    assert isinstance(caught.value.__context__.__context__, BackendUnavailable)
+
+
+def test_a_failing_release_after_a_good_body_is_told(world: Scene) -> None:
+    alice = world.party()
+    faults = Faults(alice)
+    with pytest.raises(BackendUnavailable), alice.lock("x"):
+        faults.fail("leave")
+    world.wait_until_free("x")
+
+
+def test_loss_during_the_body_comes_out_as_lease_lost(world: Scene) -> None:
+    alice = world.party()
+    with pytest.raises(LeaseLost) as caught, alice.lock("x", ttl=60) as lease:
+        world.evict("x")
+        world.wait_for(lambda: lease.lost.is_set())
+    assert caught.value.reason == "evicted"
+    assert caught.value.token == lease.token
+    # Whoever works on afterwards is not haunted by a cancel that has been dealt with.
+    alice.lock("x").acquire(timeout=1).release()
+
+
+def test_expiry_during_the_body_comes_out_as_lease_lost(world: Scene) -> None:
+    alice = world.party()
+    ttl = world.ttl(0.3)
+    with pytest.raises(LeaseLost) as caught, alice.lock("x", ttl=ttl, renew=False):
+        time.sleep(1.5 * ttl)
+    assert caught.value.reason == "expired"
+
+
+def test_the_body_never_runs_after_a_timeout(world: Scene) -> None:
+    alice, bob = world.party(), world.party()
+    lease = alice.lock("x").acquire()
+    ran = []
+    with pytest.raises(AcquireTimeout), bob.lock("x").acquire(timeout=0.1):
+        ran.append("body")
+    assert not ran
+    assert len(world.line("x").claims) == 1
+    lease.release()
+
+
+def test_one_lock_object_serves_many_with_blocks_at_once(world: Scene) -> None:
+    alice = world.party()
+    lock = alice.semaphore("x", limit=3)
+    others = [alice, world.sibling(alice), world.sibling(alice)]
+    with (
+        lock.given_to(others[0]) as one,
+        lock.given_to(others[1]) as two,
+        lock.given_to(others[2]) as three,
+    ):
+        assert len({one.token, two.token, three.token}) == 3
+        assert len(world.line("x").holders) == 3
+    assert not world.line("x").claims
+
+
+@pytest.mark.flavour("asyncio")
+def test_the_body_of_an_async_with_is_cancelled_at_once_on_loss(world: Scene) -> None:
+    alice = world.party()
+    cut = []
+
+    async def work() -> None:
+        async with alice.client.real.lock("x", ttl=60):
+            try:
+                await asyncio.sleep(30)
+            except asyncio.CancelledError:
+                cut.append("here")
+                raise
+
+    working = alice.begin(work)
+    world.wait_for_line("x", holders=1)
+    world.evict("x")
+    with pytest.raises(LeaseLost) as caught:
+        working.result(3 * world.world.patience)
+    assert cut == ["here"]
+    assert isinstance(caught.value.__cause__, asyncio.CancelledError)
+
+
+@pytest.mark.flavour("asyncio")
+def test_a_cancel_by_others_stays_a_cancel(world: Scene) -> None:
+    alice = world.party()
+
+    async def work() -> None:
+        async with alice.client.real.lock("x"):
+            await asyncio.sleep(30)
+
+    working = alice.begin(work)
+    world.wait_for_line("x", holders=1)
+    working.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        working.result(2)
+    assert not world.line("x").claims
+
+
+@pytest.mark.flavour("asyncio")
+def test_a_cancel_by_others_together_with_loss_stays_a_cancel(world: Scene) -> None:
+    alice = world.party()
+    lost = []
+
+    async def work() -> None:
+        async with alice.client.real.lock("x", ttl=60) as lease:
+            task = asyncio.current_task()
+            assert task is not None
+            lease.on_lost(task.cancel)
+            lease.on_lost(lambda: lost.append(1))
+            await asyncio.sleep(30)
+
+    working = alice.begin(work)
+    world.wait_for_line("x", holders=1)
+    world.evict("x")
+    with pytest.raises(asyncio.CancelledError):
+        working.result(3)
+    assert lost
+
+
+@pytest.mark.flavour("asyncio")
+def test_asyncio_timeout_around_a_body_keeps_its_meaning(world: Scene) -> None:
+    alice = world.party()
+
+    async def work() -> None:
+        async with asyncio.timeout(0.1), alice.client.real.lock("x"):
+            await asyncio.sleep(30)
+
+    with pytest.raises(TimeoutError) as caught:
+        alice.do(work)
+    assert not isinstance(caught.value, AcquireTimeout)
+    assert not world.line("x").claims
+
+
+@pytest.mark.flavour("asyncio")
+def test_a_loss_in_the_last_moment_of_a_body_is_told_as_loss(world: Scene) -> None:
+    """The cancel is on its way when the body ends: it must neither vanish nor hit what comes after the block."""
+    alice = world.party()
+
+    async def work() -> str:
+        try:
+            async with alice.client.real.lock("x", ttl=60) as lease:
+                lease._live.lose("evicted")
+        except LeaseLost:
+            await asyncio.sleep(0.01)
+            task = asyncio.current_task()
+            assert task is not None
+            assert task.cancelling() == 0
+            return "told"
+        return "not told"
+
+    assert alice.do(work) == "told"
+
+
+@pytest.mark.flavour("asyncio")
+def test_a_body_that_swallows_the_cancel_still_hears_of_the_loss(world: Scene) -> None:
+    alice = world.party()
+
+    async def work() -> None:
+        async with alice.client.real.lock("x", ttl=60) as lease:
+            lease._live.lose("evicted")
+            try:
+                await asyncio.sleep(30)
+            except asyncio.CancelledError:
+                pass
+
+    with pytest.raises(LeaseLost):
+        alice.do(work)
+    alice.do(lambda: asyncio.sleep(0.01))
+
+
+@pytest.mark.flavour("asyncio")
+def test_nested_blocks_both_lost_come_out_as_one_loss(world: Scene) -> None:
+    alice = world.party()
+
+    async def work() -> None:
+        async with alice.client.real.lock("x", ttl=60) as outer, alice.client.real.lock("y", ttl=60) as inner:
+            outer._live.lose("evicted")
+            inner._live.lose("evicted")
+            await asyncio.sleep(30)
+
+    with pytest.raises(LeaseLost):
+        alice.do(work)
+    alice.do(lambda: asyncio.sleep(0.01))

@@ -1,0 +1,100 @@
+"""The systems that the contract suite runs on, and how another one joins it.
+
+A backend joins with one small file beside this one, named `world_<backend>.py`:
+
+    import pytest
+    from .worlds import World, joins
+
+    @joins
+    class RedisWorld(World):
+        name = "redis"
+        marks = (pytest.mark.server,)
+
+        def open(self) -> None:                 # once a session, on first use: start the server here
+            self.server = start_redis(self.folder)
+
+        def place(self) -> str:                 # once a test: a URL whose lines no other test has seen
+            return f"redis://127.0.0.1:{self.server.port}/?prefix={self.unique()}"
+
+        def debris(self, target) -> list[str]:  # what is left there when nobody holds or waits
+            return keys_under(target)
+
+        def close(self) -> None:
+            self.server.stop()
+
+That is all: every test then runs on it, blocking and in asyncio. `pytest tests/contract --backend redis` runs it alone.
+A server that is not installed: call `tests.servers.process.missing(...)` in `open` (skips at home, fails in CI).
+What a system cannot do it says with the class attributes below, and only the tests that need that are left out.
+"""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import os
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+
+class World:
+    """One backend as the contract tests see it."""
+
+    name: ClassVar[str]
+    marks: ClassVar[tuple[pytest.MarkDecorator, ...]] = ()
+    flavours: ClassVar[tuple[str, ...]] = ("sync", "asyncio")
+
+    spans_processes: ClassVar[bool] = True
+    """Another process can take part by the same URL."""
+    notices_death: ClassVar[bool] = False
+    """A killed process is noticed at once, not only when its ttl is over."""
+    survives_restart: ClassVar[bool] = True
+    """Lines and tokens outlive the clients: a new client of the same place finds them."""
+    shortest_ttl: ClassVar[float] = 0.0
+    """The ttl that the system rounds shorter ones up to; 0 where any ttl is kept as it is."""
+    patience: ClassVar[float] = 1.0
+    """How many times longer than on this machine's own memory a step may take before a test calls it stuck."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._numbers = itertools.count(1)
+
+    def open(self) -> None:
+        """Make ready, once a session and only if a test needs it: start servers here."""
+
+    def close(self) -> None:
+        """Undo `open`."""
+
+    def unique(self) -> str:
+        """A word that no other test of this run has used."""
+        return f"t{os.getpid()}n{next(self._numbers)}"
+
+    def place(self) -> Any:
+        """Where one test connects to: a URL (or a client object) whose lines no other test has seen."""
+        raise NotImplementedError
+
+    def options(self) -> dict[str, Any]:
+        """What `connect` is given besides the place."""
+        return {}
+
+    def debris(self, place: Any) -> list[str]:
+        """Keys, rows or nodes of this place that are left when nobody holds or waits, other than bounded ones with a ttl."""
+        return []
+
+
+WORLDS: dict[str, type[World]] = {}
+
+
+def joins(world: type[World]) -> type[World]:
+    """Let the contract suite run on this world too."""
+    WORLDS[world.name] = world
+    return world
+
+
+def all_worlds() -> dict[str, type[World]]:
+    """Every world that has a file `world_*.py` in this folder, the reference first."""
+    for file in sorted(Path(__file__).parent.glob("world_*.py")):
+        importlib.import_module(f"{__package__}.{file.stem}")
+    order = {"memory": 0, "local": 1}
+    return dict(sorted(WORLDS.items(), key=lambda item: (order.get(item[0], 2), item[0])))
