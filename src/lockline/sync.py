@@ -66,12 +66,20 @@ class Lease(Handle):
         self.check()
         if self.kind not in ("write", "read"):
             raise ConfigError(f"only a write lease can be downgraded, not a {self.kind}")
-        run(self._engine.downgrade(self._live))
+        run(self._engine.stop_writing(self))
 
     def guard(self) -> Any:
         """What makes your own transaction on the same store fail once the lease is gone: ZooKeeper and etcd. No I/O."""
         self.check()
         return self._engine.guard(self._live)
+
+    def adopt(self) -> None:
+        """Bind the lease to the thread or task that calls this, instead of the one that took it. No I/O.
+
+        Renewal stops when the thread or task that took the lease has ended, and re-entrance is counted for it;
+        call this where the lease was handed over to.
+        """
+        self._engine.adopt(self._live)
 
     def release(self) -> None:
         """Give the lock back. LeaseLost if it was lost before, NotHeld if it was released before."""

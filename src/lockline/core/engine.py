@@ -119,6 +119,9 @@ class Engine:
             # held, so nothing is lost but the place: stand at the end of the line, until the caller's own deadline.
             self._keeper.drop(live)
             await self._withdraw(claim)
+            # A store that answers slower than the ttl would keep us here for ever.
+            if deadline is not None and self.runtime.now() >= deadline:
+                raise await self._timeout_error(live, self.runtime.now() - began)
 
     async def _stand(self, live: LiveClaim, began: float, deadline: float | None, wait: bool) -> bool | None:
         """True when the claim holds, False when its place was lost, None when it may not wait and there is no room."""
@@ -294,11 +297,28 @@ class Engine:
         seconds = a_ttl(ttl)
         await self._change(live, live.claim._replace(ttl=seconds))
 
+    async def stop_writing(self, handle: Handle) -> None:
+        """This handle only reads from now on; the claim itself with the last handle that writes."""
+        live = handle._live
+        if handle._writes:
+            handle._writes = False
+            live.write_handles -= 1
+        if not live.write_handles:
+            await self.downgrade(live)
+
     async def downgrade(self, live: LiveClaim) -> None:
         """Turn the writer into a reader in its place: no other writer can come between."""
-        claim = live.claim._replace(weight=1, kind="read")
-        await self._change(live, claim)
-        live.claim = claim
+        # Before the request: if no answer comes, the next renewal carries the lower weight all the same.
+        live.claim = live.claim._replace(weight=1, kind="read")
+        await self._change(live, live.claim)
+
+    def adopt(self, live: LiveClaim) -> None:
+        """The claim is from now on that of the thread or task that runs."""
+        live.me = self.runtime.me()
+        if live.remaining() > 0:
+            self._forget(live)
+            live.key = (live.me, live.claim.name)
+            self._mine.setdefault(live.key, []).append(live)
 
     async def _change(self, live: LiveClaim, claim: Claim) -> None:
         if live.remaining() <= 0:

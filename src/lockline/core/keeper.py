@@ -114,10 +114,11 @@ class Keeper:
 
     def _retire(self) -> bool:
         with self._mutex:
+            # First, so that a claim added after the look below finds no plan that it could rely on.
+            self._planned = float("inf")
             if self._kept or self._debts or self._signal.is_set():
                 return False
             self._worker = None
-            self._planned = float("inf")
             return True
 
     async def _round(self) -> tuple[float, bool]:
@@ -192,5 +193,8 @@ class Keeper:
         self._kept.pop(live.claim.id, None)
         live.lose(reason)
         self._forget(live)
+        if reason == "expired" and live.token is not None:
+            # We trust it no longer (garbage, max_hold, the margin for drift), the store may still: let the next in.
+            self._debts[live.claim.id] = (live.claim, self._runtime.now() + live.claim.ttl)
         if live.token is None:
             self._backend.nudge(live.claim.id)

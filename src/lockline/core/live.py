@@ -241,13 +241,6 @@ class Handle:
             raise ConfigError(f"on_lost takes something to call, not {callback!r}")
         self._live.listen(callback)
 
-    def adopt(self) -> None:
-        """Bind renewal to the thread or task that calls this, instead of the one that took the lease.
-
-        Renewal stops when the thread or task that took the lease has ended; call this where it was handed over to.
-        """
-        self._live.me = self._live.runtime.me()
-
     def headers(self) -> dict[str, str]:
         """The HTTP headers that show this lease to a server behind an HttpFence. No I/O."""
         from ..fence.sequencer import headers_of
