@@ -1,0 +1,38 @@
+"""The `lockline` command: one file per command, each imported only when it is called."""
+
+from __future__ import annotations
+
+import sys
+from typing import Final, NamedTuple
+
+
+class Entry(NamedTuple):
+    """Where a command lives; its module has it under the name `command`."""
+
+    module: str
+    help: str
+    extra: str = "cli"
+    """What to install when something that the module imports is missing."""
+
+
+# One line per command. The help stands here too, so that `lockline --help` imports none of them.
+COMMANDS: Final = {
+    "run": Entry("run", "Run a command under a lock."),
+    "ls": Entry("ls", "List the names that are held or waited for."),
+    "show": Entry("show", "Show one line: who holds it, who waits."),
+    "evict": Entry("evict", "Take a lock away from whoever holds it."),
+    "doctor": Entry("doctor", "Say what a backend guarantees and what is dangerous about it."),
+    "completion": Entry("completion", "Print the completion script for a shell."),
+}
+
+
+def main() -> None:
+    """Run the command line and leave with its exit code."""
+    try:
+        import click  # noqa: F401
+    except ModuleNotFoundError:
+        print("lockline: the command line needs click; install it with: pip install 'lockline[cli]'", file=sys.stderr)
+        sys.exit(64)
+    from .app import run
+
+    sys.exit(run(sys.argv[1:]))

@@ -1,0 +1,5 @@
+"""`python -m lockline.cli` is `lockline`."""
+
+from . import main
+
+main()

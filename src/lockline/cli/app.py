@@ -1,0 +1,103 @@
+"""The group of all commands, and the one place where errors become exit codes."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+from collections.abc import Sequence
+
+import click
+
+from .. import __version__
+from ..errors import AcquireTimeout, ConfigError, LeaseLost, LocklineError
+from . import COMMANDS, codes
+from .words import printable
+
+EPILOG = """\
+\b
+Examples:
+  lockline run nightly-backup -- ./backup.sh
+  lockline run deploy --no-wait -- make deploy || echo "someone else deploys"
+  lockline run gpu --limit 2 -- python train.py
+  lockline ls
+  lockline doctor redis://localhost:6379
+
+\b
+Exit codes:
+  64  wrong use              75  the lock was busy, or the wait timed out
+  69  backend unreachable    76  the lease was lost
+"""
+
+
+class Commands(click.Group):
+    """Imports a command when it is called, so that each starts fast and needs only its own extra."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        entry = COMMANDS.get(cmd_name)
+        if entry is None:
+            return None
+        try:
+            module = importlib.import_module(f"{__package__}.{entry.module}")
+        except ModuleNotFoundError as missing:
+            if missing.name and missing.name.startswith("lockline"):
+                raise
+            raise click.UsageError(
+                f"`lockline {cmd_name}` needs {missing.name}; install it with: pip install 'lockline[{entry.extra}]'"
+            ) from None
+        command: click.Command = module.command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry.help) for name, entry in COMMANDS.items()])
+
+
+@click.group(cls=Commands, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="lockline")
+@click.pass_context
+def lockline(ctx: click.Context) -> None:
+    """Locks between processes and machines: fair, with fencing tokens, and honest about what they guarantee."""
+    # None leaves it to click: colours on a terminal, none elsewhere.
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    ctx.color = False if plain else None
+
+
+def run(arguments: Sequence[str]) -> int:
+    """The exit code of one call of `lockline` with these arguments."""
+    try:
+        code = lockline.main(list(arguments), prog_name="lockline", standalone_mode=False)
+        return code if isinstance(code, int) else codes.FINE
+    except click.NoSuchOption as problem:
+        problem.show()
+        if problem.ctx is not None and problem.ctx.info_name == "run":
+            click.echo("Options of the command itself go behind --, as in: lockline run NAME -- ls -l", err=True)
+        return codes.USAGE
+    except click.UsageError as problem:
+        problem.show()
+        return codes.USAGE
+    except click.ClickException as problem:
+        problem.show()
+        return problem.exit_code
+    except click.Abort:
+        click.echo("lockline: stopped, nothing was changed", err=True)
+        return codes.DANGEROUS
+    except KeyboardInterrupt:
+        return codes.SIGNALLED + signal.SIGINT
+    except LocklineError as problem:
+        click.echo(f"lockline: {printable(str(problem))}", err=True)
+        return code_of(problem)
+
+
+def code_of(problem: LocklineError) -> int:
+    """The exit code that says what went wrong."""
+    if isinstance(problem, ConfigError):
+        return codes.USAGE
+    if isinstance(problem, AcquireTimeout):
+        return codes.BUSY
+    if isinstance(problem, LeaseLost):
+        return codes.LOST
+    return codes.UNREACHABLE

@@ -1,0 +1,54 @@
+"""`lockline ls`: the names that are held or waited for."""
+
+from __future__ import annotations
+
+import click
+
+from ..core.claim import Line
+from .options import as_json as claim_as_json
+from .options import json_option, open_client, print_json, url_option
+from .words import age, everybody, printable, table
+
+EPILOG = """\
+\b
+Examples:
+  lockline ls
+  lockline ls orders/
+  lockline ls --json | jq -r '.[] | select(.waiting > 0) | .name'
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.argument("prefix", default="")
+@url_option
+@json_option
+def command(prefix: str, url: str | None, as_json: bool) -> None:
+    """List the names that are held or waited for, those that begin with PREFIX."""
+    with open_client(url) as client:
+        lines = [line for line in map(client.inspect, client.list(prefix)) if line.claims]
+    if as_json:
+        print_json([_json(line) for line in lines])
+    elif lines:
+        head, *rows = table(("NAME", "KIND", "TOKEN", "FOR", "WAITING", "HELD BY"), [_row(line) for line in lines])
+        click.secho(head, bold=True)
+        for row in rows:
+            click.echo(row)
+    else:
+        click.echo("nothing is held" + (f" under {printable(prefix)!r}" if prefix else ""), err=True)
+
+
+def _row(line: Line) -> tuple[str, ...]:
+    waiting = str(len(line.waiters))
+    if not line.holders:
+        return (printable(line.name), "-", "-", "-", waiting, "-")
+    first = line.holders[0]
+    token = str(max(held.token for held in line.holders))
+    return (printable(line.name), first.kind, token, age(first.since), waiting, everybody(line.holders))
+
+
+def _json(line: Line) -> dict[str, object]:
+    return {
+        "name": line.name,
+        "holders": [claim_as_json(claim) for claim in line.holders],
+        "waiting": len(line.waiters),
+    }

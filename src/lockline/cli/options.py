@@ -1,0 +1,85 @@
+"""What several commands take: a URL, a name, seconds, `--json`."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+from click.shell_completion import CompletionItem
+
+from ..core.claim import Standing
+from ..errors import LocklineError
+from ..sync import Client, connect
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def seconds(value: object) -> float:
+    """A length of time: 10, 1.5, 500ms, 30s, 5m, 1h."""
+    match = re.fullmatch(r"\s*([0-9.eE+-]+)\s*(ms|s|m|h|)\s*", str(value))
+    try:
+        length = float(match[1]) * UNITS[match[2]] if match else math.nan
+    except ValueError:
+        length = math.nan
+    if not math.isfinite(length):
+        raise click.BadParameter(f"{value!r} is not a time; write 10, 1.5, 500ms, 30s, 5m or 1h")
+    return length
+
+
+def complete_name(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The names in use that begin like this; silence when the backend does not answer."""
+    try:
+        with connect(ctx.params.get("url")) as client:
+            return [CompletionItem(name) for name in client.list(incomplete)]
+    except LocklineError:
+        return []
+
+
+def name_argument(function: F) -> F:
+    """NAME, with completion from the backend."""
+    return click.argument("name", shell_complete=complete_name)(function)
+
+
+def url_option(function: F) -> F:
+    """`--url`, else LOCKLINE_URL, else this machine."""
+    return click.option(
+        "--url", metavar="URL", help="The backend. Without it: $LOCKLINE_URL, or else this machine (local:)."
+    )(function)
+
+
+def json_option(function: F) -> F:
+    """`--json`, for programs."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")(function)
+
+
+def open_client(url: str | None) -> Client:
+    """A client for what the user named."""
+    return connect(url)
+
+
+def print_json(value: object) -> None:
+    """One document, readable and stable."""
+    click.echo(json.dumps(value, indent=2, ensure_ascii=True))
+
+
+def as_json(claim: Standing) -> dict[str, Any]:
+    """One claim as programs see it."""
+    return {
+        "id": claim.id,
+        "owner": claim.owner,
+        "kind": claim.kind,
+        "token": claim.token,
+        "holds": claim.holds,
+        "weight": claim.weight,
+        "capacity": claim.capacity,
+        "ttl": claim.ttl,
+        "remaining": round(claim.remaining, 3),
+        "since": claim.since,
+        "meta": None if claim.meta is None else dict(claim.meta),
+    }

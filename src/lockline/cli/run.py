@@ -1,0 +1,196 @@
+"""`lockline run`: a command under a lock."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from ..core.arguments import a_limit, a_name, a_timeout, a_ttl
+from ..errors import LeaseLost, LocklineError
+from ..sync import Client, Lease, Lock, connect
+from . import codes
+from .group import Group, adopt_orphans, why_not
+from .guard import Guard
+from .options import complete_name, seconds, url_option
+from .signals import Signals, Stopped
+from .supervise import Ending, Supervisor
+from .terminal import Terminal
+from .waiting import WaitingLine, on_terminal
+from .words import everybody, printable
+
+EPILOG = """\
+\b
+Examples:
+  lockline run nightly-backup -- ./backup.sh --full
+  lockline run deploy --timeout 5m -- make deploy
+  lockline run deploy --no-wait -- make deploy || echo "busy or failed: $?"
+  lockline run report --shared -- ./read-everything.sh
+  lockline run gpu --limit 2 -- python train.py
+  lockline run import -- sh -c './import --fencing-token "$LOCKLINE_TOKEN"'
+
+\b
+The command gets LOCKLINE_NAME, LOCKLINE_TOKEN, LOCKLINE_OWNER and LOCKLINE_URL.
+
+\b
+Exit code: the command's own (128+n when signal n ended it), or
+  64  wrong use                               76  the lease was lost, the command was stopped
+  69  the backend is unreachable             126  the command cannot be run
+  75  the lock was busy, or --timeout passed  127  the command was not found
+"""
+
+GRACE = 1 / 4
+"""The share of the ttl that a command has between TERM and KILL, when the lease cannot be renewed."""
+MOST_GRACE = 1 / 2
+"""Right before a renewal about two thirds of the ttl are left: with more grace than this, TERM would come for nothing."""
+
+
+@click.command(epilog=EPILOG)
+@click.argument("name", shell_complete=complete_name)
+@click.argument("command", nargs=-1, required=True, metavar="-- COMMAND...", type=click.UNPROCESSED)
+@click.option(
+    "--ttl", type=seconds, metavar="S", default="10", show_default=True,
+    help="Seconds after which others get the lock when this machine goes silent. Renewed while the command runs.",
+)  # fmt: skip
+@click.option("--timeout", type=seconds, metavar="S", help="Wait at most this long. Without it: for ever.")
+@click.option("--no-wait", is_flag=True, help="Do not wait at all: exit 75 when the lock is taken.")
+@click.option("--shared", is_flag=True, help="Share the lock with others that say --shared; exclude those that do not.")
+@click.option("--limit", type=int, metavar="N", help="Let N hold it at a time. All users of the name say the same N.")
+@click.option(
+    "--grace", type=seconds, metavar="S",
+    help="Seconds between TERM and KILL when the lease cannot be renewed; both come before it ends. "
+    "At most half the ttl.  [default: a quarter of the ttl]",
+)  # fmt: skip
+@url_option
+def command(
+    name: str,
+    command: tuple[str, ...],
+    ttl: float,
+    timeout: float | None,
+    no_wait: bool,
+    shared: bool,
+    limit: int | None,
+    grace: float | None,
+    url: str | None,
+) -> int:
+    """Run COMMAND while holding the lock NAME; wait in line for it first.
+
+    The command runs in a process group of its own and gets the signals that lockline gets. The lock is kept until the last
+    process of the group has ended, and the group is stopped before the lease runs out.
+    """
+    if no_wait and timeout is not None:
+        raise click.UsageError("--no-wait and --timeout exclude each other")
+    if shared and limit is not None:
+        raise click.UsageError("--shared and --limit exclude each other")
+    if grace is not None and not 0 <= grace <= ttl * MOST_GRACE:
+        raise click.UsageError(f"--grace must be from 0 to half the ttl, which is {ttl * MOST_GRACE:g} s")
+    # All that can be wrong with the arguments is found before there is a second process.
+    a_name(name), a_ttl(ttl), a_timeout(timeout)
+    if limit is not None:
+        a_limit(limit)
+
+    adopt_orphans()
+    guard = Guard()
+    signals = Signals()
+    try:
+        with connect(url) as client:
+            meta = {"command": os.path.basename(command[0])[:128]}
+            if shared:
+                lock = client.rwlock(name, ttl, meta=meta).read()
+            elif limit is not None:
+                lock = client.semaphore(name, limit, ttl, meta=meta)
+            else:
+                lock = client.lock(name, ttl, meta=meta)
+            lease = _stand_in_line(client, lock, signals, timeout, no_wait)
+            if lease is None:
+                return _busy(client, name)
+            environment = _environment(client, lease, url)
+            return _run(command, environment, lease, signals, guard, ttl * GRACE if grace is None else grace)
+    except Stopped as stopped:
+        return codes.SIGNALLED + stopped.number
+    finally:
+        guard.dismiss()
+
+
+def _stand_in_line(client: Client, lock: Lock, signals: Signals, timeout: float | None, no_wait: bool) -> Lease | None:
+    signals.wait_in_line()
+    try:
+        if no_wait:
+            return lock.try_acquire()
+        if not on_terminal():
+            return lock.acquire(timeout)
+        with WaitingLine(client, lock.name):
+            return lock.acquire(timeout)
+    finally:
+        signals.run_command()
+
+
+def _busy(client: Client, name: str) -> int:
+    text = f"{printable(name)} is taken"
+    try:
+        holders = client.inspect(name).holders
+    except LocklineError:
+        holders = ()
+    if holders:
+        text += f", held by {everybody(holders)}"
+    _say(text)
+    return codes.BUSY
+
+
+def _environment(client: Client, lease: Lease, url: str | None) -> dict[str, str]:
+    return {
+        **os.environ,
+        "LOCKLINE_NAME": lease.name,
+        "LOCKLINE_TOKEN": str(lease.token),
+        "LOCKLINE_OWNER": lease.owner,
+        # What the command finds in its environment anyway may hold a password that `client.url` leaves out.
+        "LOCKLINE_URL": (os.environ.get("LOCKLINE_URL") if url is None else None) or client.url,
+    }
+
+
+def _run(
+    command: tuple[str, ...],
+    environment: dict[str, str],
+    lease: Lease,
+    signals: Signals,
+    guard: Guard,
+    grace: float,
+) -> int:
+    terminal = Terminal()
+    try:
+        group = Group(command, environment)
+    except (OSError, ValueError) as problem:
+        try:
+            lease.release()
+        except LocklineError:  # it expires by itself, and the reason to end is another
+            pass
+        if isinstance(problem, ValueError):  # a NUL byte
+            raise click.UsageError(f"{command[0]!r} cannot be run: {problem}") from None
+        text, code = why_not(problem, printable(command[0]))
+        _say(text)
+        return code
+    supervisor = Supervisor(group, lease, signals=signals, terminal=terminal, guard=guard, grace=grace)
+    try:
+        ending = supervisor.stand_by()
+    finally:
+        terminal.take()
+    return _let_go(lease, ending)
+
+
+def _let_go(lease: Lease, ending: Ending) -> int:
+    lost = ending.lost
+    try:
+        lease.release()
+    except LeaseLost as problem:
+        lost = lost or problem
+    except LocklineError as problem:
+        # The work was done under a valid lease. The lock is free when the ttl is over, if not before.
+        _say(f"the lock could not be released and will expire by itself: {printable(str(problem))}")
+    if lost is None:
+        return ending.code
+    _say(printable(str(lost)))
+    return codes.LOST
+
+
+def _say(text: str) -> None:
+    click.echo(f"lockline: {text}", err=True)

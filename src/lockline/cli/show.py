@@ -1,0 +1,56 @@
+"""`lockline show`: one line, in order."""
+
+from __future__ import annotations
+
+import click
+
+from ..core.claim import Line, Standing
+from .options import as_json as claim_as_json
+from .options import json_option, name_argument, open_client, print_json, url_option
+from .words import age, count, duration, ordinal, printable, table, who
+
+EPILOG = """\
+\b
+Examples:
+  lockline show nightly-backup
+  lockline show nightly-backup --json | jq '.holders[0].token'
+"""
+
+
+@click.command(epilog=EPILOG)
+@name_argument
+@url_option
+@json_option
+def command(name: str, url: str | None, as_json: bool) -> None:
+    """Show one line: who holds NAME, since when, under which token, and who waits for it."""
+    with open_client(url) as client:
+        line = client.inspect(name)
+    if as_json:
+        print_json(
+            {
+                "name": line.name,
+                "holders": [claim_as_json(claim) for claim in line.holders],
+                "waiters": [claim_as_json(claim) for claim in line.waiters],
+            }
+        )
+        return
+    if not line.claims:
+        click.echo(f"{printable(name)} is free: nobody holds it or waits for it")
+        return
+    click.echo(
+        f"{click.style(printable(name), bold=True)}: {count(len(line.holders), 'holder')}, {len(line.waiters)} waiting"
+    )
+    head, *rows = table(("", "WHO", "KIND", "TOKEN", "FOR", "EXPIRES IN"), _rows(line))
+    click.secho(head, bold=True)
+    for row, claim in zip(rows, line.claims, strict=True):
+        click.secho(row, fg="green" if claim.holds else None)
+
+
+def _rows(line: Line) -> list[tuple[str, ...]]:
+    holders = [_row("holds", claim) for claim in line.holders]
+    return holders + [_row(f"{ordinal(place)} in line", claim) for place, claim in enumerate(line.waiters, 1)]
+
+
+def _row(state: str, claim: Standing) -> tuple[str, ...]:
+    token = str(claim.token) if claim.holds else "-"
+    return (state, who(claim), claim.kind, token, age(claim.since), duration(claim.remaining))

@@ -1,0 +1,156 @@
+"""Stand by a command until its whole group has stopped, and stop it in time when its lease ends."""
+
+from __future__ import annotations
+
+import signal
+from typing import NamedTuple
+
+import click
+
+from ..core import clock
+from ..errors import LeaseLost
+from ..sync import Lease
+from .group import Group
+from .guard import Guard
+from .signals import FORWARDED, Signals
+from .terminal import Terminal, interactive
+
+LOOK_EVERY = 1.0
+"""Renewals move the deadline without a word to us, and a timer sleeps with the machine: look at least this often."""
+GROUP_LOOKS = (0.005, 0.25)
+"""Grandchildren whose parent is not ours end without a signal to us: look for them, less and less often."""
+LAST_WORDS = 0.1
+"""Seconds between TERM and KILL after an eviction: the next one is in already, so this is all there can be."""
+
+
+def margin(ttl: float) -> float:
+    """How long before the deadline the last process is killed; dying takes a moment too."""
+    return min(0.1, ttl / 50)
+
+
+class Ending(NamedTuple):
+    """How it ended."""
+
+    code: int
+    lost: LeaseLost | None
+    """Why the command was stopped; None when it ended by itself."""
+
+
+class Supervisor:
+    """One command under one lease."""
+
+    def __init__(
+        self, group: Group, lease: Lease, *, signals: Signals, terminal: Terminal, guard: Guard, grace: float
+    ) -> None:
+        self._group = group
+        self._lease = lease
+        self._signals = signals
+        self._terminal = terminal
+        self._guard = guard
+        self._grace = grace
+        self._margin = margin(lease.ttl)
+        self._lost: LeaseLost | None = None
+        self._kill_at: float | None = None
+        self._killed = False
+        self._powerless = False
+        self._next_look = GROUP_LOOKS[0]
+
+    def stand_by(self) -> Ending:
+        """Wait for the last process of the group."""
+        self._mind_the_lease()
+        self._lease.on_lost(self._signals.knock)
+        if interactive():
+            # It may have asked for the terminal a moment before, and stopped: then we are told of that, and let it go on.
+            self._terminal.give(self._group.id)
+        while True:
+            self._mind_the_lease()
+            self._group.reap()
+            if not self._group.alive():
+                break
+            self._mind_the_stop()
+            for number in self._signals.wait(self._patience()):
+                self._pass_on(number)
+        assert self._group.code is not None
+        return Ending(self._group.code, self._lost)
+
+    def _patience(self) -> float:
+        now = clock.now()
+        waits = [LOOK_EVERY]
+        if self._kill_at is None:
+            waits.append(self._lease.remaining() - self._margin - self._grace)
+        elif not self._killed:
+            waits.append(self._kill_at - now)
+        if self._group.code is not None:
+            waits.append(self._next_look)
+            self._next_look = min(self._next_look * 2, GROUP_LOOKS[1])
+        return max(min(waits), 0.0)
+
+    def _mind_the_lease(self) -> None:
+        now = clock.now()
+        left = self._lease.remaining()
+        if self._kill_at is None:
+            self._guard.protect(self._group.id, now + left - self._margin / 2)
+            if left > self._margin + self._grace:
+                return
+            self._lost = self._reason()
+            if left > 0:
+                # Nobody else can hold it yet. A renewal that gets through from here on changes nothing: the command
+                # has been told to end.
+                self._kill_at = now + left - self._margin
+            elif self._lost.reason == "expired":
+                self._kill_at = now
+            else:
+                self._kill_at = now + LAST_WORDS
+            self._guard.protect(self._group.id, self._kill_at + self._margin / 2)
+            if self._kill_at > now:
+                self._tell(signal.SIGTERM)
+        if now >= self._kill_at and not self._killed:
+            self._killed = True
+            self._tell(signal.SIGKILL)
+
+    def _tell(self, number: int) -> None:
+        if not self._group.send(number) and not self._powerless:
+            self._powerless = True
+            click.echo("lockline: the command runs as another user and cannot be stopped by this one", err=True)
+        # A stopped process takes note of TERM only when it goes on.
+        self._group.send(signal.SIGCONT)
+
+    def _reason(self) -> LeaseLost:
+        try:
+            self._lease.check()
+        except LeaseLost as lost:
+            return lost
+        return LeaseLost(self._lease.name, token=self._lease.token, reason="not renewed in time")
+
+    def _pass_on(self, number: int) -> None:
+        if number in FORWARDED:
+            self._group.send(number)
+        elif number == signal.SIGTSTP:
+            self._group.send(signal.SIGTSTP)
+            self._terminal.take()
+            self._signals.stop_alone()
+            self._go_on()
+        elif number == signal.SIGCONT:
+            self._go_on()
+
+    def _mind_the_stop(self) -> None:
+        """The command was stopped: give it the terminal if that is what it stopped for, else stop with it."""
+        number, self._group.stopped_by = self._group.stopped_by, None
+        if number is None or self._killed:
+            return
+        wants_terminal = number in (signal.SIGTTIN, signal.SIGTTOU)
+        if wants_terminal and (self._terminal.foreground() == self._group.id or self._terminal.give(self._group.id)):
+            self._group.send(signal.SIGCONT)
+        elif self._terminal.given:
+            # Ctrl-Z. The shell can only have its terminal back when the job it knows, which is us, has stopped too.
+            self._terminal.take()
+            self._signals.stop_with_the_job()
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Let the command go on after a stop, unless the lease ran out meanwhile."""
+        self._mind_the_lease()
+        if interactive():
+            self._terminal.give(self._group.id)
+        if not self._killed:
+            self._group.send(signal.SIGCONT)

@@ -1,0 +1,62 @@
+"""How times, places and tables read for people."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from ..core.claim import Standing
+
+
+def printable(text: str) -> str:
+    """The text with its control characters escaped: a name or owner must not steer the reader's terminal."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def duration(seconds: float) -> str:
+    """A length of time in its two largest units: 3m12s."""
+    if seconds < 10:
+        return f"{max(seconds, 0.0):.1f}s"
+    whole = int(seconds)
+    for size, unit, smaller, small in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
+        if whole >= size:
+            rest = whole % size // smaller
+            return f"{whole // size}{unit}{rest:02d}{small}"
+    return f"{whole}s"
+
+
+def age(since: float) -> str:
+    """How long ago that was, by the wall clock."""
+    return duration(time.time() - since)
+
+
+def ordinal(number: int) -> str:
+    """1st, 2nd, 3rd, 4th."""
+    ending = "th" if 10 <= number % 100 <= 20 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"
+
+
+def count(number: int, thing: str) -> str:
+    """1 claim, 2 claims."""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
+def who(claim: Standing) -> str:
+    """The owner, and what it runs where it said so."""
+    command = (claim.meta or {}).get("command")
+    return printable(f"{claim.owner} ({command})" if isinstance(command, str) else claim.owner)
+
+
+def everybody(claims: Sequence[Standing], most: int = 3) -> str:
+    """The owners, the first few of them by name."""
+    named = ", ".join(who(claim) for claim in claims[:most])
+    return named if len(claims) <= most else f"{named} and {len(claims) - most} more"
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Aligned lines, the head first."""
+    lines = [head, *rows]
+    widths = [max(len(line[at]) for line in lines) for at in range(len(head))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]

@@ -1,0 +1,191 @@
+"""`ls`, `show`, `evict`, `doctor`, `completion`: for people and for programs."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from lockline.cli import COMMANDS
+from lockline.cli.words import duration, ordinal, printable
+from tests.servers.process import wait_for
+
+from .conftest import Shell, end
+
+CLAIM = {"id", "owner", "kind", "token", "holds", "weight", "capacity", "ttl", "remaining", "since", "meta"}
+
+
+@pytest.fixture
+def busy(shell: Shell) -> Shell:
+    """`job` is held and waited for; `jobs/other` is held."""
+    shell.run("echo $$ > holder; exec sleep 60", "--ttl", "30")
+    shell.pid_in("holder")
+    shell.run("true")
+    shell.run("echo $$ > other; exec sleep 60", name="jobs/other")
+    shell.pid_in("other")
+    wait_for(lambda: shell.waiters() == 1, 20, "a waiter")
+    return shell
+
+
+def test_ls_lists_what_is_held(busy: Shell) -> None:
+    head, first, second = busy("ls").stdout.splitlines()
+    assert head.split() == ["NAME", "KIND", "TOKEN", "FOR", "WAITING", "HELD", "BY"]
+    assert re.match(r"job +lock +\d+ +\d+(\.\d)?s +1 +\S+:\d+ \(sh\)$", first)
+    assert re.match(r"jobs/other +lock +\d+ +\d+(\.\d)?s +0 +\S+:\d+ \(sh\)$", second)
+    assert len(busy("ls", "jobs/").stdout.splitlines()) == 2
+    assert head.index("KIND") == first.index("lock") == second.index("lock")
+
+
+def test_ls_in_json(busy: Shell) -> None:
+    first, second = busy.json("ls")
+    assert set(first) == {"name", "holders", "waiting"}
+    assert (first["name"], first["waiting"]) == ("job", 1)
+    assert (second["name"], second["waiting"]) == ("jobs/other", 0)
+    assert set(first["holders"][0]) == CLAIM
+    assert [line["name"] for line in busy.json("ls", "jobs/")] == ["jobs/other"]
+
+
+def test_ls_of_nothing(shell: Shell) -> None:
+    done = shell("ls")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "nothing is held" in done.stderr
+    assert shell.json("ls") == []
+
+
+def test_show_tells_the_line_in_order(busy: Shell) -> None:
+    title, head, first, second = busy("show", "job").stdout.splitlines()
+    assert title == "job: 1 holder, 1 waiting"
+    assert head.split() == ["WHO", "KIND", "TOKEN", "FOR", "EXPIRES", "IN"]
+    assert re.match(r"holds +\S+:\d+ \(sh\) +lock +\d+ +\S+ +\d+s$", first)
+    assert re.match(r"1st in line +\S+:\d+ \(sh\) +lock +- +\S+ +\S+s$", second)
+
+
+def test_show_in_json(busy: Shell) -> None:
+    line = busy.json("show", "job")
+    assert set(line) == {"name", "holders", "waiters"}
+    (holder,), (waiter,) = line["holders"], line["waiters"]
+    assert set(holder) == set(waiter) == CLAIM
+    assert holder["holds"] is True
+    assert waiter["holds"] is False
+    assert waiter["token"] > holder["token"] > 0
+    assert holder["ttl"] == 30
+    assert 0 < holder["remaining"] <= 30
+    assert holder["meta"] == {"command": "sh"}
+
+
+def test_show_of_a_free_name(shell: Shell) -> None:
+    assert shell("show", "free").stdout == "free is free: nobody holds it or waits for it\n"
+    assert shell.json("show", "free") == {"name": "free", "holders": [], "waiters": []}
+
+
+def test_a_name_cannot_steer_the_terminal(shell: Shell) -> None:
+    name = "a\x1b[31mb\nc"
+    shell.run("echo $$ > holder; exec sleep 60", name=name)
+    shell.pid_in("holder")
+    assert shell("ls").stdout.splitlines()[1].startswith(r"a\x1b[31mb\nc ")
+    assert "\x1b" not in shell("show", name).stdout
+    assert shell.json("ls")[0]["name"] == name
+
+
+def test_evict_lets_in_the_next(busy: Shell) -> None:
+    done = busy.json("evict", "job")
+    assert set(done) == {"name", "evicted", "holders"}
+    assert done["evicted"] == 1
+    assert set(done["holders"][0]) == CLAIM
+    wait_for(lambda: not busy.held(), 20, "the end of the one who waited")
+    assert busy("evict", "job").stdout == "job: nobody held it\n"
+
+
+def test_doctor_says_what_the_backend_promises(shell: Shell) -> None:
+    done = shell("doctor")
+    assert done.returncode == 0
+    assert "reachable" in done.stdout
+    assert "machine: between the processes of one machine" in done.stdout
+    report = shell.json("doctor", shell.url)
+    assert set(report) == {"url", "reachable", "problem", "answer_seconds", "guarantees", "findings"}
+    assert report["reachable"] is True
+    assert set(report["guarantees"]) == {"exclusion", "fifo", "push", "token_survives", "tolerates"}
+    assert report["guarantees"]["exclusion"] == "machine"
+    assert all(set(finding) == {"level", "text", "cure"} for finding in report["findings"])
+
+
+def test_doctor_of_what_cannot_be_used(shell: Shell) -> None:
+    (shell.folder / "broken.db").write_bytes(b"this is no database" * 1000)
+    url = f"local://{shell.folder}/broken.db"
+    assert shell("doctor", url).returncode == 69
+    done = shell("doctor", url, "--json")
+    assert done.returncode == 69
+    report = json.loads(done.stdout)
+    assert report["reachable"] is False
+    assert "broken.db" in report["problem"]
+
+
+def test_doctor_fails_on_a_finding_that_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from lockline.backends.memory import MemoryBackend
+    from lockline.cli.app import run
+    from lockline.core.backend import Finding
+
+    async def examine(self: object, until: float) -> list[Finding]:
+        return [Finding("error", "it burns", "water")]
+
+    monkeypatch.setattr(MemoryBackend, "examine", examine)
+    assert run(["doctor", "memory:"]) == 1
+    assert re.search(r"error +it burns\n +cure: water", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("kind", ["bash", "zsh", "fish"])
+def test_completion_scripts(shell: Shell, kind: str) -> None:
+    done = shell("completion", kind)
+    assert done.returncode == 0
+    assert "_LOCKLINE_COMPLETE" in done.stdout
+    assert "%" not in done.stdout.replace("%s", "")
+
+
+def test_completion_knows_commands_and_names(busy: Shell) -> None:
+    def complete(line: str) -> list[str]:
+        done = busy(_LOCKLINE_COMPLETE="bash_complete", COMP_WORDS=line, COMP_CWORD=str(len(line.split(" ")) - 1))
+        return [answer.partition(",")[2] for answer in done.stdout.split()]
+
+    assert complete("lockline e") == ["evict"]
+    assert complete("lockline show jo") == ["job", "jobs/other"]
+
+
+@pytest.mark.parametrize("command", [None, *COMMANDS])
+def test_every_help_has_examples(shell: Shell, command: str | None) -> None:
+    done = shell(*([command] if command else []), "--help")
+    assert done.returncode == 0
+    assert "Examples:" in done.stdout
+
+
+def test_version(shell: Shell) -> None:
+    from lockline import __version__
+
+    assert shell("--version").stdout.strip().endswith(__version__)
+
+
+def test_output_that_nobody_reads_is_no_error(busy: Shell) -> None:
+    process = busy.start("ls")
+    assert process.stdout is not None
+    process.stdout.close()
+    process.stdout = None
+    code, _, err = end(process)
+    assert code != 0
+    assert err == ""
+
+
+def test_times_read_well() -> None:
+    lengths = (0, 3.14159, 59.9, 192, 3600, 90061)
+    assert [duration(seconds) for seconds in lengths] == ["0.0s", "3.1s", "59s", "3m12s", "1h00m", "1d01h"]
+    assert [ordinal(place) for place in (1, 2, 3, 4, 11, 22, 113)] == [
+        "1st",
+        "2nd",
+        "3rd",
+        "4th",
+        "11th",
+        "22nd",
+        "113th",
+    ]
+    assert printable("a\tb") == "a\\tb"

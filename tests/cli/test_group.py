@@ -1,0 +1,196 @@
+"""The command, its group and its lease: who is stopped when, and when the lock is given back."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+
+from tests.servers.process import wait_for
+
+from .conftest import LOCKLINE, Shell, alive, end
+
+IGNORES_TERM = "trap '' TERM; echo $$ > child; while :; do sleep 0.05; done"
+FORKS = (
+    "trap '' TERM; (echo $(exec sh -c 'echo $PPID') > grandchild; while :; do sleep 0.05; done) & echo $$ > child; wait"
+)
+
+
+def test_the_command_knows_its_lock(shell: Shell) -> None:
+    script = 'echo "$LOCKLINE_NAME|$LOCKLINE_TOKEN|$LOCKLINE_OWNER|$LOCKLINE_URL"'
+    first = shell("run", "a/b c", "--", "sh", "-c", script).stdout.strip().split("|")
+    second = shell("run", "a/b c", "--url", shell.url, "--", "sh", "-c", script).stdout.strip().split("|")
+    assert first[0] == second[0] == "a/b c"
+    assert int(second[1]) > int(first[1]) > 0
+    assert first[2]
+    assert first[3] == second[3] == shell.url
+
+
+def test_the_command_runs_in_a_group_of_its_own_in_the_same_session(shell: Shell) -> None:
+    script = "import os; print(os.getpid(), os.getpgrp(), os.getsid(0))"
+    done = shell("run", "job", "--", sys.executable, "-c", script)
+    pid, group, session = map(int, done.stdout.split())
+    assert pid == group
+    assert session == os.getsid(0)
+
+
+def test_stdin_stdout_and_stderr_pass_through_untouched(shell: Shell) -> None:
+    data = bytes(range(256)) * 4000
+    script = "import sys, shutil; shutil.copyfileobj(sys.stdin.buffer, sys.stdout.buffer); sys.stderr.write('said')"
+    done = subprocess.run(
+        [*LOCKLINE, "run", "job", "--", sys.executable, "-c", script],
+        env=shell.env, input=data, capture_output=True, timeout=60,
+    )  # fmt: skip
+    assert done.stdout == data
+    assert done.stderr == b"said"
+
+
+def test_other_inherited_files_reach_the_command(shell: Shell) -> None:
+    read, write = os.pipe()
+    try:
+        subprocess.run(
+            [*LOCKLINE, "run", "job", "--", sys.executable, "-c", f"import os; os.write({write}, b'through')"],
+            env=shell.env, pass_fds=[write], timeout=60, check=True,
+        )  # fmt: skip
+        assert os.read(read, 100) == b"through"
+    finally:
+        os.close(read)
+        os.close(write)
+
+
+def test_the_lock_is_kept_and_renewed_until_the_last_grandchild_has_ended(shell: Shell) -> None:
+    began = time.monotonic()
+    run = shell.run(
+        "(echo $(exec sh -c 'echo $PPID') > grandchild; while [ ! -e go ]; do sleep 0.02; done) & exit 5", "--ttl", "1"
+    )
+    grandchild = shell.pid_in("grandchild")
+    wait_for(lambda: time.monotonic() > began + 2.5, 10, "two and a half ttls")
+    assert alive(grandchild)
+    assert run.poll() is None
+    assert shell("run", "job", "--no-wait", "--", "true").returncode == 75
+    (shell.folder / "go").touch()
+    assert end(run)[0] == 5
+    assert not shell.held()
+
+
+def test_a_daemon_that_left_the_group_does_not_keep_the_lock(shell: Shell) -> None:
+    run = shell.run(
+        "setsid sh -c 'echo $$ > daemon; exec sleep 60' > /dev/null 2>&1 & while [ ! -s daemon ]; do sleep 0.02; done; exit 3"
+    )
+    assert end(run)[0] == 3
+    assert alive(shell.pid_in("daemon"))
+    assert not shell.held()
+
+
+def test_an_eviction_terminates_the_command_and_gives_76(shell: Shell) -> None:
+    run = shell.run("trap 'echo told > told; exit 0' TERM; echo $$ > child; while :; do sleep 0.02; done")
+    shell.pid_in("child")
+    assert shell("evict", "job").returncode == 0
+    code, _, err = end(run, 10)
+    assert code == 76
+    assert "evicted" in err
+    assert (shell.folder / "told").exists()
+
+
+def test_an_eviction_kills_what_ignores_term_with_its_grandchildren(shell: Shell) -> None:
+    run = shell.run(FORKS)
+    child, grandchild = shell.pid_in("child"), shell.pid_in("grandchild")
+    shell("evict", "job")
+    assert end(run, 10)[0] == 76
+    assert not alive(child)
+    assert not alive(grandchild)
+
+
+def test_the_next_one_gets_in_after_an_eviction_with_a_higher_token(shell: Shell) -> None:
+    run = shell.run("echo $LOCKLINE_TOKEN > token; " + IGNORES_TERM)
+    child = shell.pid_in("child")
+    after = shell.run("echo $LOCKLINE_TOKEN")
+    wait_for(lambda: shell.waiters() == 1, 20, "a waiter")
+    shell("evict", "job")
+    code, out, _ = end(after)
+    assert code == 0
+    assert int(out) > int((shell.folder / "token").read_text())
+    assert end(run)[0] == 76
+    assert not alive(child)
+
+
+def test_a_frozen_run_loses_its_command_at_the_deadline_and_gives_76_when_it_wakes(shell: Shell) -> None:
+    run = shell.run(FORKS, "--ttl", "1")
+    child, grandchild = shell.pid_in("child"), shell.pid_in("grandchild")
+    run.send_signal(signal.SIGSTOP)
+    # The one who waits notes whether the old command was still there when its own turn came.
+    # (As zombies they may be: a frozen parent waits for nobody.)
+    after = shell.run(f"cat /proc/{child}/stat /proc/{grandchild}/stat 2> /dev/null | grep -v ') Z'; echo in")
+    assert end(after)[1] == "in\n"
+    assert not alive(child)
+    assert not alive(grandchild)
+    run.send_signal(signal.SIGCONT)
+    code, _, err = end(run, 10)
+    assert code == 76
+    assert "expired" in err
+
+
+def test_a_killed_run_takes_its_command_with_it(shell: Shell) -> None:
+    run = shell.run(FORKS)
+    child, grandchild = shell.pid_in("child"), shell.pid_in("grandchild")
+    run.kill()
+    wait_for(lambda: not alive(child) and not alive(grandchild), 5, "the end of the group")
+    assert shell("run", "job", "--timeout", "20", "--", "true").returncode == 0
+
+
+def test_a_store_that_no_longer_answers_stops_the_command_before_the_deadline(shell: Shell) -> None:
+    # The command notes when it was told, on the clock that leases run on.
+    script = """
+import os, signal, time
+def told(*_):
+    with open("told", "w") as file:
+        print(time.clock_gettime(time.CLOCK_BOOTTIME), file=file)
+signal.signal(signal.SIGTERM, told)
+print("ready", file=open("ready", "w"))
+while True:
+    with open("beat.new", "w") as file:
+        print(time.clock_gettime(time.CLOCK_BOOTTIME), file=file)
+    os.replace("beat.new", "beat")
+    time.sleep(0.01)
+"""
+    (shell.folder / "work.py").write_text(script)
+    run = shell.start("run", "job", "--ttl", "3", "--", sys.executable, "work.py")
+    wait_for(lambda: (shell.folder / "ready").exists(), 20, "the command")
+    store = sqlite3.connect(shell.folder / "locks.db", isolation_level=None, timeout=20)
+    try:
+        store.execute("BEGIN EXCLUSIVE")
+        locked = time.clock_gettime(time.CLOCK_BOOTTIME)
+        code, _, err = end(run, 30)
+    finally:
+        store.close()
+    told = float((shell.folder / "told").read_text())
+    last = float((shell.folder / "beat").read_text())
+    assert code == 76
+    assert "not renewed in time" in err
+    # No renewal after the store was locked, so the lease cannot have reached further than one ttl from then.
+    assert last < locked + 3
+    assert 0.3 < last - told < 1.5
+
+
+def test_readers_share_and_exclude_the_one_who_does_not(shell: Shell) -> None:
+    readers = [shell.run(f"echo $$ > reader{number}; exec sleep 60", "--shared") for number in (1, 2)]
+    for number in (1, 2):
+        shell.pid_in(f"reader{number}")
+    assert shell("run", "job", "--no-wait", "--", "true").returncode == 75
+    assert shell("run", "job", "--shared", "--no-wait", "--", "true").returncode == 0
+    for reader in readers:
+        reader.terminate()
+        assert end(reader)[0] == 143
+    assert shell("run", "job", "--no-wait", "--", "true").returncode == 0
+
+
+def test_a_limit_lets_in_that_many(shell: Shell) -> None:
+    for number in (1, 2):
+        shell.run(f"echo $$ > permit{number}; exec sleep 60", "--limit", "2")
+    for number in (1, 2):
+        shell.pid_in(f"permit{number}")
+    assert shell("run", "job", "--limit", "2", "--no-wait", "--", "true").returncode == 75
+    assert len(shell.json("show", "job")["holders"]) == 2

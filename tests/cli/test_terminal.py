@@ -1,0 +1,219 @@
+"""On a terminal: the waiting line, Ctrl-C, Ctrl-Z, colours, questions."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from tests.servers.process import wait_for
+
+from .conftest import LOCKLINE, Shell, alive
+
+
+class Screen:
+    """A program on a terminal of its own, as its session's leader."""
+
+    def __init__(self, argv: Sequence[str], shell: Shell, **env: str) -> None:
+        self._master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
+        # A tiny program in between makes the terminal the controlling one; in this process that would be a preexec_fn.
+        login = (
+            "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
+        )
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", login, *argv], stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
+            env={**shell.env, **env}, cwd=shell.folder,
+        )  # fmt: skip
+        os.close(slave)
+        self.text = ""
+
+    def read(self) -> bool:
+        """Take in what is there; False at the end."""
+        while select.select([self._master], [], [], 0)[0]:
+            try:
+                data = os.read(self._master, 65536)
+            except OSError:
+                return False
+            if not data:
+                return False
+            self.text += data.decode(errors="replace")
+        return True
+
+    def wait_for(self, pattern: str, seconds: float = 20) -> re.Match[str]:
+        """The first place where the output looks like this."""
+        until = time.monotonic() + seconds
+        while True:
+            self.read()
+            found = re.search(pattern, self.text)
+            if found:
+                return found
+            assert time.monotonic() < until, f"no {pattern!r} in {self.text!r}"
+            time.sleep(0.01)
+
+    def type(self, text: str) -> None:
+        os.write(self._master, text.encode())
+
+    def code(self, seconds: float = 20) -> int:
+        """The exit code, with all output taken in."""
+        until = time.monotonic() + seconds
+        while self.process.poll() is None:
+            self.read()
+            assert time.monotonic() < until, f"still running: {self.text!r}"
+            time.sleep(0.01)
+        self.read()
+        return self.process.returncode
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(20)
+        os.close(self._master)
+
+
+@pytest.fixture
+def screens(shell: Shell) -> Iterator[list[Screen]]:
+    screens: list[Screen] = []
+    yield screens
+    for screen in screens:
+        screen.close()
+
+
+@pytest.fixture
+def on_screen(shell: Shell, screens: list[Screen]):  # type: ignore[no-untyped-def]
+    def start(*argv: str, **env: str) -> Screen:
+        screen = Screen(argv, shell, **env)
+        screens.append(screen)
+        return screen
+
+    return start
+
+
+def test_a_waiting_run_shows_its_place_the_holder_and_for_how_long(shell: Shell, on_screen) -> None:  # type: ignore[no-untyped-def]
+    holder = shell.run("echo $$ > holder; while [ ! -e go ]; do sleep 0.02; done")
+    shell.pid_in("holder")
+    first = shell.run("while [ ! -e go2 ]; do sleep 0.02; done")
+    wait_for(lambda: shell.waiters() == 1, 20, "a waiter")
+    screen = on_screen(*LOCKLINE, "run", "job", "--", "echo", "my turn")
+    screen.wait_for(rf"waiting for job: 2nd in line, held by \S*{holder.pid} \(sh\) for \d+\.\ds")
+    (shell.folder / "go").touch()
+    screen.wait_for(rf"waiting for job: next in line, held by \S*{first.pid} \(sh\) for ")
+    (shell.folder / "go2").touch()
+    assert screen.code() == 0
+    # Erased, so that the command begins on an empty line.
+    assert screen.text.endswith("\r\x1b[Kmy turn\r\n")
+    assert "\n" not in screen.text[: -len("my turn\r\n")]
+
+
+def test_on_a_pipe_a_waiting_run_says_nothing(shell: Shell) -> None:
+    shell.run("echo $$ > holder; sleep 1.5")
+    shell.pid_in("holder")
+    done = shell("run", "job", "--", "true")
+    assert done.returncode == 0
+    assert done.stderr == done.stdout == ""
+
+
+def test_ctrl_c_while_waiting_leaves_the_line(shell: Shell, on_screen) -> None:  # type: ignore[no-untyped-def]
+    shell.run("echo $$ > holder; exec sleep 60")
+    shell.pid_in("holder")
+    screen = on_screen(*LOCKLINE, "run", "job", "--", "echo", "my turn")
+    screen.wait_for("next in line")
+    screen.type("\x03")
+    assert screen.code() == 128 + signal.SIGINT
+    assert "my turn" not in screen.text
+    assert shell.waiters() == 0
+
+
+def test_ctrl_c_reaches_the_command_alone(shell: Shell, on_screen) -> None:  # type: ignore[no-untyped-def]
+    screen = on_screen(
+        *LOCKLINE, "run", "job", "--", "sh", "-c", "trap 'exit 9' INT; echo ready; while :; do sleep 0.02; done"
+    )
+    screen.wait_for("ready")
+    screen.type("\x03")
+    assert screen.code() == 9
+    assert not shell.held()
+
+
+def test_ctrl_c_kills_a_command_that_does_nothing_about_it(shell: Shell, on_screen) -> None:  # type: ignore[no-untyped-def]
+    screen = on_screen(*LOCKLINE, "run", "job", "--", "sh", "-c", "echo ready; exec sleep 60")
+    screen.wait_for("ready")
+    screen.type("\x03")
+    assert screen.code() == 128 + signal.SIGINT
+
+
+def test_an_interactive_command_reads_from_the_terminal(shell: Shell, on_screen) -> None:  # type: ignore[no-untyped-def]
+    screen = on_screen(*LOCKLINE, "run", "job", "--", "sh", "-c", "echo ready; read line; echo got $line")
+    screen.wait_for("ready")
+    screen.type("words\n")
+    screen.wait_for("got words")
+    assert screen.code() == 0
+
+
+def test_in_a_pipe_the_command_gets_the_terminal_only_when_it_asks(shell: Shell, on_screen) -> None:  # type: ignore[no-untyped-def]
+    command = " ".join(LOCKLINE) + " run job -- sh -c 'echo ready; read line < /dev/tty; echo got $line' | cat"
+    screen = on_screen("/bin/sh", "-c", command)
+    screen.wait_for("ready")
+    screen.type("words\n")
+    screen.wait_for("got words")
+    assert screen.code() == 0
+
+
+def test_the_terminal_comes_back_after_the_command(shell: Shell, on_screen) -> None:  # type: ignore[no-untyped-def]
+    command = " ".join(LOCKLINE) + " run job -- true; read line; echo got $line"
+    screen = on_screen("/bin/sh", "-c", command)
+    screen.type("words\n")
+    screen.wait_for("got words")
+    assert screen.code() == 0
+
+
+def test_ctrl_z_stops_the_job_and_fg_goes_on(shell: Shell, on_screen) -> None:  # type: ignore[no-untyped-def]
+    screen = on_screen("/bin/bash", "--norc", "--noprofile", "-i", PS1="prompt> ")
+    screen.wait_for("prompt> ")
+    script = "echo $$ > child; while [ ! -e go ]; do sleep 0.02; done; echo fin''ished"
+    screen.type(" ".join(LOCKLINE) + f' run job --ttl 20 -- sh -c "{script.replace("$", chr(92) + "$")}"\n')
+    child = shell.pid_in("child")
+    screen.type("\x1a")
+    screen.wait_for("Stopped")
+    screen.type("fg\n")
+    (shell.folder / "go").touch()
+    screen.wait_for("finished")
+    wait_for(lambda: not alive(child), 10, "the end of the command")
+    screen.type("echo code=$?; exit\n")
+    screen.wait_for("code=0")
+    assert screen.code() == 0
+
+
+def test_an_eviction_asks_first(shell: Shell, on_screen) -> None:  # type: ignore[no-untyped-def]
+    run = shell.run("echo $$ > child; exec sleep 60")
+    shell.pid_in("child")
+    screen = on_screen(*LOCKLINE, "evict", "job")
+    screen.wait_for(rf"job is held by \S*{run.pid} \(sh\) for \S+\. Take it away\? \[y/N\]")
+    screen.type("n\n")
+    assert screen.code() != 0
+    assert shell.held()
+    screen = on_screen(*LOCKLINE, "evict", "job")
+    screen.wait_for("Take it away")
+    screen.type("y\n")
+    assert screen.code() == 0
+    assert "evicted 1 holder" in screen.text
+
+
+def test_colours_only_on_a_terminal_and_not_when_asked_for_none(shell: Shell, on_screen) -> None:  # type: ignore[no-untyped-def]
+    assert "\x1b[" not in shell("doctor").stdout
+    coloured = on_screen(*LOCKLINE, "doctor")
+    assert coloured.code() == 0
+    assert "\x1b[" in coloured.text
+    plain = on_screen(*LOCKLINE, "doctor", NO_COLOR="1")
+    assert plain.code() == 0
+    assert "\x1b[" not in plain.text
