@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from ..core.backend import Finding
+from ..core.backend import Finding, Findings
 from ..core.claim import Claim, Gone, Grant, Line, Standing, Waiting
 from ..core.fork import tell_after_fork
 from ..core.rule import admitted
@@ -183,15 +183,11 @@ class MemoryBackend:
             self._news.append(claim_id)
 
     async def enter(self, claim: Claim, *, wait: bool, until: float) -> Grant | Waiting | None:
-        if wait:
-            # Before the claim stands: a hint that comes between would have nowhere to go.
-            self._mailbox.open(claim.id)
-        answer = self._room.enter(claim, wait, self._told)
-        if type(answer) is not Waiting:
-            self._mailbox.close(claim.id)
-        return answer
+        return self._room.enter(claim, wait, self._told)
 
     async def turn(self, claim: Claim, until: float) -> Grant | Gone | None:
+        # Before the first look: a hint that comes after it has a place to lie.
+        self._mailbox.open(claim.id)
         while not self._interrupted:
             answer = self._room.standing(claim)
             if not isinstance(answer, Waiting):
@@ -222,8 +218,8 @@ class MemoryBackend:
         news, self._news = self._news, []
         return news
 
-    async def examine(self, until: float) -> list[Finding]:  # type: ignore[valid-type]
-        return [Finding("warning", "locks live in this process only", "use local: between processes")]  # type: ignore[misc]
+    async def examine(self, until: float) -> Findings:
+        return [Finding("warning", "locks live in this process only", "use local: between processes")]
 
     def nudge(self, claim_id: str) -> None:
         self._mailbox.deliver(claim_id)

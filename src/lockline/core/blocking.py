@@ -162,7 +162,7 @@ class BlockingRuntime:
     me = staticmethod(threading.current_thread)
 
     async def sleep(self, seconds: float) -> None:
-        time.sleep(seconds)
+        time.sleep(seconds)  # noqa: ASYNC251 - this is the pair of `await asyncio.sleep(seconds)`
 
     def mutex(self) -> AbstractContextManager[object]:
         return threading.Lock()

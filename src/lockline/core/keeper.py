@@ -13,8 +13,8 @@ from .runtime import Runtime, Worker
 
 log = logging.getLogger("lockline")
 
-NEWS_EVERY = 0.5
-"""How long a push about a held claim (an eviction) may lie unread while nobody waits."""
+TICK = 0.5
+"""The longest sleep of the worker: how long a push about a held claim (an eviction) may lie unread while nobody waits."""
 LINGER = 5.0
 """How long the worker stays after its last claim, so that a busy client does not start one per acquire."""
 SOON = 1 / 12
@@ -92,25 +92,26 @@ class Keeper:
     async def _work(self) -> None:
         idle_since = None
         while not self._closed:
-            # While we look round, whoever adds a claim sets the signal; after that only who comes before the plan.
+            # Set before we look round and never moved past the tick that begins here: a claim that is added
+            # meanwhile and due later needs to wake nobody.
             self._signal.clear()
-            self._planned = float("inf")
+            self._planned = self._runtime.now() + TICK
             try:
                 plan, worked = await self._round()
             except Exception:
                 log.exception("the keeper met an unexpected error and goes on")
-                plan, worked = self._runtime.now() + 0.1, False
+                plan, worked = self._planned, False
             if worked:
                 continue
             now = self._runtime.now()
             if self._kept or self._debts:
                 idle_since = None
             elif idle_since is None:
-                idle_since, plan = now, now + LINGER
+                idle_since = now
             elif now >= idle_since + LINGER and self._retire():
                 return
-            self._planned = plan
-            await self._signal.wait(plan)
+            self._planned = min(plan, self._planned)
+            await self._signal.wait(self._planned)
 
     def _retire(self) -> bool:
         with self._mutex:
@@ -123,7 +124,7 @@ class Keeper:
 
     async def _round(self) -> tuple[float, bool]:
         now = self._runtime.now()
-        plan = now + (NEWS_EVERY if self._kept else LINGER)
+        plan = now + TICK
         talked_of = await self._backend.news() if self._kept else ()
         ripe: list[LiveClaim] = []
         soon: list[LiveClaim] = []

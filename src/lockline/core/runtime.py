@@ -35,7 +35,8 @@ class Mailbox(Protocol):
 class Runtime(Protocol):
     """Blocking threads, an asyncio loop, or a simulation."""
 
-    flavour: Literal["blocking", "asyncio", "simulated"]
+    @property
+    def flavour(self) -> Literal["blocking", "asyncio", "simulated"]: ...
 
     def now(self) -> float: ...
     async def sleep(self, seconds: float) -> None: ...

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from ...core.backend import Finding
+from ...core.backend import Finding, Findings
 from ...core.claim import Claim, Gone, Grant, Line, Waiting
 from ...core.runtime import Runtime
 from ...errors import BackendUnavailable
@@ -132,19 +132,17 @@ class LocalBackend:
 
     async def enter(self, claim: Claim, *, wait: bool, until: float) -> Grant | Waiting | None:
         self._listen()
-        if wait:
-            # Before the claim stands: a hint that comes between would have nowhere to go.
-            self._mailbox.open(claim.id)
         pid = os.getpid()
         while True:
             answer, in_the_way = await self._step(lambda: self._store.enter(claim, wait, self._peers.me, pid), until)
             if type(answer) is Grant:
-                self._mailbox.close(claim.id)
                 return answer
             if answer is not None or not await self._bury_the_dead(in_the_way, until):
                 return answer
 
     async def turn(self, claim: Claim, until: float) -> Grant | Gone | None:
+        # Before the first look: a hint that comes after it has a place to lie.
+        self._mailbox.open(claim.id)
         while not self._interrupted:
             answer, in_the_way = await self._step(lambda: self._store.standing(claim), until)
             if not isinstance(answer, Waiting):
@@ -208,7 +206,7 @@ class LocalBackend:
                 self._peers.tell(victim.client, [victim.claim_id])
         return len(victims)
 
-    async def examine(self, until: float) -> list[Finding]:  # type: ignore[valid-type]
+    async def examine(self, until: float) -> Findings:
         names = await self.list("", until)
         findings = [Finding("ok", f"{self._file} is readable and writable; {len(names)} names are in use")]
         kind = file_system(self._file)
@@ -222,7 +220,7 @@ class LocalBackend:
                 findings.append(Finding("warning", "the disk is nearly full", "free some space on it"))
         if not hasattr(os, "pidfd_open"):
             findings.append(Finding("warning", f"a killed holder is noticed within {NEXT_LOOKS_EVERY} s, not at once"))
-        return findings  # type: ignore[return-value]
+        return findings
 
     # -- the end -----------------------------------------------------------------------------------
 

@@ -8,11 +8,11 @@ APPLICATION: Final = 0x4C4B4C4E  # "LKLN": tells our file from anybody else's
 VERSION: Final = 1
 
 CREATE: Final = (
-    # The ticket is the place in the line and the fencing token; it orders the claims of every name.
+    # The ticket is the place in the line and the fencing token. One tree, no index: an acquire writes two pages.
     """
     CREATE TABLE claims (
-        ticket   INTEGER PRIMARY KEY,
         name     TEXT NOT NULL,
+        ticket   INTEGER NOT NULL,
         id       TEXT NOT NULL,
         client   TEXT NOT NULL,     -- the peer socket that its process listens on
         pid      INTEGER NOT NULL,
@@ -24,10 +24,10 @@ CREATE: Final = (
         expires  REAL NOT NULL,     -- on the boot clock, good for this boot only
         arrived  REAL NOT NULL,     -- wall clock, for people
         granted  REAL,              -- wall clock, for people; NULL while it waits
-        meta     TEXT NOT NULL
-    )
+        meta     TEXT NOT NULL,
+        PRIMARY KEY (name, ticket)
+    ) WITHOUT ROWID
     """,
-    "CREATE INDEX line ON claims (name, ticket)",
     # One row. Tickets below the ceiling may be given out without a sync to disk, because the ceiling was synced
     # before: after a power cut, numbering goes on from there, however many transactions were lost.
     "CREATE TABLE counter (one INTEGER PRIMARY KEY CHECK (one = 1), last INTEGER NOT NULL, ceiling INTEGER NOT NULL, boot TEXT NOT NULL)",
@@ -39,7 +39,9 @@ NEW_COUNTER: Final = "INSERT INTO counter VALUES (1, ?, ?, ?)"
 COUNTER: Final = "SELECT last, ceiling, boot FROM counter"
 NEW_BOOT: Final = "UPDATE counter SET last = ceiling, ceiling = ceiling + ?, boot = ?"
 RAISE_CEILING: Final = "UPDATE counter SET ceiling = last + ? WHERE ceiling < last + ?"
-NEXT_TICKET: Final = "UPDATE counter SET last = last + 1 WHERE last < ceiling RETURNING last"
+# Two statements: RETURNING alone would cost more than the rest of an acquire.
+LAST_TICKET: Final = "SELECT last, ceiling FROM counter"
+NEXT_TICKET: Final = "UPDATE counter SET last = ?"
 
 LINE: Final = f"SELECT {COLUMNS} FROM claims WHERE name = ? ORDER BY ticket"
 WHOLE_LINE: Final = (
@@ -50,13 +52,13 @@ AHEAD: Final = "SELECT count(*) FROM claims WHERE name = ? AND ticket < ? AND ex
 BEFORE: Final = (
     f"SELECT {COLUMNS} FROM claims WHERE name = ? AND ticket < ? AND expires > ? ORDER BY ticket DESC LIMIT 1"
 )
-MINE: Final = "SELECT expires FROM claims WHERE ticket = ? AND id = ?"
+MINE: Final = "SELECT expires FROM claims WHERE name = ? AND ticket = ?"
 INSERT: Final = "INSERT INTO claims VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-DELETE: Final = "DELETE FROM claims WHERE ticket = ?"
-GRANTED: Final = "UPDATE claims SET granted = ? WHERE ticket = ?"
+DELETE: Final = "DELETE FROM claims WHERE name = ? AND ticket = ?"
+GRANTED: Final = "UPDATE claims SET granted = ? WHERE name = ? AND ticket = ?"
 # Never creates, never shortens, never revives what has run out.
-RENEW: Final = "UPDATE claims SET expires = max(expires, ?) WHERE ticket = ? AND id = ? AND expires > ?"
-LIGHTEN: Final = "UPDATE claims SET weight = ?, kind = ? WHERE ticket = ? AND id = ? AND weight > ?"
+RENEW: Final = "UPDATE claims SET expires = max(expires, ?) WHERE name = ? AND ticket = ? AND expires > ?"
+LIGHTEN: Final = "UPDATE claims SET weight = ?, kind = ? WHERE name = ? AND ticket = ? AND weight > ?"
 OF_CLIENT: Final = "SELECT DISTINCT name FROM claims WHERE client = ?"
 NAMES: Final = "SELECT DISTINCT name FROM claims WHERE expires > ? ORDER BY name"
 SWEEP: Final = "DELETE FROM claims WHERE expires <= ?"

@@ -1,0 +1,49 @@
+# `make demo` and `make test` need nothing but a Debian with Python 3.11 or later: they set up the rest themselves.
+
+PYTHON ?= python3
+VENV := .venv
+RUN := $(VENV)/bin/python
+READY := $(VENV)/.ready
+SERVERS := $(VENV)/.servers
+
+.PHONY: help setup demo test fast check format bench torture-redlock clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 26
+
+$(READY): pyproject.toml scripts/setup
+	PYTHON=$(PYTHON) sh scripts/setup python
+	@touch $@
+
+$(SERVERS): scripts/setup | $(READY)
+	sh scripts/setup servers
+	@touch $@
+
+setup: $(READY) $(SERVERS) ## the virtual environment, the packages and the servers for the tests
+
+demo: $(READY) ## the main job in under a minute: lost updates, a lock, and a frozen holder that is refused
+	@$(RUN) examples/demo.py
+
+test: $(READY) $(SERVERS) ## everything, on real servers
+	$(RUN) -m pytest -q
+
+fast: $(READY) ## the edit-test loop: no servers, nothing slow
+	$(RUN) -m pytest -q -m "not slow and not server"
+
+check: $(READY) ## format, lint, types
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy
+
+format: $(READY) ## put the code into its format
+	$(VENV)/bin/ruff format .
+	$(VENV)/bin/ruff check --fix .
+
+bench: $(READY) $(SERVERS) ## every benchmark: a table, and JSON in bench/results
+	@for bench in $$(ls bench/*.py | grep -v report.py); do echo "== $$bench"; $(RUN) $$bench || exit 1; done
+
+torture-redlock: $(READY) $(SERVERS) ## Redlock under live faults, at least 20,000 grants; takes long
+	$(RUN) scripts/torture_redlock.py
+
+clean: ## remove what the other targets made
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis bench/results dist
