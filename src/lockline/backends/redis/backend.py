@@ -1,0 +1,399 @@
+"""One client of Redis: the backend's calls, each one script."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Collection, Sequence
+from typing import Any, Final
+
+from ...core.backend import Finding
+from ...core.claim import Claim, Gone, Grant, Line, Standing, Waiting
+from ...core.runtime import Runtime
+from ...errors import BackendUnavailable
+from ...guarantees import Guarantees
+from . import doctor
+from .ears import BlockingEars, LoopEars
+from .keys import PREFIX, key_of, name_of, pattern
+from .port import Port, ServerError, pack
+from .problems import Address, NoAnswer
+from .requests import Requests
+from .scripts import ALIVE, ENTER, EVICT, LEAVE, LOOK, NO_CHANNEL, RENEW, STAND
+from .streams import LoopPort
+from .target import Target
+from .topology import topology_of
+from .wires import BlockingPort
+
+GUARANTEES: Final = Guarantees(
+    exclusion="server",
+    fifo=True,
+    push=True,
+    token_survives=frozenset({"release", "expiry", "restart", "failover", "wipe"}),
+    tolerates=(
+        "Clients may crash, pause and lose their network. A server that restarts without its data, or fails over to a "
+        "replica that had not seen a grant, may let a second holder in: only a fence covers that. Tokens go on rising "
+        "as long as no server's clock is more than 10 seconds behind the one before."
+    ),
+)
+
+SOONEST_LOOK: Final = 0.02
+APART: Final = 0.01
+"""Seconds between the looks of neighbours in the line, so that the first can do what there is to do for all."""
+FURTHEST_APART: Final = 1.0
+DEAF: Final = 0.3
+"""Seconds after which a held claim gets a subscription, so that an eviction can be told."""
+CLAIMS_PER_CALL: Final = 100
+CALLS_PER_TRIP: Final = 50
+NAMES_KEPT: Final = 4096
+
+
+class RedisBackend:
+    """Lines on Redis."""
+
+    guarantees = GUARANTEES
+
+    def __init__(
+        self, target: Target, runtime: Runtime, *, wait_replicas: int, max_connections: int, prefix: str
+    ) -> None:
+        self.url = target.url if prefix == PREFIX else _with_query(target.url, f"prefix={prefix}")
+        self.prefix = prefix
+        self.target = target
+        self.wait_replicas = wait_replicas
+        self._runtime = runtime
+        self._port: Port
+        self._ears: BlockingEars | LoopEars
+        if runtime.flavour == "asyncio":
+            self._port = LoopPort(target)
+            self._ears = LoopEars(target, prefix, self._heard, self._look_all)
+        else:
+            self._port = BlockingPort(target, max_connections)
+            self._ears = BlockingEars(target, prefix, self._heard, self._look_all)
+        self._begin()
+
+    def _begin(self) -> None:
+        self.requests = Requests(self._port, topology_of(self.target, self._port), self._runtime)
+        self._known = self.requests.topology.known
+        self._mailbox = self._runtime.mailbox(self._ears.receive, self._ears.nudge)
+        self._keys: dict[str, bytes] = {}
+        self._owners: dict[str, str] = {}
+        self._expected: set[str] = set()
+        """Claims that entered and may still get their turn by a message."""
+        self._tokens: dict[str, int] = {}
+        self._looks: dict[str, float] = {}
+        """When each waiting claim has to look again by itself."""
+        self._deaf: dict[str, tuple[bytes, float]] = {}
+        """Claims that hold and cannot be told of an eviction yet, since when."""
+        self._doubtful: set[str] = set()
+        """Claims whose request was not answered: it may still be under way when they leave."""
+        self._news: list[str] = []
+        self._interrupted = False
+
+    def forked(self) -> None:
+        self._port.forked()
+        self._ears.forked()
+        self._begin()
+
+    def _key(self, name: str) -> bytes:
+        key = self._keys.get(name)
+        if key is None:
+            if len(self._keys) >= NAMES_KEPT:
+                self._keys.clear()
+            key = self._keys[name] = key_of(name, self.prefix)
+        return key
+
+    def _info(self, claim: Claim) -> str:
+        """What only people read; as JSON, the owner can contain nothing that would confuse a reader."""
+        owner = self._owners.get(claim.owner)
+        if owner is None:
+            self._owners.clear()
+            owner = self._owners[claim.owner] = json.dumps(claim.owner)
+        return f"{claim.ttl!r} {claim.kind} {claim.since:.3f} {owner}{claim.meta}"
+
+    # -- one claim ---------------------------------------------------------------------------------
+
+    async def enter(self, claim: Claim, *, wait: bool, until: float) -> Grant | Waiting | None:
+        name, claim_id, _, _, weight, capacity, ttl, _, _ = claim
+        key = self._keys.get(name) or self._key(name)
+        address = self._known(key)
+        channel = NO_CHANNEL if address is None else self._ears.channel(address)
+        if wait:
+            self._expected.add(claim_id)
+        try:
+            reply = await self.requests.run(
+                ENTER,
+                (key,),
+                (claim_id, math.ceil(ttl * 1000), weight, capacity, channel, self._info(claim), "1" if wait else "0"),
+                until,
+            )
+        except BaseException:
+            self._doubtful.add(claim_id)
+            self._expected.discard(claim_id)
+            raise
+        if type(reply) is int:
+            self._expected.discard(claim_id)
+            if channel == NO_CHANNEL:
+                self._deaf[claim_id] = (key, self._runtime.now())
+            if self.wait_replicas:
+                await self._replicated(claim, key, until)
+            return Grant(reply)
+        if reply is None:
+            self._expected.discard(claim_id)
+            return None
+        # From here on a message finds the slot; one that came before lies among the tokens.
+        self._mailbox.open(claim_id)
+        self._plan_look(claim_id, reply, deaf=channel == NO_CHANNEL)
+        return Waiting(reply[0])
+
+    def _plan_look(self, claim_id: str, reply: Sequence[int], *, deaf: bool = False) -> None:
+        ahead, change = reply
+        now = self._runtime.now()
+        wait = change / 1000 + min(ahead * APART, FURTHEST_APART)
+        self._looks[claim_id] = now if deaf else now + max(wait, SOONEST_LOOK)
+
+    async def turn(self, claim: Claim, until: float) -> Grant | Gone | None:
+        claim_id, key = claim.id, self._key(claim.name)
+        while not self._interrupted:
+            token = self._tokens.pop(claim_id, None)
+            if token is None:
+                now = self._runtime.now()
+                if now < self._looks.get(claim_id, 0.0):
+                    if now >= until:
+                        return None
+                    told = await self._mailbox.wait(claim_id, min(until, self._looks[claim_id]))
+                    if told and claim_id not in self._tokens:
+                        self._looks[claim_id] = 0.0
+                    continue
+                reply = await self._stand(claim, key, until)
+                if type(reply) is list:
+                    self._plan_look(claim_id, reply)
+                    if self._runtime.now() >= until:
+                        return None
+                    continue
+                if reply is None:
+                    self._done_waiting(claim_id)
+                    return Gone()
+                token = reply
+            self._done_waiting(claim_id)
+            if self.wait_replicas:
+                await self._replicated(claim, key, until)
+            return Grant(token)
+        return None
+
+    async def _stand(self, claim: Claim, key: bytes, until: float) -> Any:
+        """Look where the claim stands; on a channel that we do listen to, from now on."""
+        # A look that is due takes as long as it takes: the caller's own deadline must not make it impossible.
+        until = max(until, self._runtime.now() + 0.5)
+        try:
+            address = self._known(key) or await self.requests.topology.find(key, until)
+            channel = await self._ears.listen(address, until)
+        except NoAnswer as problem:
+            if "address" in locals():
+                self.requests.topology.doubt(address)
+            raise BackendUnavailable(f"Redis gave no answer in time: {problem}") from problem
+        return await self.requests.run(STAND, (key,), (claim.id, channel, "0"), until)
+
+    def _done_waiting(self, claim_id: str) -> None:
+        self._mailbox.close(claim_id)
+        self._expected.discard(claim_id)
+        self._tokens.pop(claim_id, None)
+        self._looks.pop(claim_id, None)
+
+    async def _replicated(self, claim: Claim, key: bytes, until: float) -> None:
+        """Return when enough replicas have the grant; otherwise it does not count, and the caller withdraws it."""
+        address = await self.requests.topology.find(key, until)
+        left = max(0.0, min(until - self._runtime.now(), self.target.patience / 2))
+        # WAIT waits for the writes of its own connection: write once more there.
+        touch = pack(("EVAL", STAND.body, 1, key, claim.id, self._ears.channel(address), "1"))
+        wait = pack(("WAIT", self.wait_replicas, max(1, math.ceil(left * 1000))))
+        try:
+            held, copies = await self._port.ask_all(address, [touch, wait], until)
+        except NoAnswer as problem:
+            raise BackendUnavailable(f"nobody knows whether replicas have the grant: {problem}") from problem
+        if type(held) is not int:
+            raise BackendUnavailable(f"the grant was gone before replicas had it: {held}")
+        if type(copies) is not int or copies < self.wait_replicas:
+            raise BackendUnavailable(
+                f"{copies} of {self.wait_replicas} replicas have the grant; it was withdrawn (wait_replicas)"
+            )
+
+    async def leave(self, claim: Claim, until: float) -> bool:
+        name, claim_id = claim[0], claim[1]
+        if claim_id in self._expected or claim_id in self._looks:
+            self._done_waiting(claim_id)
+        if self._deaf:
+            self._deaf.pop(claim_id, None)
+        doubtful = claim_id in self._doubtful
+        unanswered: list[Exception] = []
+        reply = await self.requests.run(
+            LEAVE, (self._keys.get(name) or self._key(name),), (claim_id, "1" if doubtful else "0"), until, unanswered
+        )
+        self._doubtful.discard(claim_id)
+        # "Not there" after a try that was not answered: that try may well have removed it.
+        return bool(reply) or bool(unanswered)
+
+    # -- many claims -------------------------------------------------------------------------------
+
+    async def renew(self, claims: Sequence[Claim], until: float) -> Sequence[Gone | None]:
+        keys = [self._key(claim.name) for claim in claims]
+        fates: list[Gone | None] = [None] * len(claims)
+        calls: dict[Address, list[Sequence[int]]] = {}
+        for group in self.requests.topology.groups(keys):
+            for at in range(0, len(group), CLAIMS_PER_CALL):
+                part = group[at : at + CLAIMS_PER_CALL]
+                address = self._known(keys[part[0]]) or ("", 0)
+                calls.setdefault(address, []).append(part)
+        for address, parts in calls.items():
+            for at in range(0, len(parts), CALLS_PER_TRIP):
+                await self._renew_at(address, parts[at : at + CALLS_PER_TRIP], keys, claims, fates, until)
+        return fates
+
+    async def _renew_at(
+        self,
+        address: Address,
+        parts: Sequence[Sequence[int]],
+        keys: Sequence[bytes],
+        claims: Sequence[Claim],
+        fates: list[Gone | None],
+        until: float,
+    ) -> None:
+        """Renew the claims of several script calls in one round trip; what goes wrong is repeated by itself."""
+        channel = self._ears.channel(address)
+        calls = []
+        for part in parts:
+            args: list[Any] = [channel]
+            for at in part:
+                claim = claims[at]
+                args += (claim.id, math.ceil(claim.ttl * 1000), claim.weight, claim.kind)
+            calls.append(([keys[at] for at in part], args))
+        replies: Sequence[Any] = [None] * len(calls)
+        if len(calls) > 1:
+            requests = [pack(("EVALSHA", RENEW.sha, len(some), *some, *args)) for some, args in calls]
+            try:
+                replies = await self._port.ask_all(address, requests, until)
+            except NoAnswer:
+                pass
+        for part, (some, args), answered in zip(parts, calls, replies, strict=True):
+            reply = answered
+            if reply is None or isinstance(reply, ServerError):
+                reply = await self.requests.run(RENEW, some, args, until)
+            for at, fate in zip(part, reply, strict=True):
+                if not fate:
+                    fates[at] = Gone()
+                elif fate == 2 and claims[at].id in self._looks:
+                    # It holds and does not know: the message was lost.
+                    self.nudge(claims[at].id)
+
+    # -- questions ---------------------------------------------------------------------------------
+
+    async def look(self, name: str, until: float) -> Line:
+        reply = await self.requests.run(LOOK, (self._key(name),), (), until)
+        now = float(reply[0])
+        claims = []
+        for field, value in zip(reply[1::2], reply[2::2], strict=True):
+            mark, claim_id = field[:1], field[1:].decode()
+            if mark in (b"+", b"~") and (standing := _seen(claim_id, value.decode(), mark == b"+", now)):
+                claims.append(standing)
+        return Line(name, tuple(sorted(claims, key=lambda standing: standing.token)))
+
+    async def list(self, prefix: str, until: float) -> list[str]:
+        names: set[str] = set()
+        try:
+            for address in await self.requests.topology.primaries(until):
+                cursor: Any = 0
+                while True:
+                    cursor, keys = await self.requests.ask(
+                        address, ("SCAN", cursor, "MATCH", pattern(prefix, self.prefix), "COUNT", 1000), until
+                    )
+                    for key in keys:
+                        # Idle lines remember their last ticket for a while; they are not in use.
+                        if await self.requests.run(ALIVE, (key,), (), until):
+                            names.add(name_of(key, self.prefix))
+                    if int(cursor) == 0:
+                        break
+        except NoAnswer as problem:
+            raise BackendUnavailable(f"Redis gave no answer in time: {problem}") from problem
+        return sorted(names)
+
+    async def evict(self, name: str, until: float) -> int:
+        unanswered: list[Exception] = []
+        return int(await self.requests.run(EVICT, (self._key(name),), (), until, unanswered))
+
+    async def examine(self, until: float) -> list[Finding]:  # type: ignore[valid-type]
+        return await doctor.examine(self, until)
+
+    # -- messages ----------------------------------------------------------------------------------
+
+    def _heard(self, message: str) -> str:
+        claim_id, _, token = message.partition(" ")
+        if token and claim_id in self._expected:
+            self._tokens[claim_id] = int(token)
+            self._mailbox.deliver(claim_id)
+        elif claim_id in self._looks:
+            self._mailbox.deliver(claim_id)
+        else:
+            self._news.append(claim_id)
+        return claim_id
+
+    def _look_all(self) -> None:
+        for claim_id in list(self._looks):
+            self.nudge(claim_id)
+
+    async def news(self) -> Collection[str]:
+        self._ears.drain()
+        news, self._news = self._news, []
+        if self._deaf:
+            now = self._runtime.now()
+            news += await self._give_ears(now)
+        return news
+
+    async def _give_ears(self, now: float) -> list[str]:  # type: ignore[valid-type]
+        """Let claims that have held for a while be told of an eviction: their renewal brings the channel along."""
+        hearing: list[str] = []
+        for claim_id, (key, since) in list(self._deaf.items()):
+            if now < since + DEAF:
+                continue
+            address = self._known(key)
+            try:
+                if address is not None:
+                    await self._ears.listen(address, self._runtime.now() + 0.5)
+            except Exception:
+                # Not now; a renewal finds an eviction too, only later.
+                self._deaf[claim_id] = (key, now + 5.0)
+                return hearing
+            self._deaf.pop(claim_id, None)
+            hearing.append(claim_id)
+        return hearing
+
+    def nudge(self, claim_id: str) -> None:
+        if claim_id in self._looks:
+            self._looks[claim_id] = 0.0
+        self._mailbox.deliver(claim_id)
+
+    def interrupt(self) -> None:
+        self._interrupted = True
+        self._mailbox.deliver_all()
+
+    async def close(self) -> None:
+        self._interrupted = True
+        self._mailbox.deliver_all()
+        await self._ears.close()
+        await self._port.close()
+
+
+def _seen(claim_id: str, record: str, holds: bool, now: float) -> Standing | None:
+    ticket, expires, weight, capacity, _, _, info = record.split(" ", 6)
+    remaining = (int(expires) - now) / 1000
+    if remaining <= 0:
+        return None
+    ttl, kind, since, rest = info.split(" ", 3)
+    owner, end = json.JSONDecoder().raw_decode(rest)
+    meta = rest[end:]
+    return Standing(
+        id=claim_id, owner=owner, kind=kind, token=int(ticket), holds=holds, weight=int(weight),
+        capacity=int(capacity), ttl=float(ttl), remaining=remaining, since=float(since),
+        meta=json.loads(meta) if meta else None,
+    )  # fmt: skip
+
+
+def _with_query(url: str, part: str) -> str:
+    return f"{url}{'&' if '?' in url else '?'}{part}"

@@ -1,0 +1,344 @@
+"""How a server reaches a waiting client: one subscription per server, to a channel of the client's own.
+
+A message is "id token" (the claim holds now) or "id" (look, something happened to it). Whoever misses one, because the
+connection broke or went silent, is made to look: on every new subscription all waiting claims are told to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import select
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import hiredis
+import redis
+
+from ...core import clock
+from .port import pack
+from .problems import Address, NoAnswer, failed_login
+from .scripts import NO_CHANNEL
+from .target import Target
+from .wires import Wire
+
+QUIET = 1.0
+"""Seconds of silence after which a subscription that somebody waits on is asked whether it still works."""
+PING = pack(("PING",))
+
+Heard = Callable[[str], str]
+"""Takes a message, gives back the id of the claim it speaks of."""
+
+
+def new_channel(prefix: str) -> str:
+    """A channel that nobody else can guess or share."""
+    return f"{prefix}:{secrets.token_hex(6)}"
+
+
+def messages(replies: list[Any]) -> list[str]:
+    """The messages among what a subscription heard; the rest confirms subscriptions and answers pings."""
+    return [reply[2].decode() for reply in replies if isinstance(reply, list) and reply[0] == b"message"]
+
+
+class Ear:
+    """One blocking subscription."""
+
+    __slots__ = ("address", "channel", "heard_at", "pinged_at", "wire")
+
+    def __init__(self, target: Target, address: Address, channel: str, until: float) -> None:
+        self.address = address
+        self.channel = channel
+        self.wire = Wire(target, address, until, False)
+        try:
+            self.wire.send(pack(("SUBSCRIBE", channel)))
+            while not (confirmed := self.wire.hear()):
+                pass
+        except OSError as problem:
+            self.wire.drop()
+            raise NoAnswer(address, problem, sent=False) from problem
+        except BaseException:
+            self.wire.drop()
+            raise
+        if isinstance(confirmed[0], hiredis.ReplyError):
+            self.wire.drop()
+            raise NoAnswer(address, confirmed[0], sent=False)
+        self.wire.sock.setblocking(False)
+        self.heard_at = self.pinged_at = clock.now()
+
+    def hear(self) -> list[str]:
+        """What has arrived, without waiting; OSError when the connection is gone."""
+        found: list[str] = []
+        while True:
+            try:
+                found += messages(self.wire.hear())
+            except (BlockingIOError, InterruptedError):
+                return found
+            except hiredis.ProtocolError as problem:
+                raise ConnectionAbortedError(str(problem)) from problem
+            except OSError as problem:
+                if type(problem).__name__ == "SSLWantReadError":
+                    return found
+                raise
+            self.heard_at = clock.now()
+
+    def still_works(self) -> bool:
+        """Ask when it has been quiet; False when the last question stayed unanswered."""
+        now = clock.now()
+        if now < self.heard_at + QUIET:
+            return True
+        if self.pinged_at > self.heard_at:
+            return now < self.pinged_at + QUIET
+        self.pinged_at = now
+        try:
+            self.wire.send(PING)
+        except OSError:
+            return False
+        return True
+
+
+class BlockingEars:
+    """Read by whichever waiting thread leads, or by the keeper when nobody waits."""
+
+    def __init__(self, target: Target, prefix: str, heard: Heard, look_all: Callable[[], None]) -> None:
+        self._target = target
+        self._prefix = prefix
+        self._heard = heard
+        self._look_all = look_all
+        self._wake: tuple[int, int] | None = None
+        self.forked()
+
+    def forked(self) -> None:
+        if self._wake is not None:
+            for end in self._wake:
+                os.close(end)
+        self._ears: dict[Address, Ear] = {}
+        self._broken: dict[Address, float] = {}
+        self._channels: dict[Address, str] = {}
+        self._reading = threading.Lock()
+        self._opening = threading.Lock()
+        self._wake = None
+
+    def channel(self, address: Address) -> str:
+        ear = self._ears.get(address)
+        return NO_CHANNEL if ear is None else ear.channel
+
+    async def listen(self, address: Address, until: float) -> str:
+        return self._listen(address, until).channel
+
+    def _listen(self, address: Address, until: float) -> Ear:
+        with self._opening:
+            ear = self._ears.get(address)
+            if ear is not None:
+                return ear
+            channel = self._channels.setdefault(address, new_channel(self._prefix))
+            ear = Ear(self._target, address, channel, until)
+            self._ears[address] = ear
+            self._broken.pop(address, None)
+        # Whoever reads now does not know of this one yet.
+        self.nudge()
+        return ear
+
+    def receive(self, seconds: float) -> list[str]:
+        """Wait at most that long; the claims that were spoken of."""
+        with self._reading:
+            self._mend()
+            wait = min(seconds, QUIET if self._ears else 0.1)
+            poll = select.poll()
+            ears = {ear.wire.sock.fileno(): ear for ear in list(self._ears.values())}
+            for fd in ears:
+                poll.register(fd, select.POLLIN)
+            wake = self._wake_pipe()[0]
+            poll.register(wake, select.POLLIN)
+            ready = poll.poll(max(0.0, wait) * 1000)
+            told: list[str] = []
+            for fd, _ in ready:
+                if fd == wake:
+                    os.read(wake, 4096)
+                else:
+                    told += self._hear(ears[fd])
+            if not ready:
+                for ear in ears.values():
+                    if not ear.still_works():
+                        self._lose(ear)
+            return told
+
+    def drain(self) -> None:
+        """Hear what has arrived, if nobody else is listening; never waits."""
+        if not self._ears or not self._reading.acquire(blocking=False):
+            return
+        try:
+            for ear in list(self._ears.values()):
+                self._hear(ear)
+        finally:
+            self._reading.release()
+
+    def _hear(self, ear: Ear) -> list[str]:
+        try:
+            found = ear.hear()
+        except OSError:
+            self._lose(ear)
+            return []
+        return [self._heard(message) for message in found]
+
+    def _lose(self, ear: Ear) -> None:
+        if self._ears.get(ear.address) is ear:
+            del self._ears[ear.address]
+            self._broken[ear.address] = 0.0
+        ear.wire.drop()
+
+    def _mend(self) -> None:
+        """Subscribe anew where a subscription broke, and let everybody look: a message may have been missed."""
+        for address, not_before in list(self._broken.items()):
+            now = clock.now()
+            if now < not_before:
+                continue
+            self._broken[address] = now + 0.1
+            try:
+                self._listen(address, now + 1.0)
+            except Exception:
+                # Down, or no longer there; those who wait find out by their own looks.
+                continue
+            self._look_all()
+
+    def _wake_pipe(self) -> tuple[int, int]:
+        if self._wake is None:
+            self._wake = os.pipe()
+            for end in self._wake:
+                os.set_blocking(end, False)
+        return self._wake
+
+    def nudge(self) -> None:
+        """Make a running `receive` return."""
+        if self._wake is not None:
+            try:
+                os.write(self._wake[1], b"!")
+            except BlockingIOError:
+                pass  # full of wake-ups already
+
+    async def close(self) -> None:
+        with self._opening:
+            ears, self._ears = self._ears, {}
+            self._broken.clear()
+        for ear in ears.values():
+            ear.wire.drop()
+        self.nudge()
+
+    def __del__(self) -> None:
+        wake, self._wake = getattr(self, "_wake", None), None
+        for end in wake or ():
+            os.close(end)
+
+
+class LoopEars:
+    """One reading task per subscription."""
+
+    def __init__(self, target: Target, prefix: str, heard: Heard, look_all: Callable[[], None]) -> None:
+        self._target = target
+        self._prefix = prefix
+        self._heard = heard
+        self._look_all = look_all
+        self.forked()
+
+    def forked(self) -> None:
+        self._inherited = getattr(self, "_tasks", None)
+        self._tasks: dict[Address, asyncio.Task[None]] = {}
+        self._channels: dict[Address, str] = {}
+        self._listening: dict[Address, str] = {}
+        self._opening: dict[Address, asyncio.Lock] = {}
+
+    def channel(self, address: Address) -> str:
+        return self._listening.get(address, NO_CHANNEL)
+
+    async def listen(self, address: Address, until: float) -> str:
+        async with self._opening.setdefault(address, asyncio.Lock()):
+            channel = self._listening.get(address)
+            if channel is not None:
+                return channel
+            before = self._tasks.get(address)
+            if before is not None and not before.done():
+                before.cancel()
+            channel = self._channels.setdefault(address, new_channel(self._prefix))
+            connection = await self._subscribe(address, channel, until)
+            self._listening[address] = channel
+            self._tasks[address] = asyncio.get_running_loop().create_task(
+                self._read(address, channel, connection), name="lockline-redis-ear"
+            )
+            return channel
+
+    async def _subscribe(self, address: Address, channel: str, until: float) -> Any:
+        connection = self._target.connection(address)
+        try:
+            async with asyncio.timeout(max(0.001, until - clock.now())):
+                await connection.connect()
+                await connection.send_packed_command([pack(("SUBSCRIBE", channel))], check_health=False)
+        except (redis.RedisError, OSError, TimeoutError) as problem:
+            await connection.disconnect(nowait=True)
+            raise failed_login(problem, address) from problem
+        except BaseException:
+            await connection.disconnect(nowait=True)
+            raise
+        return connection
+
+    async def _read(self, address: Address, channel: str, connection: Any) -> None:
+        while True:
+            try:
+                await self._read_until_it_breaks(connection)
+            except (OSError, TimeoutError, hiredis.ProtocolError):
+                pass
+            finally:
+                self._listening.pop(address, None)
+                await connection.disconnect(nowait=True)
+            connection = await self._again(address, channel)
+            self._listening[address] = channel
+            # A message may have been missed.
+            self._look_all()
+
+    async def _again(self, address: Address, channel: str) -> Any:
+        while True:
+            try:
+                return await self._subscribe(address, channel, clock.now() + 1.0)
+            except Exception:
+                # Down, or no longer there; those who wait find out by their own looks.
+                await asyncio.sleep(0.1)
+
+    async def _read_until_it_breaks(self, connection: Any) -> None:
+        reader = hiredis.Reader(notEnoughData=Ellipsis)
+        source: asyncio.StreamReader = connection._reader
+        pinged = False
+        while True:
+            try:
+                async with asyncio.timeout(QUIET):
+                    data = await source.read(65536)
+            except TimeoutError:
+                if pinged:
+                    raise
+                pinged = True
+                connection._writer.write(PING)
+                continue
+            if not data:
+                return
+            pinged = False
+            reader.feed(data)
+            replies = []
+            while (reply := reader.gets()) is not Ellipsis:
+                replies.append(reply)
+            for message in messages(replies):
+                self._heard(message)
+
+    def receive(self, seconds: float) -> list[str]:
+        """Nobody asks: the tasks deliver."""
+        raise AssertionError("the loop's ears are read by their own tasks")
+
+    def drain(self) -> None:
+        """Nothing to do: the tasks read."""
+
+    def nudge(self) -> None:
+        """Nothing to do: nobody blocks."""
+
+    async def close(self) -> None:
+        tasks, self._tasks = list(self._tasks.values()), {}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,96 @@
+"""What can go wrong on the way to a server, each as what it is."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import redis
+
+from ...errors import BackendUnavailable
+
+Address = tuple[str, int]
+"""Host and port; a Unix socket is its path and port 0."""
+
+WAIT_AND_REPEAT: Final = frozenset(
+    {"READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY", "NOREPLICAS", "UNBLOCKED"}
+)
+"""Answers of a server that will serve later, or of one that another server has replaced."""
+
+_CURES: Final = {
+    "OOM": "the server has no memory left for writes; give it more, or let it evict other keys",
+    "MISCONF": "the server cannot persist and refuses writes; see its log",
+    "NOAUTH": "the server wants a password; put it into the URL",
+    "WRONGPASS": "the server does not accept this user or password",
+    "NOPERM": "the user lacks a permission; docs/backends/redis.md has the rule that Lockline needs",
+    "WRONGTYPE": "another program keeps a value under this key; Lockline never overwrites it",
+    "CROSSSLOT": "the server is a cluster; connect with redis+cluster://",
+    "MOVED": "the server is a cluster; connect with redis+cluster://",
+    "NOPROTO": "the server does not speak this version of the protocol; Redis 6.2 or later is needed",
+}
+
+
+class Refused(BackendUnavailable):
+    """The server answered, and the answer is no; `code` is its first word."""
+
+    def __init__(self, message: str, code: str) -> None:
+        self.code = code
+        super().__init__(message)
+
+
+class NoAnswer(Exception):
+    """A request that was not answered; `sent` when the server may have seen it. Never leaves the backend."""
+
+    def __init__(self, address: Address, cause: object, *, sent: bool) -> None:
+        self.sent = sent
+        super().__init__(f"{spelled(address)}: {cause or type(cause).__name__}")
+
+
+def spelled(address: Address) -> str:
+    """The address for people."""
+    host, port = address
+    return f"{host}:{port}" if port else host
+
+
+def code_of(answer: object) -> str:
+    """The first word of a server's error."""
+    return str(answer).partition(" ")[0].rstrip(":")
+
+
+def refusal(answer: object, address: Address) -> Refused:
+    """The error for an answer that no repetition will change."""
+    text, code = str(answer), code_of(answer)
+    for inner in _CURES:
+        # An error of a command inside a script may come wrapped in the script's own.
+        if code == "ERR" and f" {inner} " in text:
+            code = inner
+    cure = _CURES.get(code)
+    return Refused(f"Redis at {spelled(address)} refused: {text}" + (f"; {cure}" if cure else ""), code)
+
+
+def failed_login(problem: Exception, address: Address) -> Exception:
+    """What to raise when a connection could not be made: a refusal, if the server itself said no."""
+    if isinstance(problem, redis.AuthenticationError):
+        code = "NOAUTH" if "required" in str(problem).lower() else "WRONGPASS"
+        return refusal(f"{code} {problem}", address)
+    if isinstance(problem, redis.exceptions.NoPermissionError):
+        return refusal(f"NOPERM {problem}", address)
+    if isinstance(problem, redis.ResponseError):
+        return refusal(problem, address)
+    return NoAnswer(address, problem, sent=False)
+
+
+OLDEST: Final = (6, 2)
+
+
+def vet(info: object, address: Address) -> None:
+    """Refuse a server that is too old; one that does not tell its version is taken as it is."""
+    if not isinstance(info, bytes):
+        return
+    # Valkey tells the Redis version that it is compatible with.
+    found = re.search(rb"redis_version:(\d+)\.(\d+)", info)
+    if found and (int(found[1]), int(found[2])) < OLDEST:
+        version = f"{int(found[1])}.{int(found[2])}"
+        raise Refused(
+            f"Redis at {spelled(address)} is {version}; Lockline needs Redis 6.2 or later, or Valkey", "VERSION"
+        )

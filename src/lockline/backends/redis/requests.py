@@ -1,0 +1,132 @@
+"""One script call, repeated until it is answered: every request carries its claim's id, so a repeat does it once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ...core.runtime import Runtime
+from ...errors import BackendUnavailable
+from .port import Port, ServerError, pack
+from .problems import WAIT_AND_REPEAT, Address, NoAnswer, code_of, refusal, spelled
+from .scripts import Script
+from .topology import Topology
+
+FIRST_PAUSE = 0.01
+LONGEST_PAUSE = 0.25
+ASKING = pack(("ASKING",))
+
+
+class Requests:
+    """Sends scripts to where their keys are."""
+
+    def __init__(self, port: Port, topology: Topology, runtime: Runtime) -> None:
+        self.port = port
+        self.topology = topology
+        self._runtime = runtime
+
+    async def run(
+        self,
+        script: Script,
+        keys: Sequence[bytes],
+        args: Sequence[Any],
+        until: float,
+        unanswered: list[Exception] | None = None,
+    ) -> Any:
+        """The script's answer; `unanswered` collects the tries that the server may have seen and did not answer."""
+        address = self.topology.known(keys[0])
+        if address is None:
+            return await self._insist(script, keys, args, until, unanswered)
+        try:
+            reply = await self.port.ask(address, pack(("EVALSHA", script.sha, len(keys), *keys, *args)), until)
+        except NoAnswer as problem:
+            return await self._insist(script, keys, args, until, unanswered, address, problem)
+        if type(reply) is ServerError:
+            return await self._insist(script, keys, args, until, unanswered, address, reply)
+        return reply
+
+    async def _insist(
+        self,
+        script: Script,
+        keys: Sequence[bytes],
+        args: Sequence[Any],
+        until: float,
+        unanswered: list[Exception] | None,
+        address: Address | None = None,
+        problem: Any = None,
+    ) -> Any:
+        """The same until the deadline, through everything that passes by itself."""
+        pause = FIRST_PAUSE
+        by_digest = pack(("EVALSHA", script.sha, len(keys), *keys, *args))
+        in_full = pack(("EVAL", script.body, len(keys), *keys, *args))
+        while True:
+            requests = [by_digest]
+            wait = problem is not None
+            if isinstance(problem, NoAnswer):
+                assert address is not None
+                if problem.sent and unanswered is not None:
+                    unanswered.append(problem)
+                # What else is open to it is as dead, mostly; a wire that waited too long costs a try each.
+                self.port.forget(address)
+                self.topology.doubt(address)
+            elif problem is not None:
+                assert address is not None
+                code = code_of(problem)
+                if code == "NOSCRIPT":
+                    requests, wait = [in_full], False
+                elif code == "MOVED":
+                    self.topology.moved(keys[0], self._told(problem, address))
+                    wait = False
+                elif code == "ASK":
+                    address = self._told(problem, address)
+                    requests, wait = [ASKING, in_full], False
+                elif code in WAIT_AND_REPEAT:
+                    self.topology.doubt(address)
+                    if code == "READONLY":
+                        # The other connections of the pool lead to the same replica.
+                        self.port.forget(address)
+                else:
+                    raise refusal(problem, address)
+            if wait:
+                left = until - self._runtime.now()
+                if left <= 0:
+                    raise self._given_up(problem, address)
+                await self._runtime.sleep(min(pause, left))
+                pause = min(pause * 2, LONGEST_PAUSE)
+            try:
+                if len(requests) == 1:
+                    address = await self.topology.find(keys[0], until)
+                assert address is not None
+                problem = (await self.port.ask_all(address, requests, until))[-1]
+            except NoAnswer as no_answer:
+                problem = no_answer
+                if address is None:
+                    address = ("", 0)
+                if self._runtime.now() >= until:
+                    if no_answer.sent and unanswered is not None:
+                        unanswered.append(no_answer)
+                    raise self._given_up(no_answer, address) from no_answer
+                continue
+            if not isinstance(problem, ServerError):
+                return problem
+
+    def _told(self, reply: Any, asked: Address) -> Address:
+        """The address in `MOVED slot host:port` or `ASK slot host:port`."""
+        host, _, port = str(reply).split(" ")[2].rpartition(":")
+        return (host or asked[0], int(port))
+
+    def _given_up(self, problem: Any, address: Address | None) -> BackendUnavailable:
+        if isinstance(problem, NoAnswer):
+            return BackendUnavailable(f"Redis gave no answer in time: {problem}")
+        where = spelled(address) if address else "?"
+        return BackendUnavailable(f"Redis at {where} cannot serve now: {problem}")
+
+    async def ask(self, address: Address, words: Sequence[Any], until: float) -> Any:
+        """The answer of one server to a plain command; errors come out typed."""
+        try:
+            reply = await self.port.ask(address, pack(tuple(words)), until)
+        except NoAnswer as problem:
+            raise BackendUnavailable(f"Redis gave no answer in time: {problem}") from problem
+        if isinstance(reply, ServerError):
+            raise refusal(reply, address)
+        return reply

@@ -1,0 +1,441 @@
+"""The Lua of the Redis backend: one atomic step per request, on the one key that is a line.
+
+A line is one hash, so that a cluster can move it, a server can evict it, and a person can delete it only as a whole:
+
+    state    "n used least first until mixed head end", absent while nobody stands in the line
+             n holders of `used` weight together, `least` is the smallest capacity among them (`mixed` if they differ);
+             no holder expires before `first`; the key lives until `until`;
+             seats from `head` up to `end` are the waiting line, some of them empty
+    last     the last ticket
+    +id      a claim that holds: "ticket expires weight capacity seat channel info"
+    ~id      a claim that waits: the same
+    q<seat>  the id of who waits there
+    -id      a claim that was withdrawn before it arrived, and until when that is remembered
+
+All times are the server's own, in milliseconds; tickets are its clock in microseconds, or the last ticket plus one.
+Each step first drops whoever has expired, so what it sees is what the rule sees.
+The work of a step does not depend on how many wait.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Final
+
+REMEMBERED: Final = 10
+"""Seconds for which an idle line remembers its last ticket: a server clock may step back by that much."""
+
+NO_CHANNEL: Final = "-"
+"""Stands in a record for the channel of a client that does not listen (yet)."""
+
+
+class Script:
+    """A script and the digest by which servers know it."""
+
+    __slots__ = ("body", "name", "sha")
+
+    def __init__(self, name: str, *parts: str) -> None:
+        self.name = name
+        self.body = "".join(parts).replace("REMEMBERED", str(REMEMBERED * 1000))
+        self.sha = hashlib.sha1(self.body.encode(), usedforsecurity=False).hexdigest()
+
+
+_STEP = """
+-- Lua would shorten a long number that it is asked to join to a text: always format tickets and times.
+local line, puts, s
+local now = micros / 1000
+
+local function parse(record)
+  local ticket, expires, weight, capacity, seat, channel, info =
+    string.match(record, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%S+) (.*)$')
+  return {
+    ticket = tonumber(ticket), expires = tonumber(expires), weight = tonumber(weight),
+    capacity = tonumber(capacity), seat = seat, channel = channel, info = info,
+  }
+end
+
+local function written(c)
+  return string.format('%.0f %.0f %d %d %s %s ', c.ticket, c.expires, c.weight, c.capacity, c.seat, c.channel) .. c.info
+end
+
+local function open(key, state)
+  line, puts = key, {}
+  if not state then
+    s = { n = 0, used = 0, least = 0, first = 0, key_until = 0, mixed = 0, head = 1, seats_end = 1 }
+    return
+  end
+  local n, used, least, first, key_until, mixed, head, seats_end =
+    string.match(state, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d) (%d+) (%d+)$')
+  s = {
+    n = tonumber(n), used = tonumber(used), least = tonumber(least), first = tonumber(first),
+    key_until = tonumber(key_until), mixed = tonumber(mixed), head = tonumber(head), seats_end = tonumber(seats_end),
+  }
+end
+
+local function put(field, value)
+  puts[#puts + 1] = field
+  puts[#puts + 1] = value
+  if #puts > 200 then
+    redis.call('HSET', line, unpack(puts))
+    puts = {}
+  end
+end
+
+local function count_in(c)
+  s.n, s.used = s.n + 1, s.used + c.weight
+  if s.n == 1 then
+    s.least, s.first, s.mixed = c.capacity, c.expires, 0
+    return
+  end
+  if c.capacity ~= s.least then s.mixed = 1 end
+  s.least, s.first = math.min(s.least, c.capacity), math.min(s.first, c.expires)
+end
+
+-- Count the holders anew, without those whose time is over. Rare: `first` says when there can be one.
+local function recount()
+  s.n, s.used = 0, 0
+  local all = redis.call('HGETALL', line)
+  for i = 1, #all, 2 do
+    local mark = string.sub(all[i], 1, 1)
+    if mark == '+' then
+      local c = parse(all[i + 1])
+      if c.expires > now then count_in(c) else redis.call('HDEL', line, all[i]) end
+    elseif mark == '-' and tonumber(all[i + 1]) <= now then
+      redis.call('HDEL', line, all[i])
+    end
+  end
+end
+
+local function drop_expired()
+  if s.n > 0 and now >= s.first then recount() end
+end
+
+-- A claim that held is gone; its field has been deleted.
+local function count_out(c)
+  s.n, s.used = s.n - 1, s.used - c.weight
+  -- The one that left may have been the one with the smallest capacity.
+  if s.n > 0 and s.mixed == 1 then recount() end
+end
+
+-- Let in whoever has room now. `mine` is the caller's own claim: it needs no message.
+-- Nobody hears the message: the client is dead, and so is its claim; go on with the next in the same step.
+local function admit(mine)
+  while s.head < s.seats_end and (s.n == 0 or s.used < s.least) do
+    local seat = 'q' .. s.head
+    local id = redis.call('HGET', line, seat)
+    if id then
+      local record = redis.call('HGET', line, '~' .. id)
+      local c = record and parse(record)
+      if c and c.expires > now then
+        local room = s.n == 0 and c.capacity or math.min(s.least, c.capacity)
+        if s.used + c.weight > room then
+          s.blocked_until = c.expires
+          return
+        end
+        if id == mine or c.channel == '-'
+          or redis.call('PUBLISH', c.channel, id .. string.format(' %.0f', c.ticket)) > 0 then
+          put('+' .. id, record)
+          count_in(c)
+        end
+      end
+      redis.call('HDEL', line, seat, '~' .. id)
+    end
+    s.head = s.head + 1
+  end
+end
+
+local function save()
+  if s.head == s.seats_end then
+    if s.n == 0 then
+      if #puts > 0 then redis.call('HSET', line, unpack(puts)) end
+      redis.call('HDEL', line, 'state')
+      redis.call('PEXPIRE', line, REMEMBERED)
+      return
+    end
+    s.head, s.seats_end = 1, 1
+  end
+  put('state', string.format('%d %d %d %.0f %.0f %d %d %d',
+    s.n, s.used, s.least, s.first, s.key_until, s.mixed, s.head, s.seats_end))
+  redis.call('HSET', line, unpack(puts))
+  if s.stretch then redis.call('PEXPIREAT', line, s.key_until) end
+end
+
+-- The key outlives its longest claim, and the memory of its last ticket outlives that.
+local function cover(expires)
+  if expires + REMEMBERED > s.key_until then s.key_until, s.stretch = expires + REMEMBERED, true end
+end
+
+-- What a waiting claim is told: how many are ahead, and in how many milliseconds something may change by itself.
+local function waiting(seat)
+  local change = s.first
+  if s.blocked_until and s.blocked_until < change then change = s.blocked_until end
+  return { s.n + seat - s.head, math.max(1, math.ceil(change - now)) }
+end
+"""
+
+# In: id, ttl, weight, capacity, channel, info, "1" if it may wait. Out: the ticket if it holds, {ahead, change} if it
+# waits, nothing if it may not.
+ENTER: Final = Script(
+    "enter",
+    """
+local time = redis.call('TIME')
+local micros = time[1] * 1000000 + time[2]
+local id = ARGV[1]
+local found = redis.call('HMGET', KEYS[1], 'state', 'last', '+' .. id, '~' .. id, '-' .. id)
+local ticket = micros
+if found[2] and tonumber(found[2]) >= micros then ticket = tonumber(found[2]) + 1 end
+local expires = math.ceil(micros / 1000) + ARGV[2]
+
+-- Nobody stands here: the common case, kept short.
+if not found[1] and not found[5] and not found[4] and tonumber(ARGV[3]) <= tonumber(ARGV[4]) then
+  local number, key_until = string.format('%.0f', ticket), expires + REMEMBERED
+  redis.call('HSET', KEYS[1], 'last', number,
+    '+' .. id, string.format('%s %.0f %s %s 0 %s ', number, expires, ARGV[3], ARGV[4], ARGV[5]) .. ARGV[6],
+    'state', string.format('1 %s %s %.0f %.0f 0 1 1', ARGV[3], ARGV[4], expires, key_until))
+  redis.call('PEXPIREAT', KEYS[1], key_until)
+  return ticket
+end
+""",
+    _STEP,
+    """
+-- It was withdrawn before it came; whoever sent it waits for it no more.
+if found[5] and tonumber(found[5]) > now then return false end
+open(KEYS[1], found[1])
+drop_expired()
+if found[3] then
+  local c = parse(found[3])
+  if c.expires > now then return c.ticket end
+end
+if found[4] then
+  local c = parse(found[4])
+  if c.expires > now then
+    admit(id)
+    save()
+    if redis.call('HEXISTS', line, '+' .. id) == 1 then return c.ticket end
+    return waiting(c.seat)
+  end
+  redis.call('HDEL', line, '~' .. id, 'q' .. c.seat)
+end
+admit()
+local c = {
+  ticket = ticket, expires = expires, weight = tonumber(ARGV[3]), capacity = tonumber(ARGV[4]),
+  seat = '0', channel = ARGV[5], info = ARGV[6],
+}
+local room = s.n == 0 and c.capacity or math.min(s.least, c.capacity)
+if s.head == s.seats_end and s.used + c.weight <= room then
+  put('last', string.format('%.0f', ticket))
+  put('+' .. id, written(c))
+  count_in(c)
+  cover(expires)
+  save()
+  return ticket
+end
+if ARGV[7] ~= '1' then
+  save()
+  return false
+end
+c.seat = string.format('%d', s.seats_end)
+s.seats_end = s.seats_end + 1
+put('last', string.format('%.0f', ticket))
+put('q' .. c.seat, id)
+put('~' .. id, written(c))
+cover(expires)
+save()
+return waiting(c.seat)
+""",
+)
+
+# In: id, "1" if it may still be under way. Out: 1 if it was there, else 0.
+LEAVE: Final = Script(
+    "leave",
+    """
+local time = redis.call('TIME')
+local micros = time[1] * 1000000 + time[2]
+local id = ARGV[1]
+local found = redis.call('HMGET', KEYS[1], 'state', '+' .. id, '~' .. id)
+
+-- The only one here: the common case, kept short.
+if found[1] and found[2] and string.find(found[1], '^1 %d+ %d+ %d+ %d+ 0 1 1$') then
+  redis.call('HDEL', KEYS[1], 'state', '+' .. id)
+  redis.call('PEXPIRE', KEYS[1], REMEMBERED)
+  if tonumber(string.match(found[2], '^%d+ (%d+)')) > micros / 1000 then return 1 end
+  return 0
+end
+""",
+    _STEP,
+    """
+open(KEYS[1], found[1])
+local there = 0
+local record = found[2] or found[3]
+if record then
+  local c = parse(record)
+  if c.expires > now then there = 1 end
+  redis.call('HDEL', line, '+' .. id, '~' .. id, 'q' .. c.seat)
+  if found[1] and found[2] then count_out(c) end
+elseif ARGV[2] == '1' then
+  -- Its request may still be on the way: it shall find this when it comes.
+  recount()
+  redis.call('HSET', line, '-' .. id, string.format('%.0f', now + REMEMBERED))
+  if not found[1] then redis.call('PEXPIRE', line, REMEMBERED) end
+end
+if not found[1] then return there end
+drop_expired()
+admit()
+save()
+return there
+""",
+)
+
+# In: id, channel, "1" to write even where nothing changes (so that WAIT has something to wait for).
+# Out: the ticket if it holds, {ahead, change} if it waits, nothing if it is gone.
+STAND: Final = Script(
+    "stand",
+    """
+local time = redis.call('TIME')
+local micros = time[1] * 1000000 + time[2]
+local id = ARGV[1]
+local found = redis.call('HMGET', KEYS[1], 'state', '+' .. id, '~' .. id)
+""",
+    _STEP,
+    """
+open(KEYS[1], found[1])
+drop_expired()
+local record = found[2] or found[3]
+if not record then return false end
+local c = parse(record)
+if c.expires <= now then
+  redis.call('HDEL', line, '~' .. id, 'q' .. c.seat)
+  admit()
+  save()
+  return false
+end
+if c.channel ~= ARGV[2] or ARGV[3] == '1' then
+  c.channel = ARGV[2]
+  redis.call('HSET', line, (found[2] and '+' or '~') .. id, written(c))
+end
+if found[2] then return c.ticket end
+admit(id)
+save()
+if redis.call('HEXISTS', line, '+' .. id) == 1 then return c.ticket end
+return waiting(c.seat)
+""",
+)
+
+# In: channel, then for each key: id, ttl, weight, kind. Out for each: 0 gone, 1 waits, 2 holds.
+RENEW: Final = Script(
+    "renew",
+    """
+local time = redis.call('TIME')
+local micros = time[1] * 1000000 + time[2]
+""",
+    _STEP,
+    """
+local function renew(key, id, ttl, weight, kind)
+  local found = redis.call('HMGET', key, 'state', '+' .. id, '~' .. id)
+  local record = found[2] or found[3]
+  if not record then return 0 end
+  open(key, found[1])
+  local c = parse(record)
+  if c.expires <= now then
+    redis.call('HDEL', line, '~' .. id, 'q' .. c.seat)
+    drop_expired()
+    admit()
+    save()
+    return 0
+  end
+  c.expires = math.max(c.expires, math.ceil(now) + ttl)
+  c.channel = ARGV[1]
+  if weight < c.weight then
+    -- Only ever downwards: what is given back here may let others in.
+    if found[2] then s.used = s.used - c.weight + weight end
+    c.weight = weight
+    c.info = string.gsub(c.info, '^(%S+) %S+', '%1 ' .. kind)
+  end
+  redis.call('HSET', line, (found[2] and '+' or '~') .. id, written(c))
+  cover(c.expires)
+  if found[2] and s.n == 1 then s.first = c.expires end
+  drop_expired()
+  admit(id)
+  save()
+  if found[2] or redis.call('HEXISTS', line, '+' .. id) == 1 then return 2 end
+  return 1
+end
+
+local fates = {}
+for i = 1, #KEYS do
+  local at = i * 4 - 2
+  fates[i] = renew(KEYS[i], ARGV[at], ARGV[at + 1], tonumber(ARGV[at + 2]), ARGV[at + 3])
+end
+return fates
+""",
+)
+
+# Out: the server's time in milliseconds, then every field with its value.
+LOOK: Final = Script(
+    "look",
+    """
+local time = redis.call('TIME')
+local micros = time[1] * 1000000 + time[2]
+""",
+    _STEP,
+    """
+local state = redis.call('HGET', KEYS[1], 'state')
+if state then
+  open(KEYS[1], state)
+  drop_expired()
+  admit()
+  save()
+end
+local all = redis.call('HGETALL', KEYS[1])
+table.insert(all, 1, string.format('%.3f', now))
+return all
+""",
+)
+
+# Out: how many hold.
+ALIVE: Final = Script(
+    "alive",
+    """
+local time = redis.call('TIME')
+local micros = time[1] * 1000000 + time[2]
+""",
+    _STEP,
+    """
+open(KEYS[1], redis.call('HGET', KEYS[1], 'state'))
+if s.n == 0 and s.head == s.seats_end then return 0 end
+drop_expired()
+admit()
+save()
+return s.n
+""",
+)
+
+# Out: how many held, and were told that they do no more.
+EVICT: Final = Script(
+    "evict",
+    """
+local time = redis.call('TIME')
+local micros = time[1] * 1000000 + time[2]
+""",
+    _STEP,
+    """
+open(KEYS[1], redis.call('HGET', KEYS[1], 'state'))
+drop_expired()
+if s.n == 0 and s.head == s.seats_end then return 0 end
+local victims = s.n
+local all = redis.call('HGETALL', line)
+for i = 1, #all, 2 do
+  if string.sub(all[i], 1, 1) == '+' then
+    local c = parse(all[i + 1])
+    redis.call('HDEL', line, all[i])
+    if c.channel ~= '-' then redis.call('PUBLISH', c.channel, string.sub(all[i], 2)) end
+  end
+end
+s.n, s.used = 0, 0
+admit()
+save()
+return victims
+""",
+)
+
+ALL: Final = (ENTER, LEAVE, STAND, RENEW, LOOK, ALIVE, EVICT)

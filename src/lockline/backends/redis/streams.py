@@ -1,0 +1,174 @@
+"""The asyncio port: one connection per server for all tasks; requests go out together, answers come back in order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import hiredis
+import redis
+
+from ...core import clock
+from .port import is_pushed, pack
+from .problems import Address, NoAnswer, failed_login, vet
+from .target import Target
+
+BUFFER = 65536
+INFO = pack(("INFO", "server"))
+TICK = 0.05
+"""How often the oldest unanswered requests are looked at; a timer for each would cost more than the request."""
+
+
+class Stream:
+    """One connection of redis-py, after its login shared by every task that asks."""
+
+    def __init__(self, target: Target, address: Address) -> None:
+        self.address = address
+        self.patience = target.patience
+        self.broken: Exception | None = None
+        self._pending: deque[tuple[asyncio.Future[Any], float]] = deque()
+        self._unsent: list[bytes] = []
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def open(self, target: Target, until: float, sentinel: bool = False) -> None:
+        """Connect and log in."""
+        self._connection = connection = target.connection(self.address, sentinel=sentinel)
+        left = until - clock.now()
+        if left <= 0:
+            raise NoAnswer(self.address, "no time left to connect", sent=False)
+        try:
+            async with asyncio.timeout(left):
+                await connection.connect()
+        except (redis.RedisError, OSError, TimeoutError) as problem:
+            await connection.disconnect(nowait=True)
+            raise failed_login(problem, self.address) from problem
+        except BaseException:
+            await connection.disconnect(nowait=True)
+            raise
+        self._writer: asyncio.StreamWriter = connection._writer
+        self._task = self._loop.create_task(self._read(connection._reader), name="lockline-redis")
+
+    def ask(self, requests: Sequence[bytes], until: float) -> list[asyncio.Future[Any]]:
+        """Send these; their answers, when they come. Cancelling one leaves its place in the order."""
+        now = clock.now()
+        if until <= now:
+            raise NoAnswer(self.address, "no time left to ask", sent=False)
+        if not self._unsent:
+            # Whoever asks in this turn of the loop travels in the same packet.
+            self._loop.call_soon(self._flush)
+        if self._timer is None:
+            self._timer = self._loop.call_later(TICK, self._tick)
+        deadline = min(until, now + self.patience)
+        answers = []
+        for request in requests:
+            self._unsent.append(request)
+            answer = self._loop.create_future()
+            self._pending.append((answer, deadline))
+            answers.append(answer)
+        return answers
+
+    def _flush(self) -> None:
+        unsent, self._unsent = self._unsent, []
+        if self.broken is None:
+            self._writer.write(b"".join(unsent))
+
+    def _tick(self) -> None:
+        self._timer = None
+        now = clock.now()
+        if any(deadline <= now for _, deadline in self._pending):
+            # Answers come in order: after one that does not come there is nothing to hope for.
+            self.close(TimeoutError("no answer in time"))
+        elif self._pending:
+            self._timer = self._loop.call_later(TICK, self._tick)
+
+    async def _read(self, source: asyncio.StreamReader) -> None:
+        reader = hiredis.Reader(notEnoughData=Ellipsis)
+        gets, pending = reader.gets, self._pending
+        try:
+            while data := await source.read(BUFFER):
+                reader.feed(data)
+                while (reply := gets()) is not Ellipsis:
+                    if not is_pushed(reply):
+                        answer, _ = pending.popleft()
+                        if not answer.done():
+                            answer.set_result(reply)
+            self.close(ConnectionResetError("the server closed the connection"))
+        except (OSError, IndexError, hiredis.ProtocolError) as problem:
+            self.close(problem)
+
+    def close(self, why: Exception) -> None:
+        """End it; whoever still waits for an answer learns that none will come."""
+        if self.broken is not None:
+            return
+        self.broken = why
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._task is not asyncio.current_task(self._loop):
+            self._task.cancel()
+        self._writer.close()
+        self._connection._writer = self._connection._reader = None
+        for answer, _ in self._pending:
+            if not answer.done():
+                answer.set_exception(NoAnswer(self.address, why, sent=True))
+                # A task that was cancelled never looks: that is no news for the log.
+                answer.exception()
+        self._pending.clear()
+
+
+class LoopPort:
+    """Requests on the loop that first asked."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self.forked()
+
+    def forked(self) -> None:
+        # Kept, never closed: the parent's loop is a stranger here, and closing a transport would need it.
+        self._inherited = getattr(self, "_streams", None)
+        self._streams: dict[Address, Stream] = {}
+        self._opening: dict[Address, asyncio.Lock] = {}
+        self._vetted: set[Address] = set()
+
+    async def _stream(self, address: Address, until: float, sentinel: bool) -> Stream:
+        async with self._opening.setdefault(address, asyncio.Lock()):
+            stream = self._streams.get(address)
+            if stream is None or stream.broken is not None:
+                stream = Stream(self._target, address)
+                await stream.open(self._target, until, sentinel)
+                if not sentinel and address not in self._vetted:
+                    try:
+                        (info,) = stream.ask((INFO,), until)
+                        vet(await info, address)
+                    except BaseException:
+                        stream.close(ConnectionAbortedError("not usable"))
+                        raise
+                    self._vetted.add(address)
+                self._streams[address] = stream
+            return stream
+
+    async def ask(self, address: Address, request: bytes, until: float) -> Any:
+        stream = self._streams.get(address)
+        if stream is None or stream.broken is not None:
+            stream = await self._stream(address, until, False)
+        (answer,) = stream.ask((request,), until)
+        return await answer
+
+    async def ask_all(
+        self, address: Address, requests: Sequence[bytes], until: float, *, sentinel: bool = False
+    ) -> list[Any]:
+        stream = await self._stream(address, until, sentinel)
+        answers = stream.ask(requests, until)
+        return [await answer for answer in answers]
+
+    def forget(self, address: Address) -> None:
+        stream = self._streams.get(address)
+        if stream is not None and not stream._pending:
+            stream.close(ConnectionAbortedError("dropped while idle"))
+
+    async def close(self) -> None:
+        streams, self._streams = self._streams, {}
+        for stream in streams.values():
+            stream.close(ConnectionAbortedError("the client was closed"))

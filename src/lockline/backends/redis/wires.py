@@ -1,0 +1,238 @@
+"""The blocking port: a few connections per server, taken and given back by the thread that asks."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import hiredis
+import redis
+
+from ...core import clock
+from .port import is_pushed, pack
+from .problems import Address, NoAnswer, failed_login, vet
+from .target import Target
+
+BUFFER = 65536
+INFO = pack(("INFO", "server"))
+
+
+class Wire:
+    """One connection of redis-py, after its login read and written directly: half the cost of its command layer."""
+
+    __slots__ = ("_connection", "_feed", "_gets", "_sock", "_timeout", "address", "patience")
+
+    def __init__(self, target: Target, address: Address, until: float, sentinel: bool) -> None:
+        self.address = address
+        self.patience = target.patience
+        connection = target.connection(address, sentinel=sentinel)
+        left = until - clock.now()
+        if left <= 0:
+            raise NoAnswer(address, "no time left to connect", sent=False)
+        connection.socket_connect_timeout = min(connection.socket_connect_timeout, left)
+        connection.socket_timeout = min(self.patience, left)
+        try:
+            connection.connect()
+        except (redis.RedisError, OSError) as problem:
+            connection.disconnect()
+            raise failed_login(problem, address) from problem
+        except BaseException:
+            connection.disconnect()
+            raise
+        self._connection = connection
+        self._sock: socket.socket = connection._sock
+        reader = hiredis.Reader(notEnoughData=Ellipsis)
+        self._feed, self._gets = reader.feed, reader.gets
+        self._timeout = self.patience
+        self._sock.settimeout(self._timeout)
+
+    @property
+    def sock(self) -> socket.socket:
+        """The socket, to wait on."""
+        return self._sock
+
+    def ask(self, request: bytes, until: float) -> Any:
+        """The answer to one command. After any error the wire is useless."""
+        timeout = until - clock.now()
+        if timeout > self.patience:
+            timeout = self.patience
+        elif timeout <= 0:
+            raise NoAnswer(self.address, "no time left to ask", sent=False)
+        sock = self._sock
+        if timeout != self._timeout:
+            sock.settimeout(timeout)
+            self._timeout = timeout
+        try:
+            sock.sendall(request)
+            return self.read()
+        except OSError as problem:
+            raise NoAnswer(self.address, problem, sent=True) from problem
+
+    def read(self) -> Any:
+        """The next answer; OSError when there is none."""
+        gets = self._gets
+        while True:
+            try:
+                reply = gets()
+                while reply is Ellipsis:
+                    data = self._sock.recv(BUFFER)
+                    if not data:
+                        raise ConnectionResetError("the server closed the connection")
+                    self._feed(data)
+                    reply = gets()
+            except hiredis.ProtocolError as problem:
+                raise ConnectionAbortedError(f"this does not speak Redis: {problem}") from problem
+            if not is_pushed(reply):
+                return reply
+
+    def send(self, request: bytes) -> None:
+        """Send without waiting for the answer."""
+        self._sock.sendall(request)
+
+    def hear(self) -> list[Any]:
+        """Everything that has arrived, pushed or not; reads from the socket once."""
+        data = self._sock.recv(BUFFER)
+        if not data:
+            raise ConnectionResetError("the server closed the connection")
+        self._feed(data)
+        heard = []
+        while (reply := self._gets()) is not Ellipsis:
+            heard.append(reply)
+        return heard
+
+    def drop(self) -> None:
+        """Close it."""
+        self._connection.disconnect()
+
+
+class Pool:
+    """The wires to one server: at most so many, whatever the number of threads."""
+
+    def __init__(self, target: Target, address: Address, most: int, sentinel: bool) -> None:
+        self._target = target
+        self.address = address
+        self._most = most
+        self._sentinel = sentinel
+        self.free: list[Wire] = []
+        self._made = 0
+        self._vetted = sentinel
+        self._waiting = 0
+        self._room = threading.Condition(threading.Lock())
+
+    def take(self, until: float) -> Wire:
+        """A wire of the caller's own until it is given back or dropped."""
+        try:
+            return self.free.pop()
+        except IndexError:
+            pass
+        with self._room:
+            while self._made >= self._most:
+                if self.free:
+                    return self.free.pop()
+                left = until - clock.now()
+                if left <= 0:
+                    raise NoAnswer(self.address, "every connection is in use", sent=False)
+                self._waiting += 1
+                try:
+                    self._room.wait(min(left, 1.0))
+                finally:
+                    self._waiting -= 1
+            self._made += 1
+        try:
+            wire = Wire(self._target, self.address, until, self._sentinel)
+            if not self._vetted:
+                vet(wire.ask(INFO, until), self.address)
+                self._vetted = True
+        except BaseException:
+            self._one_less()
+            raise
+        return wire
+
+    def give_back(self, wire: Wire) -> None:
+        """The wire is idle and in order."""
+        self.free.append(wire)
+        if self._waiting:
+            with self._room:
+                self._room.notify()
+
+    def drop(self, wire: Wire) -> None:
+        """The wire is of no use any more."""
+        wire.drop()
+        self._one_less()
+
+    def _one_less(self) -> None:
+        with self._room:
+            self._made -= 1
+            self._room.notify()
+
+    def clear(self) -> None:
+        """Close what is idle."""
+        while True:
+            try:
+                wire = self.free.pop()
+            except IndexError:
+                return
+            self.drop(wire)
+
+
+class BlockingPort:
+    """Requests by the calling thread itself."""
+
+    def __init__(self, target: Target, most: int) -> None:
+        self._target = target
+        self._most = most
+        self.forked()
+
+    def forked(self) -> None:
+        """Sockets of the parent are closed here by their garbage, without a word: redis-py knows its process."""
+        self._pools: dict[Address, Pool] = {}
+        self._mutex = threading.Lock()
+
+    def _pool(self, address: Address, sentinel: bool) -> Pool:
+        with self._mutex:
+            if address not in self._pools:
+                self._pools[address] = Pool(self._target, address, self._most, sentinel)
+            return self._pools[address]
+
+    async def ask(self, address: Address, request: bytes, until: float) -> Any:
+        pool = self._pools.get(address) or self._pool(address, False)
+        wire = pool.take(until)
+        try:
+            reply = wire.ask(request, until)
+        except BaseException:
+            # Its answer may still come: nobody may read that as the answer to something else.
+            pool.drop(wire)
+            raise
+        pool.give_back(wire)
+        return reply
+
+    async def ask_all(
+        self, address: Address, requests: Sequence[bytes], until: float, *, sentinel: bool = False
+    ) -> list[Any]:
+        pool = self._pool(address, sentinel)
+        wire = pool.take(until)
+        try:
+            replies = [wire.ask(b"".join(requests), until)]
+            while len(replies) < len(requests):
+                replies.append(wire.read())
+        except OSError as problem:
+            pool.drop(wire)
+            raise NoAnswer(address, problem, sent=True) from problem
+        except BaseException:
+            pool.drop(wire)
+            raise
+        pool.give_back(wire)
+        return replies
+
+    def forget(self, address: Address) -> None:
+        pool = self._pools.get(address)
+        if pool is not None:
+            pool.clear()
+
+    async def close(self) -> None:
+        with self._mutex:
+            pools, self._pools = self._pools, {}
+        for pool in pools.values():
+            pool.clear()

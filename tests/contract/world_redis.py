@@ -1,0 +1,84 @@
+"""Redis in the contract suite: one server, a primary under sentinels, a cluster of three shards."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from tests.servers.redis import RedisCluster, RedisServer, SentinelTrio
+
+from .worlds import World, joins
+
+
+class RedisKin(World):
+    """Each test has a prefix of its own."""
+
+    marks = (pytest.mark.server,)
+    patience = 2.0
+    survives_restart = True
+    servers: Any
+
+    def place(self) -> str:
+        return f"{self.servers.url}?prefix={self.unique()}"
+
+    def nodes(self) -> list[RedisServer]:
+        return list(self.servers.nodes)
+
+    def debris(self, place: str) -> list[str]:
+        """Keys without a ttl, and keys that hold more than the memory of a last ticket or of a withdrawal."""
+        (prefix,) = parse_qs(urlsplit(place).query)["prefix"]
+        found = []
+        for node in self.nodes():
+            if node.command("ROLE")[0] != "master":
+                continue
+            for key in node.command("KEYS", f"{{{prefix}:*"):
+                fields = [name for name in node.command("HKEYS", key) if name != "last" and name[0] != "-"]
+                if fields or node.command("PTTL", key) == -1:
+                    found.append(f"{key}: {fields}")
+        return found
+
+    def open(self) -> None:
+        self.servers.start()
+
+    def close(self) -> None:
+        self.servers.stop()
+
+
+@joins
+class RedisWorld(RedisKin):
+    """One server."""
+
+    name = "redis"
+
+    def open(self) -> None:
+        self.servers = RedisServer(self.folder)
+        super().open()
+
+    def nodes(self) -> list[RedisServer]:
+        return [self.servers]
+
+
+@joins
+class SentinelWorld(RedisKin):
+    """A primary with two replicas and three sentinels."""
+
+    name = "redis-sentinel"
+    patience = 3.0
+
+    def open(self) -> None:
+        self.servers = SentinelTrio(self.folder)
+        super().open()
+
+
+@joins
+class ClusterWorld(RedisKin):
+    """Three shards, each with a replica."""
+
+    name = "redis-cluster"
+    patience = 3.0
+
+    def open(self) -> None:
+        self.servers = RedisCluster(self.folder)
+        super().open()
