@@ -73,11 +73,19 @@ class QuorumNotReached(BackendUnavailable):
 class StaleToken(LocklineError):
     """A fence said no: a newer holder has been at the resource, or the token is another grant's."""
 
-    def __init__(self, resource: str, *, offered: int, highest: int) -> None:
+    def __init__(self, resource: str, offered: int | str, highest: int | str) -> None:
         self.resource = resource
         self.offered = offered
         self.highest = highest
+        if offered == highest:
+            seen = "another grant came with the same one"
+        elif highest == 0:
+            seen = "it has not entered"
+        else:
+            seen = f"{highest} has been seen"
         super().__init__(
-            f"token {offered} is stale at {resource!r}: {highest} has been seen; "
-            "the lease behind it has ended, do not retry the write"
+            f"token {offered} is stale at {resource!r}: {seen}; the lease behind it has ended, do not retry the write"
         )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.resource, self.offered, self.highest)

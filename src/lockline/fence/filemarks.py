@@ -1,0 +1,85 @@
+"""Marks alone, in a folder: for resources that are checked at a door (HTTP, a script) and not where they lie."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from ..core.arguments import a_flag
+from ..errors import ConfigError
+from .markfile import MarkFile, Marks
+from .rule import Mark, Offer, a_resource, passed
+
+
+class Door(Protocol):
+    """Where marks are kept: lets one holder in at a time, the newest only."""
+
+    def admit(self, resource: str, offer: Offer, *, writes: bool, patience: float) -> Callable[[], None]:
+        """Raise the mark and keep all others out until what is returned is called; StaleToken if it may not pass.
+
+        BackendUnavailable if another stayed inside for that long.
+        """
+
+    def admit_at_once(self, resource: str, offer: Offer, *, writes: bool) -> Callable[[], None] | None:
+        """The same if it takes no waiting, neither for another nor for a disk or a network; else None."""
+
+    def look(self, resource: str, lock: str) -> Mark | None:
+        """The mark of this lock at the resource."""
+
+
+class FileMarks:
+    """Marks in a folder of this machine, two small files per resource; many processes may share it.
+
+    One resource's entrant keeps only the others of the same resource waiting.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], *, exact: bool = False) -> None:
+        self.folder = os.path.realpath(os.fspath(folder))
+        self.exact = a_flag(exact, "exact")
+        if not os.path.isdir(self.folder):
+            raise ConfigError(f"the folder {self.folder!r} for the marks does not exist")
+
+    def admit(self, resource: str, offer: Offer, *, writes: bool, patience: float) -> Callable[[], None]:
+        """Raise the mark and keep all others out until what is returned is called; StaleToken if it may not pass."""
+        place = self._place(resource)
+        fd = place.lock(time.monotonic() + patience)
+        if fd is None:
+            raise place.busy(patience)
+        try:
+            marks = place.read()
+            mark = passed(resource, marks.by_lock.get(offer.lock), offer, writes=writes, exact=self.exact)
+            if mark != marks.by_lock.get(offer.lock):
+                place.write(Marks({**marks.by_lock, offer.lock: mark}))
+        except BaseException:
+            os.close(fd)
+            raise
+        return lambda: os.close(fd)
+
+    def admit_at_once(self, resource: str, offer: Offer, *, writes: bool) -> Callable[[], None] | None:
+        """The same if nobody is inside and the mark need not be raised; else None."""
+        place = self._place(resource)
+        fd = place.lock(None)
+        if fd is None:
+            return None
+        try:
+            before = place.read().by_lock.get(offer.lock)
+            mark = passed(resource, before, offer, writes=writes, exact=self.exact)
+        except BaseException:
+            os.close(fd)
+            raise
+        if mark != before:
+            os.close(fd)
+            return None
+        return lambda: os.close(fd)
+
+    def look(self, resource: str, lock: str) -> Mark | None:
+        """The mark of this lock at the resource."""
+        return self._place(resource).read().by_lock.get(lock)
+
+    def _place(self, resource: str) -> MarkFile:
+        # A resource's name may hold what a file's may not; the name itself stands inside the file.
+        digest = hashlib.sha256(a_resource(resource).encode()).hexdigest()[:40]
+        return MarkFile(self.folder, digest, resource)

@@ -1,0 +1,303 @@
+"""A served application behind a fence: ASGI and WSGI middleware that turns away a holder whose time is over."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, MutableMapping
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+from ..core.arguments import Seconds, a_ttl
+from ..errors import BackendUnavailable, ConfigError, LocklineError, StaleToken
+from .filemarks import Door
+from .rule import Offer, a_name, a_resource
+from .sequencer import GRANT_HEADER, LOCK_HEADER, TOKEN_HEADER, read_number
+from .threads import to_the_end
+
+OFFER_KEY = "lockline.offer"
+"""Where the application finds the offer, to enter a fence of its own with it."""
+READING = ("GET", "HEAD", "OPTIONS", "TRACE")
+PROBLEM = "application/problem+json"
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
+WsgiApp = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+
+
+class Request(NamedTuple):
+    """What decides which resource a request is about."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    """By lower-case name. The values of a header that came twice are joined by a comma."""
+
+
+class Refusal(Exception):
+    """A request that does not reach the application."""
+
+    def __init__(self, status: int, kind: str, title: str, detail: str, **more: Any) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.title = title
+        self.body = json.dumps(
+            {"type": f"urn:lockline:{kind}", "title": title, "status": status, "detail": detail, **more}
+        ).encode()
+
+    @property
+    def headers(self) -> list[tuple[str, str]]:
+        """The headers of the answer."""
+        found = [("Content-Type", PROBLEM), ("Content-Length", str(len(self.body))), ("Cache-Control", "no-store")]
+        if self.status == 503:
+            found.append(("Retry-After", "1"))
+        return found
+
+
+class HttpFence:
+    """Middleware for an application: `fence.asgi(app)` or `fence.wsgi(app)`.
+
+    A request shows its lease by `lease.headers()`. While one is served, others to the same resource wait, so that the
+    check and what the application does are one act. A stale one gets 412, one without a token 428, both as problem+json.
+    """
+
+    def __init__(
+        self,
+        marks: Door,
+        *,
+        resource: Callable[[Request], str | None] | None = None,
+        optional: Collection[str] = READING,
+        patience: Seconds = 30.0,
+    ) -> None:
+        """`resource` names what a request is about, None for what needs no fence; without it, the path does.
+        `optional` are the methods that may come without a token."""
+        if not hasattr(marks, "admit_at_once"):
+            raise ConfigError(f"marks is a FileMarks, SqlMarks or RedisMarks, not {type(marks).__name__}")
+        self._marks = marks
+        self._resource = resource
+        self._optional = frozenset(method.upper() for method in optional)
+        self._patience = a_ttl(patience, "patience")
+
+    def asgi(self, app: AsgiApp) -> AsgiApp:
+        """The ASGI application behind the fence. WebSockets and lifespan events go through as they are."""
+        inside = _Turnstile(asyncio.Lock)
+        marks, patience = self._marks, self._patience
+
+        async def serve(resource: str, offer: Offer, writes: bool, call: Callable[[], Awaitable[None]]) -> None:
+            try:
+                leave = marks.admit_at_once(resource, offer, writes=writes)
+                if leave is None:
+                    slow = await to_the_end(
+                        lambda: marks.admit(resource, offer, writes=writes, patience=patience),
+                        undo=lambda leave: leave(),
+                    )
+            except LocklineError as problem:
+                raise _refusal(problem) from None
+            try:
+                await call()
+            finally:
+                if leave is None:
+                    await to_the_end(slow)
+                else:
+                    leave()
+
+        async def fenced(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["type"] != "http":
+                await app(scope, receive, send)
+                return
+            try:
+                asked = self._question(scope["method"], scope["path"], _asgi_headers(scope["headers"]))
+                if asked is None:
+                    await app(scope, receive, send)
+                    return
+                resource, offer, writes = asked
+                lock = inside.come(resource)
+                try:
+                    await _taken(lock, patience, resource)
+                    try:
+                        inner = {**scope, OFFER_KEY: offer}
+                        await serve(resource, offer, writes, lambda: app(inner, receive, send))
+                    finally:
+                        lock.release()
+                finally:
+                    inside.go(resource)
+            except Refusal as refusal:
+                raw = [(name.lower().encode(), value.encode()) for name, value in refusal.headers]
+                await send({"type": "http.response.start", "status": refusal.status, "headers": raw})
+                await send({"type": "http.response.body", "body": refusal.body})
+
+        return fenced
+
+    def wsgi(self, app: WsgiApp) -> WsgiApp:
+        """The WSGI application behind the fence."""
+        inside = _Turnstile(threading.Lock)
+
+        def fenced(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+            try:
+                path = (environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")).encode("latin-1").decode()
+                asked = self._question(environ["REQUEST_METHOD"], path, _wsgi_headers(environ))
+                if asked is None:
+                    return app(environ, start_response)
+                resource, offer, writes = asked
+                lock = inside.come(resource)
+                if not lock.acquire(timeout=self._patience):
+                    inside.go(resource)
+                    raise _busy(resource)
+
+                def out() -> None:
+                    lock.release()
+                    inside.go(resource)
+
+                try:
+                    leave = self._marks.admit(resource, offer, writes=writes, patience=self._patience)
+                except LocklineError as problem:
+                    out()
+                    raise _refusal(problem) from None
+                except BaseException:
+                    out()
+                    raise
+                try:
+                    return _Body(app({**environ, OFFER_KEY: offer}, start_response), leave, out)
+                except BaseException:
+                    leave()
+                    out()
+                    raise
+            except Refusal as refusal:
+                start_response(f"{refusal.status} {refusal.title}", refusal.headers)
+                return [refusal.body]
+
+        return fenced
+
+    def _question(self, method: str, path: str, headers: Mapping[str, str]) -> tuple[str, Offer, bool] | None:
+        """Which resource, who asks, and whether to write; None if the request needs no fence."""
+        request = Request(method, path, headers)
+        resource = path if self._resource is None else self._resource(request)
+        if resource is None:
+            return None
+        text = headers.get(TOKEN_HEADER.lower())
+        writes = method not in READING
+        try:
+            resource = a_resource(resource)
+            if text is None:
+                if method in self._optional:
+                    return None
+                raise Refusal(
+                    428, "token-missing", "Precondition Required",
+                    f"a {method} of {resource!r} needs the header {TOKEN_HEADER}; lease.headers() has it", resource=resource,
+                )  # fmt: skip
+            return resource, self._offer(resource, text, headers), writes
+        except ConfigError as problem:
+            raise Refusal(400, "token-malformed", "Bad Request", str(problem)) from None
+
+    def _offer(self, resource: str, text: str, headers: Mapping[str, str]) -> Offer:
+        lock = unquote(headers.get(LOCK_HEADER.lower(), "")) or resource
+        grant = unquote(headers.get(GRANT_HEADER.lower(), ""))
+        if grant:
+            a_name(grant, "grant")
+        if getattr(self._marks, "exact", False) and not text.isdigit():
+            return Offer(a_name(lock, "lock"), 0, a_name(text, "owner"))
+        return Offer(a_name(lock, "lock"), read_number(text), grant)
+
+
+class _Turnstile:
+    """One lock per resource, for as long as somebody is there."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make = make
+        self._locks: dict[str, tuple[Any, int]] = {}
+        self._guard = threading.Lock()
+
+    def come(self, resource: str) -> Any:
+        """One more at the resource: its lock, not yet taken."""
+        with self._guard:
+            lock, there = self._locks.get(resource) or (self._make(), 0)
+            self._locks[resource] = (lock, there + 1)
+            return lock
+
+    def go(self, resource: str) -> None:
+        """One less; with the last one the lock is forgotten."""
+        with self._guard:
+            lock, there = self._locks[resource]
+            if there == 1:
+                del self._locks[resource]
+            else:
+                self._locks[resource] = (lock, there - 1)
+
+
+class _Body:
+    """A WSGI answer; the fence is left when the server has closed it."""
+
+    def __init__(self, body: Iterable[bytes], *leave: Callable[[], None]) -> None:
+        self._body = body
+        self._leave = leave
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._body)
+
+    def close(self) -> None:
+        leave, self._leave = self._leave, ()
+        try:
+            close = getattr(self._body, "close", None)
+            if close is not None:
+                close()
+        finally:
+            for step in leave:
+                step()
+
+
+def raise_if_stale(response: Any) -> None:
+    """On the calling side: StaleToken if this answer (of httpx or requests) is an HttpFence's refusal; else nothing."""
+    if response.status_code != 412 or not response.headers.get("Content-Type", "").startswith(PROBLEM):
+        return
+    problem = response.json()
+    if problem.get("type") == "urn:lockline:stale-token":
+        raise StaleToken(problem["resource"], problem["offered"], problem["highest"])
+
+
+async def _taken(lock: asyncio.Lock, patience: float, resource: str) -> None:
+    """Take the lock; a 503 if another request stayed that long."""
+    if not lock.locked():
+        await lock.acquire()
+        return
+    try:
+        async with asyncio.timeout(patience):
+            await lock.acquire()
+    except TimeoutError:
+        raise _busy(resource) from None
+
+
+def _refusal(problem: LocklineError) -> Exception:
+    """What the caller is told; an error of the server's own set-up goes to the server's log instead."""
+    if isinstance(problem, StaleToken):
+        return Refusal(
+            412, "stale-token", "Precondition Failed", str(problem),
+            resource=problem.resource, offered=problem.offered, highest=problem.highest,
+        )  # fmt: skip
+    if isinstance(problem, BackendUnavailable):
+        return Refusal(503, "fence-busy", "Service Unavailable", str(problem))
+    return problem
+
+
+def _busy(resource: str) -> Refusal:
+    return Refusal(503, "fence-busy", "Service Unavailable", f"another request stayed inside the fence of {resource!r}")
+
+
+def _asgi_headers(raw: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    headers: dict[str, str] = {}
+    for name, value in raw:
+        key = name.decode("latin-1")
+        text = value.decode("latin-1").strip()
+        # Two tokens are no token: joined, they are not a number.
+        headers[key] = f"{headers[key]}, {text}" if key in headers else text
+    return headers
+
+
+def _wsgi_headers(environ: Mapping[str, Any]) -> dict[str, str]:
+    return {
+        name[5:].replace("_", "-").lower(): str(value).strip()
+        for name, value in environ.items()
+        if name.startswith("HTTP_")
+    }

@@ -1,0 +1,172 @@
+"""Marks in a file: read and raised under a lock of the operating system, whole after a crash at any instruction."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from ..errors import BackendUnavailable, ConfigError
+from .rule import LARGEST, Mark
+
+VERSION: Final = 1
+FIRST_PAUSE: Final = 0.001
+LONGEST_PAUSE: Final = 0.05
+
+
+class Appending(NamedTuple):
+    """An append that was under way when this was written: what had been there, and what was to come."""
+
+    start: int
+    length: int
+    check: int
+
+
+class Marks(NamedTuple):
+    """All that is remembered beside one resource."""
+
+    by_lock: dict[str, Mark]
+    appending: Appending | None = None
+
+
+class MarkFile:
+    """The marks of one resource, in `.<name>.fence`; `.<name>.fence.lock` is what the operating system locks.
+
+    Two files, because the marks are replaced by a rename, and a lock would stay on the file that was replaced.
+    """
+
+    __slots__ = ("_lock", "_marks", "folder", "resource")
+
+    def __init__(self, folder: str, name: str, resource: str) -> None:
+        self.folder = folder
+        self.resource = resource
+        self._marks = os.path.join(folder, f".{name}.fence")
+        self._lock = f"{self._marks}.lock"
+
+    def lock(self, until: float | None) -> int | None:
+        """Keep everybody else out until the descriptor is closed; None if that took longer (until None: if it must wait).
+
+        The operating system drops the lock with the process, so a killed holder leaves nothing behind.
+        """
+        try:
+            fd = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except OSError as problem:
+            raise ConfigError(
+                f"the fence of {self.resource!r} cannot be kept in {self.folder!r}: {problem.strerror}"
+            ) from None
+        pause = FIRST_PAUSE
+        try:
+            while True:
+                try:
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    if until is None or time.monotonic() >= until:
+                        os.close(fd)
+                        return None
+                    time.sleep(pause)
+                    pause = min(2 * pause, LONGEST_PAUSE)
+                else:
+                    return fd
+        except BaseException:
+            os.close(fd)
+            raise
+
+    def busy(self, patience: float) -> BackendUnavailable:
+        """The error for a lock that stayed taken."""
+        return BackendUnavailable(
+            f"another process stayed inside the fence of {self.resource!r} for {patience:g} s; "
+            "if it is stopped, let it go on or kill it"
+        )
+
+    def read(self) -> Marks:
+        """The marks; ConfigError if the file is not one that Lockline wrote."""
+        try:
+            fd = os.open(self._marks, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return Marks({})
+        except OSError as problem:
+            raise ConfigError(f"the marks in {self._marks!r} cannot be read: {problem.strerror}") from None
+        with open(fd, "rb", buffering=0) as file:
+            text = file.read()
+        try:
+            return _parsed(json.loads(text))
+        except (ValueError, TypeError, KeyError, AttributeError):
+            raise ConfigError(
+                f"{self._marks!r} is not a file of marks that this version of Lockline wrote; nothing was changed"
+            ) from None
+
+    def write(self, marks: Marks) -> None:
+        """Replace the marks: after a crash either the old or the new ones are there, and once this returns the new."""
+        value: dict[str, Any] = {
+            "lockline-fence": VERSION,
+            "resource": self.resource,
+            "marks": {name: list(mark) for name, mark in marks.by_lock.items()},
+        }
+        if marks.appending is not None:
+            value["appending"] = list(marks.appending)
+        replace_file(self._marks, f"{self._marks}.new", json.dumps(value).encode(), mode=None)
+
+
+def _parsed(value: Any) -> Marks:
+    if value["lockline-fence"] != VERSION:
+        raise ValueError("another version")
+    marks = {}
+    for name, (token, grant) in value["marks"].items():
+        if type(token) is not int or not 0 <= token <= LARGEST or not isinstance(grant, str):
+            raise ValueError("not a mark")
+        marks[name] = Mark(token, grant)
+    appending = value.get("appending")
+    if appending is None:
+        return Marks(marks)
+    start, length, check = map(int, appending)
+    return Marks(marks, Appending(start, length, check))
+
+
+def replace_file(path: str, draft: str, data: bytes, *, mode: int | None) -> None:
+    """Put these bytes in the place of the file, at one instant, and make it last.
+
+    The draft has a fixed name: it is written only under the fence's lock, and one that a crash left is written over.
+    """
+    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+    try:
+        if mode is not None:
+            os.fchmod(fd, mode)
+        write_all(fd, data)
+        # Before the rename: some file systems order a rename before the data of the file it names.
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    os.rename(draft, path)
+    sync_folder(os.path.dirname(path))
+
+
+def write_all(fd: int, data: bytes) -> None:
+    """Write all of it, however little the system takes at a time."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def sync_folder(folder: str) -> None:
+    """Make a rename or a new name in this folder last."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def place_of(path: str | os.PathLike[str]) -> tuple[str, str]:
+    """The folder and name behind a path, so that all ways to one file lead to the same marks."""
+    text = os.fspath(path)
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise ConfigError(f"a file is named by a path that is not empty, not {path!r}")
+    real = Path(os.path.realpath(text))
+    if real.is_dir() or not real.name:
+        raise ConfigError(f"{text!r} is a folder; a fence protects a file")
+    if not real.parent.is_dir():
+        raise ConfigError(f"the folder of {text!r} does not exist")
+    return str(real.parent), real.name

@@ -1,0 +1,144 @@
+"""Marks alone, in a database: for resources that are checked at a door (HTTP, a script) by several machines."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+from urllib.parse import urlsplit
+
+from ..errors import BackendUnavailable, ConfigError, LocklineError
+from .rule import Mark, Offer
+from .sql import SqlFence
+from .sqlerrors import sqlstate
+
+
+class SqlMarks:
+    """Marks in a table; whoever is inside keeps the row locked.
+
+    Takes the path of a SQLite file, a `postgresql://` URL, or a function that opens a DB-API connection that begins its
+    transactions by itself. SQLite locks the whole file: one entrant at a time, whatever the resource.
+    """
+
+    def __init__(self, source: str | os.PathLike[str] | Callable[[], Any], fence: SqlFence | None = None) -> None:
+        self._fence = fence or SqlFence()
+        self.exact = self._fence.exact
+        self._connect, self._owned = _opener(source)
+        self._ready = False
+        self._idle: deque[Any] = deque(maxlen=16)
+
+    def admit(self, resource: str, offer: Offer, *, writes: bool, patience: float) -> Callable[[], None]:
+        """Raise the mark and keep all others out until what is returned is called; StaleToken if it may not pass."""
+        enter = self._fence.check if writes else self._fence.enter
+        connection = None
+        try:
+            connection = self._idle.pop() if self._idle else self._open()
+            _be_patient(connection, patience)
+            if self._fence.look(connection, resource, offer.lock) != Mark(offer.token, offer.grant):
+                # The mark lasts before anybody is let in: the server may die inside, with the work done.
+                connection.rollback()
+                enter(connection, resource, offer)
+                connection.commit()
+            connection.rollback()
+            enter(connection, resource, offer)
+        except BaseException as problem:
+            self._drop(connection)
+            if isinstance(problem, LocklineError) or not isinstance(problem, Exception):
+                raise
+            raise _unavailable(problem, resource, patience) from problem
+        held = connection
+
+        def leave() -> None:
+            try:
+                held.commit()
+            except BaseException:
+                self._drop(held)
+                raise
+            self._idle.append(held)
+
+        return leave
+
+    def admit_at_once(self, resource: str, offer: Offer, *, writes: bool) -> Callable[[], None] | None:
+        """None: a database is always waited for."""
+        return None
+
+    def look(self, resource: str, lock: str) -> Mark | None:
+        """The mark of this lock at the resource."""
+        connection = None
+        try:
+            connection = self._open()
+            found: Mark | None = self._fence.look(connection, resource, lock)
+            return found
+        except LocklineError:
+            raise
+        except Exception as problem:
+            raise _unavailable(problem, resource, 0) from problem
+        finally:
+            self._drop(connection)
+
+    def close(self) -> None:
+        """Close the connections that nobody uses now."""
+        while self._idle:
+            self._drop(self._idle.pop())
+
+    def _open(self) -> Any:
+        connection = self._connect()
+        if self._owned and not self._ready:
+            try:
+                self._fence.create(connection)
+                connection.commit()
+            except BaseException:
+                self._drop(connection)
+                raise
+            self._ready = True
+        return connection
+
+    def _drop(self, connection: Any) -> None:
+        if connection is None:
+            return
+        for end in (connection.rollback, connection.close):
+            with suppress(Exception):  # it is being thrown away: the first error is the one to tell
+                end()
+
+
+def _opener(source: Any) -> tuple[Callable[[], Any], bool]:
+    if callable(source):
+        return source, False
+    text = os.fspath(source)
+    scheme = urlsplit(text).scheme
+    if scheme in ("postgresql", "postgres"):
+        try:
+            import psycopg
+        except ModuleNotFoundError:
+            raise ConfigError("'psycopg' is not installed; this needs: pip install 'lockline[postgresql]'") from None
+        return (lambda: psycopg.connect(text)), True
+    if scheme == "sqlite":
+        text = text.removeprefix("sqlite://").removeprefix("/") if text.startswith("sqlite:///") else ""
+    elif len(scheme) > 1:
+        raise ConfigError(f"marks are kept in a file, at sqlite:///path or at postgresql://, not at {scheme}:")
+    if not text:
+        raise ConfigError("the file for the marks has no name; write a path, or sqlite:///path")
+    if not os.path.isdir(os.path.dirname(text) or "."):
+        raise ConfigError(f"the folder of {text!r} does not exist")
+    return (lambda: sqlite3.connect(text, check_same_thread=False)), True
+
+
+def _be_patient(connection: Any, patience: float) -> None:
+    milliseconds = max(1, int(patience * 1000))
+    if isinstance(connection, sqlite3.Connection):
+        connection.execute(f"PRAGMA busy_timeout = {milliseconds}")
+    elif type(connection).__module__.startswith("psycopg"):
+        connection.execute(f"SET lock_timeout = {milliseconds}")
+        connection.commit()
+
+
+def _unavailable(problem: Exception, resource: str, patience: float) -> LocklineError:
+    text = str(problem).strip()
+    if isinstance(problem, sqlite3.DatabaseError) and "not a database" in text:
+        return ConfigError(f"the file for the marks is no SQLite file; nothing was changed ({text})")
+    if sqlstate(problem) == "55P03" or "database is locked" in text:
+        return BackendUnavailable(f"another stayed inside the fence of {resource!r} for {patience:g} s ({text})")
+    return BackendUnavailable(f"the marks of {resource!r} cannot be reached: {text}")

@@ -1,0 +1,295 @@
+"""The connections people have, each behind the same two questions: run this statement, is a transaction open.
+
+Every method is `async def`. On a blocking connection none of them ever suspends, so that one text of the fence serves both.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, NamedTuple, Protocol
+
+from ..errors import ConfigError
+from .rule import Mark, Offer
+from .sqltext import rendered
+
+DIALECT_OF_DRIVER = {
+    "sqlite3": "sqlite", "aiosqlite": "sqlite", "pysqlite2": "sqlite", "pysqlcipher3": "sqlite", "sqlcipher3": "sqlite",
+    "psycopg": "postgresql", "psycopg2": "postgresql", "pg8000": "postgresql",
+    "pymysql": "mysql", "MySQLdb": "mysql", "mysql": "mysql", "mariadb": "mysql",
+}  # fmt: skip
+
+IN_TRANSACTION = 1
+"""The bit of MySQL's server status."""
+
+
+class Done(NamedTuple):
+    """What a statement did."""
+
+    changed: int
+    row: Any = None
+
+
+class Port(Protocol):
+    """One open connection."""
+
+    dialect: str
+    awaits: bool
+
+    async def prepare(self) -> None:
+        """Make ready; may begin the transaction that the connection would begin anyway."""
+
+    async def execute(self, text: str, table: str, resource: str, offer: Offer | None, rows: bool) -> Done:
+        """Run one statement, and fetch its first row if it has any."""
+
+    def in_transaction(self) -> bool | None:
+        """Whether what the next statement does lasts to a commit; None where the driver does not tell."""
+
+    def fresh(self) -> Any:
+        """A context manager (or an async one) with a second connection to the same database; None where there is no way."""
+
+
+def port_for(connection: Any, dialect: str | None) -> Port:
+    """The port for whatever connection this is."""
+    kind: Any = type(connection)
+    if _descends(kind, "sqlalchemy"):
+        return SqlAlchemyPort(connection, dialect)
+    if _descends(kind, "psycopg"):
+        return PsycopgPort(connection, dialect)
+    if _descends(kind, "aiosqlite"):
+        return AioSqlitePort(connection, dialect)
+    if not hasattr(connection, "cursor"):
+        raise ConfigError(
+            f"SqlFence takes a DB-API connection, or a connection or session of SQLAlchemy, not {kind.__name__}"
+        )
+    return DbApiPort(connection, dialect)
+
+
+@lru_cache(maxsize=256)
+def _descends(kind: Any, package: str) -> bool:
+    """Whether the class, or one it extends, is from this package or module."""
+    return any(f"{base.__module__}.".startswith(f"{package}.") for base in kind.__mro__)
+
+
+@lru_cache(maxsize=64)
+def _driver(kind: Any) -> tuple[str, str]:
+    """The dialect and placeholder style of a DB-API connection class."""
+    for base in kind.__mro__:
+        package = base.__module__.partition(".")[0]
+        style = getattr(sys.modules.get(package), "paramstyle", None)
+        if style is not None:
+            return DIALECT_OF_DRIVER.get(package, "other"), style
+    return "other", "qmark"
+
+
+def _bound(order: tuple[str, ...] | None, resource: str, offer: Offer | None) -> Any:
+    if offer is None:
+        return () if order is not None else {}
+    values = {"resource": resource, "lock": offer.lock, "token": offer.token, "grant": offer.grant}
+    return values if order is None else tuple([values[field] for field in order])
+
+
+class DbApiPort:
+    """Any connection after PEP 249."""
+
+    awaits = False
+
+    def __init__(self, connection: Any, dialect: str | None) -> None:
+        kind: Any = type(connection)
+        known, self._style = _driver(kind)
+        self.dialect = dialect or known
+        self._connection = connection
+
+    async def prepare(self) -> None:
+        pass
+
+    async def execute(self, text: str, table: str, resource: str, offer: Offer | None, rows: bool) -> Done:
+        sql, order = rendered(text, table, self._style)
+        cursor = self._connection.cursor()
+        try:
+            values = _bound(order, resource, offer)
+            if values:
+                cursor.execute(sql, values)
+            else:
+                cursor.execute(sql)
+            return Done(cursor.rowcount, _plain(cursor.fetchone()) if rows else None)
+        finally:
+            cursor.close()
+
+    def in_transaction(self) -> bool | None:
+        return in_transaction(self._connection)
+
+    def fresh(self) -> Any:
+        return None
+
+
+class AioSqlitePort(DbApiPort):
+    """An aiosqlite connection."""
+
+    awaits = True
+
+    async def execute(self, text: str, table: str, resource: str, offer: Offer | None, rows: bool) -> Done:
+        sql, order = rendered(text, table, "qmark")
+        async with self._connection.execute(sql, _bound(order, resource, offer)) as cursor:
+            return Done(cursor.rowcount, _plain(await cursor.fetchone()) if rows else None)
+
+
+class PsycopgPort:
+    """A connection of psycopg 3, blocking or not."""
+
+    def __init__(self, connection: Any, dialect: str | None) -> None:
+        self.dialect = dialect or "postgresql"
+        self._connection = connection
+        self._psycopg = importlib.import_module("psycopg")
+        self.awaits = isinstance(connection, self._psycopg.AsyncConnection)
+
+    async def prepare(self) -> None:
+        pass
+
+    async def execute(self, text: str, table: str, resource: str, offer: Offer | None, rows: bool) -> Done:
+        sql, order = rendered(text, table, "format")
+        values = _bound(order, resource, offer) or None
+        # A cursor of our own: the user's may give rows as dictionaries or objects.
+        row_factory = self._psycopg.rows.tuple_row
+        if self.awaits:
+            awaited = self._psycopg.AsyncCursor(self._connection, row_factory=row_factory)
+            await awaited.execute(sql, values)
+            return Done(awaited.rowcount, await awaited.fetchone() if rows else None)
+        cursor = self._psycopg.Cursor(self._connection, row_factory=row_factory)
+        cursor.execute(sql, values)
+        return Done(cursor.rowcount, cursor.fetchone() if rows else None)
+
+    def in_transaction(self) -> bool | None:
+        return in_transaction(self._connection)
+
+    def fresh(self) -> Any:
+        info = self._connection.info
+        return _Opened(
+            lambda: type(self._connection).connect(info.dsn, password=info.password or None, autocommit=True)
+        )
+
+
+class SqlAlchemyPort:
+    """A connection or a session of SQLAlchemy 2, blocking or not."""
+
+    def __init__(self, connection: Any, dialect: str | None) -> None:
+        kind: Any = type(connection)
+        self.awaits = _descends(kind, "sqlalchemy.ext.asyncio")
+        self._given = connection
+        self._text = importlib.import_module("sqlalchemy").text
+        self._chosen = dialect
+        self.dialect = dialect or "other"
+        self._connection: Any = None
+
+    async def prepare(self) -> None:
+        # The session's connection, not the session: entering a fence must not flush what waits in it.
+        if hasattr(self._given, "get_bind"):
+            found = self._given.connection()
+            self._connection = await found if self.awaits else found
+        else:
+            self._connection = self._given
+        if self._chosen is None:
+            name = self._connection.dialect.name
+            self.dialect = (
+                "mysql" if name == "mariadb" else name if name in ("sqlite", "postgresql", "mysql") else "other"
+            )
+
+    async def execute(self, text: str, table: str, resource: str, offer: Offer | None, rows: bool) -> Done:
+        statement = _statement(self._text, text, table)
+        values = {} if offer is None else _bound(None, resource, offer)
+        used = {name: value for name, value in values.items() if f"{{{name}}}" in text}
+        result = self._connection.execute(statement, used)
+        if self.awaits:
+            result = await result
+        return Done(result.rowcount, result.fetchone() if rows else None)
+
+    def _raw(self) -> Any:
+        return getattr(self._connection, "sync_connection", self._connection).connection.driver_connection
+
+    def in_transaction(self) -> bool | None:
+        raw = self._raw()
+        # SQLAlchemy begins by itself, and with the first statement where the driver has to be told to.
+        if getattr(raw, "autocommit", None) is True or getattr(raw, "isolation_level", "") is None:
+            return in_transaction(raw)
+        return True
+
+    def fresh(self) -> Any:
+        # Past the pool where that is possible: if all of it waits here, each for one more, nobody would get one.
+        raw = self._raw()
+        kind: Any = type(raw)
+        if _descends(kind, "psycopg"):
+            return PsycopgPort(raw, self._chosen).fresh()
+        return self._connection.engine.connect()
+
+
+@lru_cache(maxsize=64)
+def _statement(make: Callable[[str], Any], text: str, table: str) -> Any:
+    return make(rendered(text, table, "sqlalchemy")[0])
+
+
+class _Opened:
+    """A connection that is opened on entering and closed on leaving, in either flavour."""
+
+    def __init__(self, connect: Callable[[], Any]) -> None:
+        self._connect = connect
+        self._connection: Any = None
+
+    def __enter__(self) -> Any:
+        self._connection = self._connect()
+        return self._connection
+
+    def __exit__(self, *problem: object) -> None:
+        self._connection.close()
+
+    async def __aenter__(self) -> Any:
+        self._connection = await self._connect()
+        return self._connection
+
+    async def __aexit__(self, *problem: object) -> None:
+        await self._connection.close()
+
+
+def in_transaction(connection: Any) -> bool | None:
+    """Whether a statement on this driver's connection would be part of a transaction; None if it does not tell."""
+    kind: Any = type(connection)
+    if _descends(kind, "sqlite3") or _descends(kind, "aiosqlite"):
+        if connection.in_transaction:
+            return True
+        if getattr(connection, "autocommit", None) is True:  # Python 3.12
+            return False
+        return connection.isolation_level is not None
+    if _descends(kind, "psycopg"):
+        return not connection.autocommit or connection.info.transaction_status != 0
+    if _descends(kind, "psycopg2"):
+        return not connection.autocommit
+    if _descends(kind, "pymysql"):
+        return not connection.get_autocommit() or bool(connection.server_status & IN_TRANSACTION)
+    return None
+
+
+def _plain(row: Any) -> Any:
+    """Token and grant, whatever the user's connection makes of a row."""
+    if row is None or isinstance(row, tuple):
+        return row
+    if hasattr(row, "keys"):
+        try:
+            return row["token"], row["grant_id"]
+        except (KeyError, IndexError):
+            return tuple(row[name] for name in row.keys())  # noqa: SIM118 (a sqlite3.Row iterates over values)
+    return row
+
+
+def mark_of(row: Any, table: str) -> Mark | None:
+    """The mark in a fetched row; ConfigError if the columns are not what they should be."""
+    if row is None:
+        return None
+    token, grant = row[0], row[1]
+    if isinstance(grant, (bytes, bytearray, memoryview)):
+        grant = bytes(grant).decode()
+    if type(token) is not int or not isinstance(grant, str):
+        raise ConfigError(
+            f"the table {table!r} is of another shape: its token is no whole number, or its grant no text"
+        )
+    return Mark(token, grant)

@@ -1,0 +1,29 @@
+"""Blocking work awaited from a loop, so that a cancel never leaves it running behind the caller's back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+async def to_the_end(work: Callable[[], T], undo: Callable[[T], object] | None = None) -> T:
+    """The result of the work, done in a thread. If cancelled meanwhile, the cancel goes on once the work has ended,
+    and was undone where it can be.
+
+    A thread cannot be stopped. Whoever is told "cancelled" may let the lock go, and then nothing may still be writing.
+    """
+    task = asyncio.ensure_future(asyncio.to_thread(work))
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait((task,))
+        except asyncio.CancelledError as cancel:
+            cancelled = cancel
+    if cancelled is not None:
+        if task.exception() is None and undo is not None:
+            undo(task.result())
+        raise cancelled
+    return task.result()

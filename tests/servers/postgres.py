@@ -1,0 +1,72 @@
+"""A real PostgreSQL, as a user that is not root (it refuses root), with its data in a folder of its own."""
+
+from __future__ import annotations
+
+import glob
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+from pathlib import Path
+
+from .process import ServerProcess, free_port, missing
+
+
+class PostgresServer(ServerProcess):
+    """One server; `url` connects to its database as its owner."""
+
+    def __init__(self, *options: str) -> None:
+        programs = sorted(glob.glob("/usr/lib/postgresql/*/bin/postgres"))
+        found = programs[-1] if programs else shutil.which("postgres")
+        if not found:
+            missing("PostgreSQL is not installed; `make setup` installs it")
+            raise AssertionError("unreachable")
+        self._bin = Path(found).parent
+        # Not under pytest's folder: its parents are closed to other users.
+        self.home = Path(tempfile.mkdtemp(prefix="lockline-pg-"))
+        self.port = free_port()
+        self.url = f"postgresql://lockline@127.0.0.1:{self.port}/postgres"
+        data = self.home / "data"
+        super().__init__(
+            [
+                *self._as_user(), str(self._bin / "postgres"), "-D", str(data), "-p", str(self.port),
+                "-c", "listen_addresses=127.0.0.1", "-c", f"unix_socket_directories={self.home}",
+                "-c", "max_connections=50", "-c", "shared_buffers=32MB", *options,
+            ],
+            self.home / "run",
+            self._answers,
+        )  # fmt: skip
+        self.data = data
+        self.folder.mkdir()
+        if os.getuid() == 0:
+            user = pwd.getpwnam("postgres")
+            for folder in (self.home, self.folder):
+                os.chown(folder, user.pw_uid, user.pw_gid)
+        subprocess.run(
+            [*self._as_user(), str(self._bin / "initdb"), "-D", str(data), "-U", "lockline", "-A", "trust",
+             "-E", "UTF8", "--no-locale", "--no-sync"],
+            check=True, cwd=self.home, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        )  # fmt: skip
+
+    def _as_user(self) -> list[str]:
+        # setpriv replaces itself by the server, so its pid is the server's pid.
+        if os.getuid() != 0:
+            return []
+        return ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"]
+
+    def _answers(self) -> bool:
+        asked = subprocess.run(
+            [str(self._bin / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self.port)], check=False
+        )
+        return asked.returncode == 0
+
+    def stop(self) -> None:
+        """SIGINT: a fast shutdown, which does not wait for clients."""
+        self._end(signal.SIGINT)
+
+    def remove(self) -> None:
+        """Stop it and take its folder away."""
+        self.stop()
+        shutil.rmtree(self.home, ignore_errors=True)
