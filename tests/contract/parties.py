@@ -183,6 +183,11 @@ class Party:
         Pending(self, order).result()
         self.join()
 
+    @property
+    def me(self) -> Any:
+        """The thread or task itself."""
+        raise NotImplementedError
+
     def tell(self, work: Work) -> None:
         raise NotImplementedError
 
@@ -206,6 +211,10 @@ class ThreadParty(Party):
         self._inbox: queue.SimpleQueue[Work] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._live, name=f"party-{name}", daemon=True)
         self._thread.start()
+
+    @property
+    def me(self) -> threading.Thread:
+        return self._thread
 
     def tell(self, work: Work) -> None:
         self._inbox.put(work)
@@ -271,6 +280,10 @@ class TaskParty(Party):
             self._task = asyncio.create_task(self._live(), name=f"party-{name}")
 
         asyncio.run_coroutine_threadsafe(begin(), loop).result(STUCK)
+
+    @property
+    def me(self) -> asyncio.Task[None]:
+        return self._task
 
     def tell(self, work: Work) -> None:
         self._loop.call_soon_threadsafe(self._inbox.put_nowait, work)

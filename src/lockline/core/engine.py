@@ -260,6 +260,9 @@ class Engine:
         self._keeper.drop(live)
         self._forget(live)
         now = self.runtime.now()
+        first, live.doubtful = not live.doubtful, True
+        # Before the request goes out: wherever we are cut short after that, nothing is left that looks like a good lease.
+        live.released = live.lost is None
         try:
             there = await self.backend.leave(live.claim, now + min(live.claim.ttl, PATIENCE))
         except LocklineError:
@@ -268,22 +271,21 @@ class Engine:
                 self._shut(handle)
                 live.tell()
                 raise live.lost from None
-            live.doubtful = True
-            live.released = True
             raise
         except BaseException:
+            live.doubtful = False
             self._shut(handle)
-            live.released = live.lost is None
             live.tell()
             await self._withdraw(live.claim)
             raise
-        self._shut(handle)
-        if live.lost is None and not there and not live.doubtful:
+        if live.lost is None and not there and first:
+            live.released = False
             live.lose("expired" if self.runtime.now() >= live.deadline else "evicted")
+        live.doubtful = False
+        self._shut(handle)
         if live.lost is not None:
             live.tell()
             raise live.lost
-        live.released = True
         if live._signal is not None:
             live.tell()
 

@@ -138,6 +138,10 @@ class Keeper:
                 earliest_end = min(earliest_end, live.deadline)
             if not self._wanted(live):
                 continue
+            if live.token is not None and not live.handles:
+                # On its way from the grant into the caller's hands, or cut short there: then nobody will release it.
+                plan = min(plan, now + live.claim.ttl * SOON)
+                continue
             if live.due <= now or live.claim.id in talked_of:
                 ripe.append(live)
             elif live.due <= now + live.claim.ttl * SOON:

@@ -1,0 +1,132 @@
+"""Cut a call short at the step the test names: a cancel in asyncio, Ctrl-C in a thread.
+
+A step is a moment before or after a call to the backend: before it was applied, and after it was applied but before
+anybody heard of it. `Steps(bob, at={3})` cuts at the third step that Bob himself takes (the keeper's are its own).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Generator
+from types import FrameType
+from typing import Any
+
+from .faults import CALLS
+from .parties import Party
+
+CUT = (KeyboardInterrupt, asyncio.CancelledError)
+"""What comes out of a call that was cut short."""
+
+
+class Steps:
+    """Stands between a party's engine and its backend, and cuts at the numbered steps."""
+
+    def __init__(self, party: Party, at: set[int]) -> None:
+        engine = party.client.real._engine
+        self._engine = engine
+        self._inner = engine.backend
+        self._at = at
+        self._me = party.me
+        self._asyncio = party.flavour == "asyncio"
+        self.taken = 0
+        engine.backend = engine._keeper._backend = self
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._inner, name)
+        if name not in CALLS:
+            return value
+
+        async def call(*args: Any, **options: Any) -> Any:
+            if self._asyncio:
+                mine = asyncio.current_task() is self._me
+            else:
+                mine = threading.current_thread() is self._me
+            if not mine:
+                return await value(*args, **options)
+            await self._step()
+            answer = await value(*args, **options)
+            await self._step()
+            return answer
+
+        return call
+
+    async def _step(self) -> None:
+        self.taken += 1
+        if self.taken not in self._at:
+            if self._asyncio:
+                await asyncio.sleep(0)
+            return
+        if not self._asyncio:
+            raise KeyboardInterrupt
+        self._me.cancel()
+        await asyncio.sleep(0)
+
+    @property
+    def hit(self) -> bool:
+        """Whether it came as far as the first cut."""
+        return self.taken >= min(self._at)
+
+    def remove(self) -> None:
+        """Stand between them no longer."""
+        self._engine.backend = self._engine._keeper._backend = self._inner
+
+
+class CancelAt:
+    """Awaits a coroutine and cancels the task the nth time that it really suspends."""
+
+    def __init__(self, coroutine: Awaitable[Any], nth: int) -> None:
+        self._coroutine = coroutine
+        self._nth = nth
+        self.hit = False
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        steps = self._coroutine.__await__()
+        count = 0
+        thrown: BaseException | None = None
+        while True:
+            try:
+                awaited = next(steps) if thrown is None else steps.throw(thrown)  # type: ignore[attr-defined]
+            except StopIteration as done:
+                return done.value
+            count += 1
+            if count == self._nth:
+                self.hit = True
+                task = asyncio.current_task()
+                assert task is not None
+                task.cancel()
+            thrown = None
+            try:
+                yield awaited
+            except BaseException as error:
+                thrown = error
+
+
+class InterruptAtCall:
+    """Runs something and raises KeyboardInterrupt where this thread enters the nth function of Lockline's own code.
+
+    That is where the interpreter looks for signals; between two lines it may not, or no `with` would be safe from it.
+    """
+
+    def __init__(self, nth: int) -> None:
+        self._nth = nth
+        self._calls = 0
+        self.where = ""
+
+    def __call__(self, work: Callable[[], Any]) -> Any:
+        sys.settrace(self._trace)
+        try:
+            return work()
+        finally:
+            sys.settrace(None)
+
+    def _trace(self, frame: FrameType, event: str, arg: object) -> None:
+        file = frame.f_code.co_filename
+        if "/lockline/" not in file or "/tests/" in file or frame.f_code.co_name == "<genexpr>":
+            return
+        self._calls += 1
+        if self._calls == self._nth:
+            self.where = f"{file}:{frame.f_lineno} {frame.f_code.co_name}"
+            sys.settrace(None)
+            raise KeyboardInterrupt
