@@ -1,0 +1,166 @@
+"""The scripts and the reference model, step by step: whatever is done, both say the same."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    consumes,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from lockline.backends.memory import Room
+from lockline.backends.redis import connect
+from lockline.core import clock
+from lockline.core.blocking import BlockingRuntime, run
+from lockline.core.claim import Claim, Waiting
+from tests.servers.redis import RedisServer
+
+pytestmark = [pytest.mark.server, pytest.mark.slow]
+
+NAME = "the {line} é"
+KEY = "{ll:the%20%7Bline%7D%20é}"
+
+
+def later() -> float:
+    return clock.now() + 5
+
+
+class Lines(RuleBasedStateMachine):
+    """One line on Redis and in memory."""
+
+    server: RedisServer
+    claims = Bundle("claims")
+    numbers = itertools.count(1)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.redis = self.server.client()
+        self.redis.delete(KEY)
+        self.backend = connect(self.server.url, BlockingRuntime())
+        self.room = Room(lambda: 0.0)
+        self.tokens: dict[str, int] = {}
+        self.highest = 0
+
+    def teardown(self) -> None:
+        run(self.backend.close())
+        self.redis.close()
+
+    def same(self, ours: Any, model: Any) -> None:
+        """The same kind of answer; tickets have other numbers, places may count empty seats."""
+        assert type(ours) is type(model), (ours, model)
+
+    @rule(target=claims, weight=st.integers(1, 4), capacity=st.sampled_from([1, 2, 4, 4, 4]), wait=st.booleans())
+    def enter(self, weight: int, capacity: int, wait: bool) -> Claim:
+        claim = Claim(NAME, f"c{next(self.numbers)}", "me", "lock", min(weight, capacity), capacity, 60.0, 0.0, "")
+        ours = run(self.backend.enter(claim, wait=wait, until=later()))
+        self.same(ours, self.room.enter(claim, wait, lambda told: None))
+        return claim
+
+    @rule(claim=claims)
+    def enter_again(self, claim: Claim) -> None:
+        ours = run(self.backend.enter(claim, wait=True, until=later()))
+        self.same(ours, self.room.enter(claim, True, lambda told: None))
+
+    @rule(claim=consumes(claims))
+    def leave(self, claim: Claim) -> None:
+        assert run(self.backend.leave(claim, later())) == self.room.leave(claim)
+        assert not run(self.backend.leave(claim, later()))
+
+    @rule(claim=claims)
+    def look_at_own_place(self, claim: Claim) -> None:
+        self.backend._looks[claim.id] = 0.0
+        self.backend._mailbox.open(claim.id)
+        ours = run(self.backend.turn(claim, clock.now()))
+        model = self.room.standing(claim)
+        assert ours is None if type(model) is Waiting else type(ours) is type(model)
+
+    @rule(chosen=st.lists(claims, min_size=1, max_size=4, unique=True), weight=st.integers(1, 4))
+    def renew(self, chosen: list[Claim], weight: int) -> None:
+        batch = [claim._replace(weight=min(weight, claim.weight)) for claim in chosen]
+        ours = run(self.backend.renew(batch, later()))
+        model = [self.room.renew(claim) for claim in batch]
+        assert [type(fate) for fate in ours] == [type(fate) for fate in model]
+
+    @rule()
+    def evict(self) -> None:
+        assert run(self.backend.evict(NAME, later())) == self.room.evict(NAME)
+
+    @precondition(lambda self: self.room._lines)
+    @rule(data=st.data())
+    def time_passes_for_one(self, data: st.DataObject) -> None:
+        """Somebody's ttl is over; the key as a whole lives on."""
+        line = self.room._lines[NAME]
+        stood = data.draw(st.sampled_from(line))
+        stood.expires = -1.0
+        for mark in "+~":
+            record = self.redis.hget(KEY, mark + stood.claim.id)
+            if record:
+                ticket, _, rest = record.split(" ", 2)
+                self.redis.hset(KEY, mark + stood.claim.id, f"{ticket} 1 {rest}")
+                state = self.redis.hget(KEY, "state").split(" ")
+                if mark == "+":
+                    state[3] = "1"
+                self.redis.hset(KEY, "state", " ".join(state))
+
+    @rule()
+    def the_servers_forget_the_scripts(self) -> None:
+        self.redis.script_flush()
+
+    @invariant()
+    def both_see_the_same_line(self) -> None:
+        ours = run(self.backend.look(NAME, later())).claims
+        model = self.room.look(NAME).claims
+        assert [(c.id, c.holds, c.weight, c.capacity) for c in ours] == [
+            (c.id, c.holds, c.weight, c.capacity) for c in model
+        ]
+        for claim in ours:
+            # A claim keeps its ticket as long as it stands; whoever comes later, or again, gets a higher one.
+            assert claim.token == self.tokens.get(claim.id) or claim.token > self.highest
+            self.tokens[claim.id] = claim.token
+            self.highest = max(self.highest, claim.token)
+
+    @invariant()
+    def nothing_is_left_that_should_not_be(self) -> None:
+        fields = self.redis.hgetall(KEY)
+        standing = len(self.room._lines.get(NAME, ()))
+        if fields:
+            assert 0 < self.redis.pttl(KEY) <= 70_005
+        if not standing:
+            assert set(fields) <= {"last"}, fields
+        held = [name for name in fields if name[0] == "+"]
+        waiting = [name for name in fields if name[0] == "~"]
+        assert len(held) + len(waiting) >= standing
+        assert {name[1:] for name in waiting} == {fields[name] for name in fields if name[0] == "q"}
+        if "state" in fields:
+            n, used = fields["state"].split(" ")[:2]
+            assert int(n) == len(held)
+            assert int(used) == sum(int(fields[name].split(" ")[2]) for name in held)
+
+
+@pytest.fixture
+def lines(server: RedisServer) -> type[Lines]:
+    Lines.server = server
+    return Lines
+
+
+def test_the_scripts_follow_the_one_rule(lines: type[Lines]) -> None:
+    run_state_machine_as_test(
+        lines,
+        settings=settings(
+            max_examples=150,
+            stateful_step_count=40,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+            print_blob=True,
+        ),
+    )
