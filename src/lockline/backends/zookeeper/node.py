@@ -1,0 +1,78 @@
+"""What a client knows of one of its own claims, and what others can read of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from ...core.claim import Claim
+from .line import Place
+from .session import Session
+
+
+class Node:
+    """One claim of this client. It is known from before the request that makes it goes out."""
+
+    __slots__ = (
+        "ahead", "claim", "end", "expires", "held", "lighter", "mine", "own_watch", "parent", "path", "session", "stale",
+        "token", "ttl", "watches", "weight", "withdrawn",
+    )  # fmt: skip
+
+    def __init__(self, claim: Claim, parent: str) -> None:
+        self.claim = claim
+        self.parent = parent
+        self.path: str | None = None
+        self.lighter: str | None = None
+        """The second node, of a claim that became lighter."""
+        self.token = 0
+        self.session: Session | None = None
+        self.expires = 0.0
+        """When this client removes it unless it is renewed."""
+        self.ttl = claim.ttl
+        self.weight = claim.weight
+        self.end: str | None = None
+        """Why it is gone."""
+        self.withdrawn = False
+        self.held = False
+        self.mine: Place | None = None
+        self.ahead: list[Place] = []
+        """The line before it, as last seen. It can only get shorter."""
+        self.stale = False
+        self.watches = False
+        self.own_watch = False
+
+    @property
+    def gone(self) -> bool:
+        """Whether it is known to be gone: removed, expired, or lost with its session."""
+        return self.end is not None or (self.session is not None and self.session.ended)
+
+    def renewed(self, claim: Claim, sent: float) -> None:
+        """The ensemble confirmed it, as the claim now stands."""
+        self.expires = max(self.expires, sent + claim.ttl)
+        self.ttl = max(self.ttl, claim.ttl)
+        self.weight = min(self.weight, claim.weight)
+
+
+class Seen(NamedTuple):
+    """What a node's data says."""
+
+    owner: str
+    kind: str
+    ttl: float
+    since: float
+    meta: Mapping[str, Any] | None
+
+
+def written(claim: Claim) -> bytes:
+    """The node's data: for people, nothing is decided by it."""
+    meta = json.loads(claim.meta) if claim.meta else None
+    return json.dumps([claim.owner, claim.kind, claim.ttl, claim.since, meta]).encode()
+
+
+def read_data(data: bytes) -> Seen:
+    """What the data says; a node that is not ours says nothing."""
+    try:
+        return Seen(*json.loads(data))
+    except (ValueError, TypeError):
+        return Seen("?", "?", 0.0, 0.0, None)

@@ -1,0 +1,66 @@
+"""ZooKeeper in the contract suite: one server, and an ensemble of three."""
+
+from __future__ import annotations
+
+import pytest
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
+
+from ..servers.zookeeper import Ensemble, ZooKeeper
+from .worlds import World, joins
+
+
+@joins
+class ZooKeeperWorld(World):
+    """Each test has a chroot of its own."""
+
+    name = "zookeeper"
+    marks = (pytest.mark.server,)
+    patience = 2.0
+
+    def open(self) -> None:
+        self.server: ZooKeeper | Ensemble = ZooKeeper(self.folder / "zookeeper").start()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._observer = KazooClient(hosts=self.server.url.removeprefix("zk://"))
+        self._observer.start()
+
+    def place(self) -> str:
+        return f"{self.server.url}/{self.unique()}"
+
+    def debris(self, place: str) -> list[str]:
+        root = "/" + place.rpartition("/")[2] + "/lockline"
+        self._observer.sync(root)
+        try:
+            # Parents are containers: the server itself removes them some time after the last claim.
+            return [
+                f"{parent}/{child}"
+                for parent in self._observer.get_children(root)
+                for child in self._children(f"{root}/{parent}")
+            ]
+        except NoNodeError:
+            return []
+
+    def _children(self, path: str) -> list[str]:
+        try:
+            return self._observer.get_children(path)  # type: ignore[no-any-return]
+        except NoNodeError:
+            return []
+
+    def close(self) -> None:
+        self._observer.stop()
+        self._observer.close()
+        self.server.stop()
+
+
+@joins
+class EnsembleWorld(ZooKeeperWorld):
+    """The same on three servers."""
+
+    name = "zookeeper3"
+    patience = 3.0
+
+    def open(self) -> None:
+        self.server = Ensemble(self.folder).start()
+        self._begin()
