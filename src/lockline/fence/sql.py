@@ -194,7 +194,7 @@ class SqlFence:
         if words in self._seen_shape:
             return
         if row is None:
-            raise ConfigError(f"the table {self.table!r} is missing; {CURE}")
+            raise ConfigError(f"the table {self.table!r} is missing or of another shape; {CURE}")
         columns = (
             await port.execute(COLUMNS_OF.format(name=name, schema=schema or "main"), self.table, "", None, rows=True)
         ).row

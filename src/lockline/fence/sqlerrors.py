@@ -43,13 +43,13 @@ def shape_error(problem: BaseException, table: str, dialect: str) -> ConfigError
     text = str(found)
     if dialect == "postgresql":
         # 22: a value does not fit; 23: a constraint that is not ours; 42: no such table, column, type or right.
-        wrong = state[:2] in ("22", "23", "42")
+        wrong = state[:2] in ("22", "23", "42") or state in ("55000", "0A000")  # a view, a foreign table
     elif dialect == "sqlite":
         wrong = any(sign in text.lower() for sign in SQLITE_SHAPE)
     elif dialect == "mysql":
         wrong = bool(found.args) and found.args[0] in MYSQL_SHAPE
     else:
-        wrong = type(found).__name__ in ("ProgrammingError", "DataError")
+        wrong = type(found).__name__ in ("ProgrammingError", "DataError") or "no such" in text.lower()
     if not wrong:
         return None
     return ConfigError(f"the table {table!r} is missing or of another shape ({text.strip().splitlines()[0]}); {CURE}")

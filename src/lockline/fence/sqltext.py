@@ -50,13 +50,14 @@ CREATE TABLE {table} (
 }
 
 # One statement that checks, raises the mark and locks its row. It changes no row exactly when the offer is stale;
-# PostgreSQL locks the row even then.
+# PostgreSQL locks the row even then. "| 0" is defined for whole numbers only: a column of another type, where 10 could
+# be less than 9, is an error and not a comparison.
 ENTER: Final = """\
 INSERT INTO {table} AS mark (resource, lock_name, token, grant_id)
 VALUES ({resource}, {lock}, {token}, {grant})
 ON CONFLICT (resource, lock_name) DO UPDATE
     SET token = excluded.token, grant_id = excluded.grant_id
-    WHERE mark.token < excluded.token
+    WHERE mark.token < (excluded.token | 0)
        OR (mark.token = excluded.token AND mark.grant_id = excluded.grant_id)"""
 
 # The exact rule: whoever enters is the mark.
