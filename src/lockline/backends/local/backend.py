@@ -55,6 +55,7 @@ class LocalBackend:
         self._mailbox = self._runtime.mailbox(self._receive, self._peers.nudge)
         self._news: list[str] = []
         self._interrupted = False
+        self._listening = False
         self._reading: asyncio.AbstractEventLoop | None = None
 
     def forked(self) -> None:
@@ -93,18 +94,23 @@ class LocalBackend:
 
     async def _bury(self, client: str, until: float) -> list[Told]:
         told = await self._step(lambda: self._store.bury(client), until)
-        # The claims first: a socket that is gone while its claims are there would look like one of the living.
         self._peers.bury(client)
         return told
 
     # -- hints -------------------------------------------------------------------------------------
 
-    def _listen(self) -> None:
+    async def _listen(self, until: float) -> None:
         """Be ready to be woken. In asyncio the loop reads; in threads whoever waits does."""
-        self._peers.open()
-        if self._runtime.flavour == "asyncio" and self._reading is None:
+        with self._mutex:
+            if self._listening:
+                return
+            self._peers.open()
+            self._listening = True
+        if self._runtime.flavour == "asyncio":
             self._reading = asyncio.get_running_loop()
             self._reading.add_reader(self._peers.fileno(), self._read)
+        for client in self._peers.dead():
+            await self._wake(await self._bury(client, until), until)
 
     def _read(self) -> None:
         for claim_id in self._receive(0):
@@ -131,7 +137,8 @@ class LocalBackend:
     # -- the protocol ------------------------------------------------------------------------------
 
     async def enter(self, claim: Claim, *, wait: bool, until: float) -> Grant | Waiting | None:
-        self._listen()
+        if not self._listening:
+            await self._listen(until)
         pid = os.getpid()
         while True:
             answer, in_the_way = await self._step(lambda: self._store.enter(claim, wait, self._peers.me, pid), until)

@@ -31,11 +31,18 @@ def file_of(url: str) -> Path:
     return Path(path)
 
 
+def make_folder(folder: Path) -> None:
+    """Create the folder, and those above it that are missing, for this user alone."""
+    if folder.is_dir():
+        return
+    make_folder(folder.parent)
+    folder.mkdir(mode=0o700, exist_ok=True)
+
+
 def make_private(file: Path) -> None:
     """Create the folder (0700) and the file (0600) where they are missing."""
     try:
-        if not file.parent.is_dir():
-            file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(file.parent)
         # Only ever opened here while it is new: closing a handle on a database that this process has open
         # elsewhere would drop SQLite's own locks on it.
         if not file.exists():

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ...errors import BackendUnavailable
+from .files import make_folder
 
 MOST_WATCHED = 64
 """How many processes one client watches for their end; more are noticed at the next slow look."""
@@ -37,7 +38,7 @@ class Peers:
         if self._socket is not None:
             return self._socket
         try:
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folder(self.folder)
             self._directory = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             listening = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
             listening.setblocking(False)
@@ -51,7 +52,6 @@ class Peers:
         self._selector = selectors.DefaultSelector()
         self._selector.register(listening, selectors.EVENT_READ, None)
         self._socket = listening
-        self.sweep()
         return listening
 
     def _address(self, client: str) -> str:
@@ -106,17 +106,15 @@ class Peers:
             return probe.connect_ex(self._address(client)) != errno.ECONNREFUSED
 
     def bury(self, client: str) -> None:
-        """Remove the socket file of a dead client."""
+        """Remove the socket file of a dead client, after its claims: without the file it would pass for alive."""
         try:
             os.unlink(self.folder / client)
         except OSError:
             pass
 
-    def sweep(self) -> None:
-        """Remove the socket files of all who died."""
-        for client in os.listdir(self.folder):
-            if client != self.me and not self.alive(client):
-                self.bury(client)
+    def dead(self) -> list[str]:
+        """All who died and were not buried."""
+        return [client for client in os.listdir(self.folder) if not self.alive(client)]
 
     def watch(self, pid: int, claim_id: str) -> bool:
         """Hear of the end of that process as of a hint for the claim; False when it has ended already."""

@@ -1,0 +1,30 @@
+"""Fifty processes on one number, killed at random: nothing lost, tokens rise, nobody waits for the dead."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+@pytest.mark.slow
+def test_no_update_is_lost_while_holders_and_waiters_are_killed(tmp_path: Path) -> None:
+    processes, times, seed = 50, 200, 1
+    ran = subprocess.run(
+        [sys.executable, "-m", "tests.local.incrementers", str(tmp_path), str(processes), str(times), str(seed)],
+        capture_output=True,
+        text=True,
+        timeout=110,
+        cwd=Path(__file__).parents[2],
+    )
+    assert ran.returncode == 0, ran.stderr
+    outcome = json.loads(ran.stdout)
+    assert outcome["errors"] == []
+    assert outcome["wrong"] == []
+    assert outcome["unfinished"] == 0
+    assert outcome["number"] == processes * times == sum(outcome["counts"])
+    assert outcome["killed"] > 20
+    assert outcome["gap"] < 1.0
