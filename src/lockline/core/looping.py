@@ -9,6 +9,7 @@ from typing import Literal
 
 from ..errors import ConfigError
 from . import clock
+from .fork import tell_after_fork
 
 
 class LoopSignal:
@@ -126,6 +127,11 @@ class LoopRuntime:
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
+        tell_after_fork(self)
+
+    def forked(self) -> None:
+        """A child has to make itself a new loop: the old one's selector is the parent's."""
+        self._loop = None
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

@@ -1,0 +1,167 @@
+"""Promise 14: every wait can end: by timeout, cancel or `close()`; a closed client answers at once."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from lockline import BackendUnavailable, ClientClosed, LeaseLost
+
+from .faults import Faults
+from .scene import Scene
+
+
+def test_close_ends_a_wait(world: Scene) -> None:
+    alice, bob = world.party(), world.party()
+    held = alice.lock("x", ttl=60).acquire()
+    (waits,) = world.queue_up("x", lambda: world.sibling(bob).lock("x", ttl=60).acquire.start())
+    began = time.monotonic()
+    bob.client.close()
+    with pytest.raises(ClientClosed):
+        waits.result(2)
+    assert time.monotonic() - began < 2
+    assert [claim.id for claim in world.line("x").claims] == [held.id]
+    held.release()
+
+
+def test_close_ends_many_waits(world: Scene) -> None:
+    alice, bob = world.party(), world.party()
+    held = alice.lock("x", ttl=60).acquire()
+    waiting = world.queue_up(
+        "x", *((lambda p=world.sibling(bob): p.lock("x", ttl=60).acquire.start()) for _ in range(10))
+    )
+    bob.client.close()
+    for pending in waiting:
+        with pytest.raises(ClientClosed):
+            pending.result(3)
+    world.wait_for_line("x", holders=1, waiters=0)
+    held.release()
+
+
+def test_close_gives_back_what_is_held_and_its_holders_know(world: Scene) -> None:
+    alice, bob = world.party(), world.party()
+    told: list[LeaseLost] = []
+    lease = alice.lock("x", ttl=60).acquire()
+    lease.on_lost(told.append)
+    alice.client.close()
+    assert not lease.valid
+    assert lease.lost.is_set()
+    assert told
+    assert told[0].reason == "closed"
+    bob.lock("x").acquire(timeout=1).release()
+    with pytest.raises(LeaseLost):
+        lease.release()
+
+
+def test_close_inside_a_with_block_stops_the_block_and_returns(world: Scene) -> None:
+    alice = world.party()
+    other = world.sibling(alice)
+    with pytest.raises(LeaseLost, match="closed"), alice.lock("x", ttl=60):
+        other.client.close.start().result(5)
+    assert not world.line("x").claims
+
+
+@pytest.mark.parametrize("call", ["acquire", "try_acquire", "inspect", "list", "evict", "with"])
+def test_a_closed_client_answers_at_once(world: Scene, call: str) -> None:
+    alice = world.party()
+    alice.lock("x").acquire().release()
+    alice.client.close()
+    began = time.monotonic()
+    with pytest.raises(ClientClosed, match="closed"):
+        if call in ("acquire", "try_acquire"):
+            getattr(alice.lock("x"), call)()
+        elif call == "with":
+            with alice.lock("x"):
+                raise AssertionError("the body ran")
+        else:
+            getattr(alice.client, call)(*([] if call == "list" else ["x"]))
+    assert time.monotonic() - began < 1
+
+
+def test_close_again_is_harmless(world: Scene) -> None:
+    alice = world.party()
+    alice.lock("x").acquire().release()
+    alice.client.close()
+    alice.client.close()
+    never_used = world.party()
+    never_used.client.close()
+    never_used.client.close()
+
+
+def test_close_of_a_client_whose_store_hangs_comes_back(world: Scene) -> None:
+    alice = world.party()
+    lease = alice.lock("x", ttl=world.ttl(0.5)).acquire()
+    faults = Faults(alice)
+    faults.hang("leave")
+    faults.hang("renew")
+    began = time.monotonic()
+    alice.client.close()
+    assert time.monotonic() - began < 5
+    assert not lease.valid
+    faults.heal()
+
+
+def test_an_enter_that_hangs_ends_with_the_callers_timeout(world: Scene) -> None:
+    alice = world.party()
+    Faults(alice).hang("enter")
+    began = time.monotonic()
+    with pytest.raises((BackendUnavailable, TimeoutError)):
+        alice.lock("x", ttl=30).acquire(timeout=0.3)
+    assert time.monotonic() - began < 3
+
+
+def test_a_waiter_that_is_nudged_without_reason_goes_on_waiting(world: Scene) -> None:
+    alice, bob = world.party(), world.party()
+    lease = alice.lock("x").acquire()
+    (waits,) = world.queue_up("x", lambda: bob.lock("x").acquire.start())
+    backend = bob.client.real._engine.backend
+    claim_id = world.line("x").waiters[0].id
+    for _ in range(20):
+        backend.nudge(claim_id)
+        time.sleep(0.002)
+    assert not waits.done
+    lease.release()
+    waits.result(2).release()
+
+
+@pytest.mark.flavour("asyncio")
+def test_a_cancelled_wait_ends_at_once(world: Scene) -> None:
+    alice, bob = world.party(), world.party()
+    lease = alice.lock("x").acquire()
+    (waits,) = world.queue_up("x", lambda: bob.lock("x", ttl=60).acquire.start())
+    waits.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        waits.result(1)
+    world.wait_for_line("x", waiters=0)
+    lease.release()
+
+
+@pytest.mark.flavour("asyncio")
+def test_the_loop_goes_on_while_somebody_waits(world: Scene) -> None:
+    alice, bob = world.party(), world.party()
+    lease = alice.lock("x").acquire()
+    (waits,) = world.queue_up("x", lambda: bob.lock("x").acquire.start())
+    ticks = 0
+
+    async def heartbeat() -> float:
+        nonlocal ticks
+        longest, last = 0.0, time.monotonic()
+        while ticks < 50:
+            await asyncio.sleep(0.004)
+            longest, last, ticks = max(longest, time.monotonic() - last), time.monotonic(), ticks + 1
+        return longest
+
+    assert world.sibling(alice).do(heartbeat) < 0.2
+    assert not waits.done
+    lease.release()
+    waits.result(2).release()
+
+
+@pytest.mark.flavour("asyncio")
+def test_a_client_used_on_another_loop_says_so(world: Scene) -> None:
+    alice = world.party()
+    alice.lock("x").acquire().release()
+    with pytest.raises(ValueError, match="event loop"):
+        asyncio.run(alice.client.real.lock("x").acquire())
