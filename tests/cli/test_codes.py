@@ -91,6 +91,7 @@ def test_storage_that_cannot_be_used_gives_69_and_names_the_file(shell: Shell) -
         "run job --timeout -1 -- true",
         "run job --ttl 10 --grace 6 -- true",
         "run job --url nonsense: -- true",
+        "run job --url memory: -- true",
         "ls --url nonsense:",
         "doctor memory: --url memory:",
         "completion tcsh",

@@ -134,7 +134,7 @@ def test_a_frozen_run_loses_its_command_at_the_deadline_and_gives_76_when_it_wak
 
 
 def test_a_killed_run_takes_its_command_with_it(shell: Shell) -> None:
-    run = shell.run(FORKS)
+    run = shell.run(FORKS, "--ttl", "60")
     child, grandchild = shell.pid_in("child"), shell.pid_in("grandchild")
     run.kill()
     wait_for(lambda: not alive(child) and not alive(grandchild), 5, "the end of the group")
@@ -185,6 +185,14 @@ def test_readers_share_and_exclude_the_one_who_does_not(shell: Shell) -> None:
         reader.terminate()
         assert end(reader)[0] == 143
     assert shell("run", "job", "--no-wait", "--", "true").returncode == 0
+
+
+def test_a_run_inside_its_own_lock_is_told_that_it_may_wait_for_itself(shell: Shell) -> None:
+    inner = " ".join(LOCKLINE) + " run job --timeout 0.1 -- true"
+    done = shell("run", "job", "--", "sh", "-c", inner)
+    assert done.returncode == 75
+    assert "may wait for itself" in done.stderr
+    assert "itself" not in shell("run", "other", "--", "sh", "-c", inner).stderr
 
 
 def test_a_limit_lets_in_that_many(shell: Shell) -> None:

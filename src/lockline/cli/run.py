@@ -40,7 +40,8 @@ Exit code: the command's own (128+n when signal n ended it), or
 """
 
 GRACE = 1 / 4
-"""The share of the ttl that a command has between TERM and KILL, when the lease cannot be renewed."""
+LONGEST_GRACE = 10.0
+"""A command has this share of the ttl between TERM and KILL when the lease cannot be renewed, and not more than this."""
 MOST_GRACE = 1 / 2
 """Right before a renewal about two thirds of the ttl are left: with more grace than this, TERM would come for nothing."""
 
@@ -59,7 +60,7 @@ MOST_GRACE = 1 / 2
 @click.option(
     "--grace", type=seconds, metavar="S",
     help="Seconds between TERM and KILL when the lease cannot be renewed; both come before it ends. "
-    "At most half the ttl.  [default: a quarter of the ttl]",
+    "At most half the ttl.  [default: a quarter of the ttl, at most 10]",
 )  # fmt: skip
 @url_option
 def command(
@@ -94,6 +95,10 @@ def command(
     signals = Signals()
     try:
         with connect(url) as client:
+            if client.guarantees.exclusion == "process":
+                raise click.UsageError(f"{client.url} cannot keep processes apart; use local: or a server")
+            if not (no_wait or shared or limit) and _inside(name, url):
+                _say(f"this already runs under {printable(name)}, and may wait for itself")
             meta = {"command": os.path.basename(command[0])[:128]}
             if shared:
                 lock = client.rwlock(name, ttl, meta=meta).read()
@@ -104,12 +109,19 @@ def command(
             lease = _stand_in_line(client, lock, signals, timeout, no_wait)
             if lease is None:
                 return _busy(client, name)
-            environment = _environment(client, lease, url)
-            return _run(command, environment, lease, signals, guard, ttl * GRACE if grace is None else grace)
+            if grace is None:
+                grace = min(ttl * GRACE, LONGEST_GRACE)
+            return _run(command, _environment(client, lease, url), lease, signals, guard, grace)
     except Stopped as stopped:
         return codes.SIGNALLED + stopped.number
     finally:
         guard.dismiss()
+
+
+def _inside(name: str, url: str | None) -> bool:
+    """Whether we were started by a command that runs under this very lock."""
+    here = os.environ.get("LOCKLINE_URL")
+    return os.environ.get("LOCKLINE_NAME") == name and "LOCKLINE_TOKEN" in os.environ and url in (None, here)
 
 
 def _stand_in_line(client: Client, lock: Lock, signals: Signals, timeout: float | None, no_wait: bool) -> Lease | None:
@@ -157,6 +169,7 @@ def _run(
     grace: float,
 ) -> int:
     terminal = Terminal()
+    lease.check()
     try:
         group = Group(command, environment)
     except (OSError, ValueError) as problem:

@@ -19,8 +19,8 @@ LOOK_EVERY = 1.0
 """Renewals move the deadline without a word to us, and a timer sleeps with the machine: look at least this often."""
 GROUP_LOOKS = (0.005, 0.25)
 """Grandchildren whose parent is not ours end without a signal to us: look for them, less and less often."""
-LAST_WORDS = 0.1
-"""Seconds between TERM and KILL after an eviction: the next one is in already, so this is all there can be."""
+LAST_WORDS = 0.5
+"""Most seconds between TERM and KILL after an eviction: the next one is in already, so there cannot be many."""
 
 
 def margin(ttl: float) -> float:
@@ -89,8 +89,8 @@ class Supervisor:
         now = clock.now()
         left = self._lease.remaining()
         if self._kill_at is None:
-            self._guard.protect(self._group.id, now + left - self._margin / 2)
             if left > self._margin + self._grace:
+                self._guard.protect(self._group.id, now + left - self._margin / 2)
                 return
             self._lost = self._reason()
             if left > 0:
@@ -100,10 +100,13 @@ class Supervisor:
             elif self._lost.reason == "expired":
                 self._kill_at = now
             else:
-                self._kill_at = now + LAST_WORDS
+                self._kill_at = now + min(LAST_WORDS, self._grace)
             self._guard.protect(self._group.id, self._kill_at + self._margin / 2)
             if self._kill_at > now:
                 self._tell(signal.SIGTERM)
+        elif left <= 0:
+            # Evicted while it was on its way out: the time it was given is no longer ours to give.
+            self._kill_at = min(self._kill_at, now + LAST_WORDS)
         if now >= self._kill_at and not self._killed:
             self._killed = True
             self._tell(signal.SIGKILL)
