@@ -17,3 +17,4 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "flavour(name): the story can only be told in this flavour, sync or asyncio")
+    config.addinivalue_line("markers", "processes: the story needs a world that spans processes")

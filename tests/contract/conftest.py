@@ -24,11 +24,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "world" not in metafunc.fixturenames:
         return
     only = [mark.args[0] for mark in metafunc.definition.iter_markers("flavour")]
+    apart = metafunc.definition.get_closest_marker("processes") is not None
     params = [
         pytest.param((name, flavour), id=f"{name}-{flavour}", marks=world.marks)
         for name, world in chosen(metafunc.config).items()
         for flavour in world.flavours
-        if not only or flavour in only
+        if (not only or flavour in only) and (world.spans_processes or not apart)
     ]
     metafunc.parametrize("world", params, indirect=True)
 

@@ -39,11 +39,7 @@ class Steps:
             return value
 
         async def call(*args: Any, **options: Any) -> Any:
-            if self._asyncio:
-                mine = asyncio.current_task() is self._me
-            else:
-                mine = threading.current_thread() is self._me
-            if not mine:
+            if (asyncio.current_task() if self._asyncio else threading.current_thread()) is not self._me:
                 return await value(*args, **options)
             await self._step()
             answer = await value(*args, **options)

@@ -51,9 +51,8 @@ def test_the_child_can_use_the_client_at_once(world: Scene) -> None:
     assert seen["parent"]["release"] == "ok"
 
 
+@pytest.mark.processes
 def test_parent_and_child_exclude_each_other(world: Scene) -> None:
-    if not world.world.spans_processes:
-        pytest.skip(f"{world.world.name}: lives in one process")
     seen = fork_story(world, "exclude_each_other", world.ttl(1.0))
     assert seen["child"]["try while the parent holds"] is None
     assert seen["child"]["token"] > seen["parent"]["token"]

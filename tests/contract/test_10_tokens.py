@@ -123,6 +123,7 @@ def test_every_grant_has_an_id_of_its_own(world: Scene) -> None:
     assert len(ids) == 10
 
 
+@pytest.mark.processes
 def test_tokens_rise_over_processes_that_are_gone(world: Scene) -> None:
     tokens = []
     for _ in range(2):

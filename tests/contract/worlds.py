@@ -46,7 +46,7 @@ class World:
     flavours: ClassVar[tuple[str, ...]] = ("sync", "asyncio")
 
     spans_processes: ClassVar[bool] = True
-    """Another process can take part by the same URL."""
+    """Another process can take part by the same URL (then `place` returns text)."""
     notices_death: ClassVar[bool] = False
     """A killed process is noticed at once, not only when its ttl is over."""
     survives_restart: ClassVar[bool] = True

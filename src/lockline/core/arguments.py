@@ -44,9 +44,13 @@ def seconds(value: object, what: str) -> float:
         return value.total_seconds()
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ConfigError(f"{what} is a number of seconds or a timedelta, not {value!r}")
-    if not math.isfinite(value):
+    try:
+        number = float(value)
+    except OverflowError:
+        raise ConfigError(f"{what} is far too large") from None
+    if not math.isfinite(number):
         raise ConfigError(f"{what} must be finite, not {value!r}")
-    return float(value)
+    return number
 
 
 def a_ttl(value: object, what: str = "ttl") -> float:

@@ -1,0 +1,101 @@
+"""Promise 15: one client serves any number of locks, threads and waiters with O(1) connections and one keeper."""
+
+from __future__ import annotations
+
+import os
+import resource
+import threading
+import time
+
+import pytest
+
+from .parties import Party
+from .scene import Scene
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_many_locks_and_waiters_through_one_client_need_no_more_connections(world: Scene) -> None:
+    alice = world.party()
+    many = [world.sibling(alice) for _ in range(30)]
+    leases = [alice.lock("warm-up", ttl=5).acquire()]
+    (waits,) = world.queue_up("warm-up", lambda: many[0].lock("warm-up", ttl=5).acquire.start())
+    leases.pop().release()
+    waits.result(2).release()
+    files, threads = open_files(), threading.active_count()
+    leases = [alice.lock(f"x{number}", ttl=5).acquire() for number in range(100)]
+    waiting = world.queue_up("x0", *((lambda p=party: p.lock("x0", ttl=5).acquire.start()) for party in many))
+    assert open_files() <= files + 4
+    assert threading.active_count() <= threads + 2
+    for lease in leases:
+        lease.release()
+    tokens = []
+    for pending in waiting:
+        lease = pending.result(5)
+        tokens.append(lease.token)
+        lease.release()
+    assert tokens == sorted(tokens)
+
+
+def test_a_busy_client_does_not_start_a_keeper_each_time(world: Scene) -> None:
+    alice = world.party()
+    alice.lock("x").acquire().release()
+    before = threading.active_count()
+    for _ in range(100):
+        alice.lock("x").acquire().release()
+        assert threading.active_count() <= before + 1
+
+
+def test_one_semaphore_object_serves_many_at_once(world: Scene) -> None:
+    alice = world.party()
+    permits = alice.semaphore("x", limit=20)
+    many = [world.sibling(alice) for _ in range(20)]
+    pending = [permits.given_to(party).acquire.start(timeout=5) for party in many]
+    leases = [one.result(5) for one in pending]
+    assert len({lease.token for lease in leases}) == 20
+    assert permits.try_acquire() is None
+    for lease in leases:
+        lease.release()
+    assert not world.line("x").claims
+
+
+@pytest.mark.slow
+def test_a_thousand_locks_and_a_thousand_waiters_are_granted_in_order(world: Scene) -> None:
+    """1,000 locks held and 1,000 threads or tasks waiting through one client: bounded threads and files, first come first served."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert soft >= 256
+    alice = world.party()
+    held = [alice.lock(f"x{number}", ttl=60).acquire() for number in range(1000)]
+    files, threads = open_files(), threading.active_count()
+    crowd: list[Party] = []
+    waiting = []
+    ttl = 60
+    for number in range(1000):
+        party = world.sibling(alice, f"waiter-{number}")
+        crowd.append(party)
+        waiting.append(party.lock("x0", ttl=ttl).acquire.start())
+        if number % 50 == 49:
+            # In bunches, so that the order of arrival is known from bunch to bunch and within them from the line itself.
+            world.wait_for(lambda n=number: len(world.line("x0").waiters) == n + 1, 60)
+    assert open_files() <= files + 8
+    own_threads = 1000 if world.flavour == "sync" else 0
+    assert threading.active_count() <= threads + own_threads + 3
+    order = [claim.id for claim in world.line("x0").waiters]
+    assert len(order) == 1000
+    for lease in held:
+        lease.release()
+    granted = []
+    left = set(range(1000))
+    until = time.monotonic() + 100
+    while left:
+        assert time.monotonic() < until, f"{len(left)} still wait"
+        for number in [number for number in left if waiting[number].done]:
+            lease = waiting[number].result(1)
+            granted.append((lease.token, lease.id))
+            left.discard(number)
+            lease.release()
+    assert [claim_id for _, claim_id in granted] == order
+    assert [token for token, _ in granted] == sorted(token for token, _ in granted)
+    assert not world.line("x0").claims

@@ -1,0 +1,175 @@
+"""Anybody can see the whole line, and an operator can force it open."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+
+import pytest
+
+from lockline import ConfigError, Guarantees, LeaseLost
+
+from .scene import Scene
+
+
+def test_the_line_shows_who_holds_and_who_waits(world: Scene) -> None:
+    alice, bob, carol = world.party(), world.party(), world.party()
+    before = time.time()
+    lease = alice.lock("x", ttl=20, meta={"job": 42, "wo": "Köln"}).acquire()
+    waiting = world.queue_up(
+        "x", lambda: bob.lock("x", ttl=30).acquire.start(), lambda: carol.write("x").acquire.start()
+    )
+    line = world.line("x")
+    assert line.name == "x"
+    assert [claim.owner for claim in line.claims] == ["alice", "bob", "carol"]
+    assert [claim.kind for claim in line.claims] == ["lock", "lock", "write"]
+    (held,) = line.holders
+    assert held.id == lease.id
+    assert held.token == lease.token
+    assert held.ttl == 20
+    assert 15 < held.remaining <= 20.1
+    assert before - 1 < held.since < time.time() + 1
+    assert held.meta == {"job": 42, "wo": "Köln"}
+    assert [claim.meta for claim in line.waiters] == [None, None]
+    assert [claim.holds for claim in line.waiters] == [False, False]
+    lease.release()
+    for pending in waiting:
+        pending.result(2).release()
+
+
+def test_a_line_that_nobody_stands_in_is_empty(world: Scene) -> None:
+    alice = world.party()
+    line = alice.client.inspect("nobody")
+    assert line.name == "nobody"
+    assert line.claims == line.holders == line.waiters == ()
+
+
+def test_looking_changes_nothing(world: Scene) -> None:
+    alice = world.party()
+    lease = alice.lock("x", ttl=world.ttl(0.3), renew=False).acquire()
+    ends = time.monotonic() + 3 * lease.ttl
+    while world.line("x").claims:
+        assert time.monotonic() < ends
+        time.sleep(0.01)
+    assert not lease.valid
+    with pytest.raises(LeaseLost):
+        lease.release()
+
+
+def test_a_semaphore_shows_every_holder(world: Scene) -> None:
+    alice, bob = world.party(), world.party()
+    permits = [party.semaphore("x", limit=2).acquire() for party in (alice, bob)]
+    line = world.line("x")
+    assert [claim.owner for claim in line.holders] == ["alice", "bob"]
+    assert {claim.capacity for claim in line.holders} == {2}
+    for permit in permits:
+        permit.release()
+
+
+def test_evict_removes_the_holders_and_lets_the_next_in(world: Scene) -> None:
+    alice, bob, carol = world.party(), world.party(), world.party()
+    one, two = alice.read("x").acquire(), bob.read("x").acquire()
+    (waits,) = world.queue_up("x", lambda: carol.write("x").acquire.start())
+    assert world.evict("x") == 2
+    granted = waits.result(2)
+    assert granted.token > max(one.token, two.token)
+    assert [claim.id for claim in world.line("x").claims] == [granted.id]
+    for victim in (one, two):
+        with pytest.raises(LeaseLost) as caught:
+            victim.release()
+        assert caught.value.reason == "evicted"
+        assert caught.value.name == "x"
+    assert granted.valid
+    granted.release()
+
+
+def test_evict_of_an_empty_line_removes_nobody(world: Scene) -> None:
+    alice = world.party()
+    assert alice.client.evict("x") == 0
+    lease = alice.lock("y").acquire()
+    assert alice.client.evict("x") == 0
+    assert lease.valid
+    lease.release()
+
+
+def test_one_can_evict_oneself(world: Scene) -> None:
+    alice = world.party()
+    lease = alice.lock("x", ttl=60).acquire()
+    assert alice.client.evict("x") == 1
+    assert lease.lost.wait(3)
+    with pytest.raises(LeaseLost):
+        lease.release()
+    alice.lock("x").acquire(timeout=1).release()
+
+
+def test_guarantees_are_a_value_that_code_can_read(world: Scene) -> None:
+    alice = world.party()
+    promised = alice.client.guarantees
+    assert isinstance(promised, Guarantees)
+    assert promised.exclusion in ("process", "machine", "server", "majority", "consensus")
+    assert isinstance(promised.fifo, bool)
+    assert isinstance(promised.push, bool)
+    assert promised.token_survives <= {"release", "expiry", "restart", "failover", "wipe"}
+    assert {"release", "expiry"} <= promised.token_survives
+    assert len(promised.tolerates) > 20
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        promised.fifo = not promised.fifo
+    assert (promised.exclusion == "process") == (not world.world.spans_processes)
+    assert alice.client.url
+    assert alice.client.owner == "alice"
+
+
+def test_examine_has_something_to_say(world: Scene) -> None:
+    alice = world.party()
+    findings = alice.client.examine()
+    assert findings
+    assert all(finding.level in ("ok", "warning", "error") and finding.text for finding in findings)
+
+
+def test_a_decorated_function_runs_under_the_lock(world: Scene) -> None:
+    alice, bob = world.party(), world.party()
+    seen: list[object] = []
+
+    def look(order: int) -> int:
+        """Look who holds."""
+        seen.append(order)
+        return order * 2
+
+    async def look_too(order: int) -> int:
+        """Look who holds."""
+        return look(order)
+
+    plain, other = (look, look_too) if world.flavour == "sync" else (look_too, look)
+    client = alice.client.real
+    decorated = client.locked("x", ttl=5)(plain)
+    assert decorated.__doc__ == "Look who holds."
+    assert alice.do(lambda: decorated(21)) == 42
+    with pytest.raises(ConfigError, match="decorate"):
+        client.locked("x")(other)
+    by_order = client.locked(lambda order: f"order/{order}", timeout=0.1)(plain)
+    held = bob.lock("order/7").acquire()
+    with pytest.raises(TimeoutError):
+        alice.do(lambda: by_order(7))
+    assert alice.do(lambda: by_order(8)) == 16
+    assert seen == [21, 8]
+    held.release()
+    assert world.names() == []
+
+
+def test_a_decorated_function_that_raises_frees_the_lock(world: Scene) -> None:
+    alice = world.party()
+
+    def fail() -> None:
+        assert len(alice_holds()) == 1
+        raise KeyError("mine")
+
+    async def fail_too() -> None:
+        fail()
+
+    def alice_holds() -> list[object]:
+        return list(alice.client.real._engine._keeper.kept())
+
+    decorated = alice.client.real.locked("x")(fail if world.flavour == "sync" else fail_too)
+    with pytest.raises(KeyError, match="mine"):
+        alice.do(decorated)
+    assert not world.line("x").claims
