@@ -1,0 +1,353 @@
+"""`redlock://`: a majority of independent servers, with fencing tokens.
+
+There is no line on the servers, so waiting is this client's own: the first of its waiters for a name tries, the others stand
+behind it; across clients it is a race. A waiter tries again when a release is published, when the leases in its way have run
+out, and otherwise seldom.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from ...core.backend import Finding
+from ...core.claim import Claim, Gone, Grant, Line, Standing, Waiting
+from ...core.clock import DRIFT
+from ...core.runtime import Runtime
+from ...errors import ConfigError
+from ...guarantees import Guarantees
+from . import requests, rules
+from .examine import examine
+from .hints import BlockingHints, LoopHints
+from .protocol import Attempt, Protocol, parse_lease
+from .requests import Failure
+from .scripts import FREED, VICTIM
+
+GUARANTEES = Guarantees(
+    exclusion="majority",
+    fifo=False,
+    push=True,
+    token_survives=frozenset({"release", "expiry", "restart", "failover", "wipe"}),
+    tolerates=(
+        "A minority of the servers may die, freeze, restart or lose their data; tokens stay unique and rise without any clock. "
+        "That two leases never overlap rests on clocks that run at about the same rate, as in every lease."
+    ),
+)
+
+SPREAD = 0.001
+"""Waiters that hear of one release try at random moments within this time; it grows for those who come too late."""
+WIDEST = 0.03
+LOOK_EVERY = 2.0
+"""How often a waiter tries although nothing was heard: the net under the hints."""
+SHORT_WAIT = 0.01
+"""Who waits no longer than that is not worth showing."""
+TRIES = 5
+"""How often a `try_acquire` that met another attempt half-way tries again before it says no."""
+
+
+class Stood:
+    """A claim of this client, and its latest attempt."""
+
+    __slots__ = ("attempt", "claim", "next_try", "show_at", "shown", "spread", "tries")
+
+    def __init__(self, claim: Claim) -> None:
+        self.claim = claim
+        self.attempt: Attempt | None = None
+        self.tries = 0
+        self.next_try = 0.0
+        self.spread = SPREAD
+        self.show_at = float("inf")
+        """When people are to be told (again) that it waits."""
+        self.shown = False
+
+
+class RedlockBackend:
+    """One client of a cluster."""
+
+    guarantees = GUARANTEES
+
+    def __init__(
+        self, port: Any, hints: type[BlockingHints] | type[LoopHints], runtime: Runtime, *, url: str, prefix: str,
+        drift: float, nodes: Sequence[Any], node_timeout: float,
+    ) -> None:  # fmt: skip
+        self.url = url
+        self.port = port
+        self.protocol = Protocol(port, drift, DRIFT)
+        self._runtime = runtime
+        self._prefix = prefix
+        self._hints = hints(nodes, node_timeout, self._freed, self._evicted)
+        self._random = random.Random()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._stood: dict[str, Stood] = {}
+        self._queues: dict[str, list[str]] = {}
+        self._news: list[str] = []
+        self._news_asked = 0
+        self._victim_channel = ""
+        self._interrupted = False
+        self._mailbox = self._runtime.mailbox(getattr(self._hints, "receive", None), self._hints.wake)
+
+    def forked(self) -> None:
+        self.port.forked()
+        self._hints.forked()
+        self._begin()
+
+    # -- hints -------------------------------------------------------------------------------------
+
+    def _freed(self, name: str) -> None:
+        queue = self._queues.get(name)
+        if queue:
+            self._mailbox.deliver(queue[0])
+
+    def _evicted(self, attempt: str) -> None:
+        self._news.append(requests.claim_of(attempt))
+
+    # -- enter and turn ----------------------------------------------------------------------------
+
+    async def enter(self, claim: Claim, *, wait: bool, until: float) -> Grant | Waiting | None:
+        if claim.kind not in ("lock", "rlock"):
+            raise ConfigError(
+                f"redlock:// gives locks and re-entrant locks, not a {claim.kind}: a majority of leases can exclude, but not count "
+                "or queue; use redis://, etcd:// or zk:// for semaphores and read-write locks"
+            )
+        stood = self._stood.get(claim.id)
+        if stood is None:
+            stood = self._stood[claim.id] = Stood(claim)
+        elif stood.attempt is not None and stood.attempt.token is not None:
+            return Grant(stood.attempt.token, stood.attempt.sent)
+        for more in range(TRIES - 1, -1, -1):
+            grant = await self._try(stood, until)
+            if grant is not None:
+                return grant
+            if wait or self._taken(stood):
+                break
+            # Two tries met half-way and both failed: it is nobody's yet, so "no room" would be untrue.
+            if not more or self._runtime.now() + stood.spread >= until:
+                break
+            await self._runtime.sleep(self._random.random() * stood.spread)
+            stood.spread *= 2
+        if not wait:
+            del self._stood[claim.id]
+            return None
+        # Before it waits: a hint that comes between would have nowhere to go.
+        self._mailbox.open(claim.id)
+        name = self._prefix + claim.name
+        queue = self._queues.setdefault(name, [])
+        queue.append(claim.id)
+        stood.show_at = self._runtime.now() + SHORT_WAIT
+        if len(queue) > 1:
+            stood.next_try = float("inf")
+        return Waiting(len(queue) - 1, stands=False)
+
+    async def _try(self, stood: Stood, until: float) -> Grant | None:
+        """One attempt under an id that was never used before; QuorumNotReached if too few servers could take part."""
+        claim = stood.claim
+        stood.tries += 1
+        attempt = Attempt(self._prefix + claim.name, rules.attempt_id(claim.id, stood.tries), claim.ttl, _info(claim))
+        if claim.ttl > self.port.membership.longest:
+            raise self._too_long(claim)
+        stood.attempt = attempt
+        if await self.protocol.acquire(attempt, until):
+            if claim.ttl > self.port.membership.longest:
+                raise self._too_long(claim)
+            assert attempt.token is not None
+            return Grant(attempt.token, attempt.sent)
+        votes = len(attempt.numbers) + sum(
+            not isinstance(reply, Failure) and reply[0] in (b"no", b"buried") for reply in attempt.refusals.values()
+        )
+        if votes < rules.majority(len(self.port.labels)):
+            replies = {**attempt.refusals, **{node: [b"yes"] for node in attempt.numbers}}
+            raise self.protocol.unreached(f"{claim.name!r} could not be asked for at a majority of servers", replies)
+        return None
+
+    def _too_long(self, claim: Claim) -> ConfigError:
+        longest = self.port.membership.longest
+        return ConfigError(
+            f"a ttl of {claim.ttl} s is longer than the {longest:g} s that this cluster was set up for; "
+            "a server that comes back has to wait as long (`lockline redlock init --max-ttl`)"
+        )
+
+    def _blockers(self, stood: Stood) -> list[tuple[str, float]]:
+        """Whose leases were in the way, and for how many seconds each."""
+        assert stood.attempt is not None
+        return [
+            (parse_lease(reply[1])[0], max(0, int(reply[2])) / 1000)
+            for reply in stood.attempt.refusals.values()
+            if not isinstance(reply, Failure) and reply[0] == b"no" and len(reply) > 2 and reply[1]
+        ]
+
+    def _taken(self, stood: Stood) -> bool:
+        """Whether one other attempt holds so many nodes that it has won, or may have."""
+        holders = [holder for holder, _ in self._blockers(stood)]
+        nodes = len(self.port.labels)
+        return any(holders.count(holder) > nodes - rules.majority(nodes) for holder in set(holders))
+
+    async def turn(self, claim: Claim, until: float) -> Grant | Gone | None:
+        stood = self._stood.get(claim.id)
+        if stood is None:
+            return Gone()
+        name = self._prefix + claim.name
+        subscribed = False
+        try:
+            while not self._interrupted:
+                now = self._runtime.now()
+                if now >= until:
+                    return None
+                if self._queues[name][0] == claim.id:
+                    if not subscribed:
+                        subscribed = True
+                        await self._hints.subscribe(FREED + name, until)
+                        stood.next_try = 0.0
+                    if now >= stood.next_try:
+                        grant = await self._try(stood, until)
+                        if grant is not None:
+                            self._no_longer_waits(claim)
+                            if stood.shown:
+                                await self.protocol.hide(name, claim.id, self._runtime.now())
+                            return grant
+                        stood.next_try = self._next_try(stood)
+                    wake = min(until, stood.next_try)
+                else:
+                    wake = until
+                if now >= stood.show_at:
+                    stood.show_at, stood.shown = now + claim.ttl / 2, True
+                    await self.protocol.show(name, claim.id, claim.ttl, _info(claim), until)
+                wake = min(wake, stood.show_at)
+                if await self._mailbox.wait(claim.id, wake) and not self._interrupted:
+                    # Others heard it too: come at different moments, or nobody gets a majority.
+                    await self._runtime.sleep(self._random.random() * stood.spread)
+                    stood.spread = min(WIDEST, stood.spread * 1.5)
+                    stood.next_try = 0.0
+            return None
+        finally:
+            if subscribed:
+                self._hints.unsubscribe(FREED + name)
+
+    def _next_try(self, stood: Stood) -> float:
+        """When enough of the leases in the way will have run out, or it is time to look anyway."""
+        now = self._runtime.now()
+        jitter = self._random.random()
+        if not self._taken(stood):
+            # Nobody has it; those who met half-way try again soon, and not together.
+            stood.spread = min(WIDEST, stood.spread * 1.5)
+            return now + jitter * stood.spread
+        times = sorted(left for _, left in self._blockers(stood))
+        spare = len(self.port.labels) - rules.majority(len(self.port.labels))
+        enough = times[max(0, len(times) - spare - 1)]
+        return now + min(enough + 0.002 + jitter * stood.spread, LOOK_EVERY * (0.5 + jitter))
+
+    def _no_longer_waits(self, claim: Claim) -> None:
+        self._mailbox.close(claim.id)
+        name = self._prefix + claim.name
+        queue = self._queues.get(name)
+        if queue is None or claim.id not in queue:
+            return
+        was_first = queue[0] == claim.id
+        queue.remove(claim.id)
+        if not queue:
+            del self._queues[name]
+        elif was_first:
+            self._mailbox.deliver(queue[0])
+
+    # -- leave and renew ---------------------------------------------------------------------------
+
+    async def leave(self, claim: Claim, until: float) -> bool:
+        stood = self._stood.get(claim.id)
+        self._no_longer_waits(claim)
+        if stood is None:
+            return False
+        attempt = stood.attempt
+        there = False
+        if stood.shown and (attempt is None or attempt.token is None):
+            await self.protocol.hide(self._prefix + claim.name, claim.id, until)
+        if attempt is not None and attempt.sent and (attempt.token is not None or not attempt.undone):
+            there = await self.protocol.release(attempt, until)
+        self._stood.pop(claim.id, None)
+        return there
+
+    async def renew(self, claims: Sequence[Claim], until: float) -> Sequence[Gone | None]:
+        fates: list[Gone | None] = [None] * len(claims)
+        held: list[tuple[int, Attempt, float]] = []
+        for at, claim in enumerate(claims):
+            stood = self._stood.get(claim.id)
+            if stood is None:
+                fates[at] = Gone()
+            elif stood.attempt is not None and stood.attempt.token is not None:
+                if claim.ttl > self.port.membership.longest:
+                    raise self._too_long(claim)
+                held.append((at, stood.attempt, claim.ttl))
+        if held:
+            verdicts = await self.protocol.extend([(attempt, ttl) for _, attempt, ttl in held], until)
+            if None in verdicts:
+                raise self.protocol.unreached("too few servers confirmed a renewal", {})
+            for (at, _, _), alive in zip(held, verdicts, strict=True):
+                if not alive:
+                    fates[at] = Gone()
+                    self._stood.pop(claims[at].id, None)
+        return fates
+
+    # -- questions ---------------------------------------------------------------------------------
+
+    async def look(self, name: str, until: float) -> Line:
+        seen = await self.protocol.look(self._prefix + name, until)
+        claims = []
+        if seen.holder is not None:
+            held = seen.holder
+            claims.append(_standing(requests.claim_of(held.attempt), held.info, held.number, True, held.remaining))
+        waiting = [_standing(claim, info, 0, False, left) for claim, (info, left) in seen.waiters.items()]
+        return Line(name, (*claims, *sorted(waiting, key=lambda one: one.since)))
+
+    async def list(self, prefix: str, until: float) -> list[str]:
+        names = await self.protocol.names(self._prefix + prefix, until)
+        return [name[len(self._prefix) :] for name in names]
+
+    async def evict(self, name: str, until: float) -> int:
+        seen = await self.protocol.look(self._prefix + name, until)
+        if seen.holder is None:
+            return 0
+        ttl = float(seen.holder.info.split("\x1f", 2)[1])
+        return int(await self.protocol.evict(self._prefix + name, seen.holder.attempt, ttl, until))
+
+    async def news(self) -> Collection[str]:
+        if not self._victim_channel:
+            # A short hold needs no ears for evictions; one that lasts gets them here, off the caller's path.
+            self._news_asked += 1
+            held = next((claim_id for claim_id, stood in list(self._stood.items()) if stood.attempt), None)
+            if self._news_asked > 2 and held is not None:
+                self._victim_channel = VICTIM + requests.client_of(held)
+                await self._hints.subscribe(self._victim_channel, self._runtime.now() + 0.1)
+        self._hints.drain()
+        news, self._news = self._news, []
+        return news
+
+    async def examine(self, until: float) -> list[Finding]:  # type: ignore[valid-type]
+        return await examine(self.port, until)
+
+    def nudge(self, claim_id: str) -> None:
+        self._mailbox.deliver(claim_id)
+
+    def interrupt(self) -> None:
+        self._interrupted = True
+        self._mailbox.deliver_all()
+
+    async def close(self) -> None:
+        self._interrupted = True
+        await self._hints.close()
+        closing = self.port.close()
+        if closing is not None:
+            await closing
+
+
+def _info(claim: Claim) -> str:
+    return f"{claim.kind}\x1f{claim.ttl!r}\x1f{claim.since!r}\x1f{claim.meta}\x1f{claim.owner}"
+
+
+def _standing(claim_id: str, info: str, token: int, holds: bool, remaining: float) -> Standing:
+    kind, ttl, since, meta, owner = info.split("\x1f", 4)
+    return Standing(
+        id=claim_id, owner=owner, kind=kind, token=token, holds=holds, weight=1, capacity=1, ttl=float(ttl),
+        remaining=remaining, since=float(since), meta=json.loads(meta) if meta else None,
+    )  # fmt: skip

@@ -1,0 +1,439 @@
+"""The blocking port: send to all nodes, then one poll over their sockets. No thread per node.
+
+A conversation has one connection to each node for itself (a bundle, kept for the next call). It may end before every node has
+answered: the answers still due are read by whoever uses the bundle next, because a node answers in the order it was asked.
+One background thread, alive only while there is something to do, reconnects what broke and repeats what must arrive.
+"""
+
+from __future__ import annotations
+
+import select
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import hiredis
+import redis
+
+from ...core import clock
+from . import requests
+from .membership import Membership, greeting
+from .nodes import TROUBLE, Node
+from .port import Note
+from .requests import Failure, Reply, Request, command
+from .rules import majority
+from .scripts import SCRIPTS
+
+BUNDLES = 4
+"""Conversations that may go on at once; more threads take turns."""
+SETTLE = 0.02
+"""How long a first connection waits for the slower nodes once a majority is there."""
+TICK = 0.25
+LINGER = 5.0
+
+Due = tuple[int, Request, float, Note]
+
+
+class Wire:
+    """One connection to one node, and the answers that are due on it."""
+
+    __slots__ = ("due", "node", "problem", "reader", "secure", "sock", "wire")
+
+    def __init__(self, node: int) -> None:
+        self.node = node
+        self.wire: Any = None
+        self.sock: Any = None
+        self.secure = False
+        self.reader: Any = None
+        self.due: deque[Due] = deque()
+        self.problem = "no connection yet"
+
+    def adopt(self, connection: Any) -> int:
+        self.wire = connection
+        # The library made, authenticated and encrypted it; from here on only bytes go over it.
+        self.sock = connection._sock
+        self.secure = hasattr(self.sock, "pending")
+        self.reader = hiredis.Reader()
+        return int(self.sock.fileno())
+
+    def drop(self, problem: str) -> deque[Due]:
+        connection, self.wire, self.sock, self.reader = self.wire, None, None, None
+        due, self.due = self.due, deque()
+        self.problem = problem
+        if connection is not None:
+            connection.disconnect()
+        return due
+
+
+class Bundle:
+    """A conversation over one connection to each node."""
+
+    def __init__(self, port: BlockingPort) -> None:
+        self._port = port
+        self.wires = [Wire(node) for node in range(len(port.labels))]
+        self._by_fd: dict[int, Wire] = {}
+        self._poll = select.poll()
+        self._round = 0
+        self._began = 0.0
+        self._note: Note | None = None
+        self._due = 0
+        self._answers: deque[tuple[int, Request, Reply]] = deque()
+
+    def begin(self, note: Note | None) -> int:
+        """Ready for a conversation; to how many nodes there is a connection."""
+        port = self._port
+        now = self._began = clock.now()
+        self._round += 1
+        self._note = note
+        self._due = 0
+        self._answers.clear()
+        self.read(0)
+        up = 0
+        for wire in self.wires:
+            if wire.sock is not None and wire.due and now - wire.due[0][2] > port.node_timeout:
+                self._lose(wire, Failure("timed out", f"no answer for {now - wire.due[0][2]:.2f} s"))
+            if wire.sock is None:
+                try:
+                    connection = port.spares[wire.node].popleft()
+                except IndexError:
+                    port.want(wire.node)
+                    continue
+                fd = wire.adopt(connection)
+                self._by_fd[fd] = wire
+                self._poll.register(fd, select.POLLIN)
+            up += 1
+        return up
+
+    def send(self, node: int, request: Request) -> None:
+        self._send(self.wires[node], request, hiredis.pack_command(command(request, self._port.cluster)))
+
+    def send_all(self, request: Request) -> None:
+        data = hiredis.pack_command(command(request, self._port.cluster))
+        for wire in self.wires:
+            self._send(wire, request, data)
+
+    def _send(self, wire: Wire, request: Request, data: bytes) -> None:
+        note = self._note
+        assert note is not None
+        if wire.sock is None:
+            self._answers.append((wire.node, request, Failure("unreachable", wire.problem)))
+            self._port.owe(wire.node, request)
+            return
+        wire.due.append((self._round, request, self._began, note))
+        self._due += 1
+        try:
+            wire.sock.sendall(data)
+        except OSError as problem:
+            self._lose(wire, Failure("error", f"the connection broke: {problem}"))
+
+    async def next(self, until: float) -> tuple[int, Request, Reply] | None:
+        answers = self._answers
+        while not answers:
+            if not self._due:
+                return None
+            left = until - clock.now()
+            if left <= 0:
+                return None
+            self.read(left)
+        return answers.popleft()
+
+    def read(self, seconds: float) -> None:
+        """Take in what has come, waiting at most so long for it."""
+        for fd, _ in self._poll.poll(seconds * 1000):
+            wire = self._by_fd[fd]
+            try:
+                data = wire.sock.recv(65536)
+                while wire.secure and wire.sock.pending():
+                    data += wire.sock.recv(65536)
+            except (BlockingIOError, InterruptedError, TimeoutError):
+                continue
+            except OSError as problem:
+                self._lose(wire, Failure("error", f"the connection broke: {problem}"))
+                continue
+            if not data:
+                self._lose(wire, Failure("error", "the server closed the connection"))
+                continue
+            wire.reader.feed(data)
+            while (reply := wire.reader.gets()) is not False:
+                self._take(wire, reply)
+                if wire.reader is None:
+                    break
+
+    def _take(self, wire: Wire, reply: Any) -> None:
+        if not wire.due:
+            self._lose(wire, Failure("error", "an answer that nobody asked for"))
+            return
+        asked_in, request, _, note = wire.due.popleft()
+        now = asked_in == self._round and self._note is not None
+        if isinstance(reply, hiredis.ReplyError):
+            text = str(reply)
+            if text.startswith("NOSCRIPT") and (now or request.op == "release"):
+                # Somebody flushed the scripts; a restart would have broken the connection.
+                wire.due.append((asked_in, request, clock.now(), note))
+                try:
+                    wire.sock.sendall(hiredis.pack_command(command(request, self._port.cluster, whole=True)))
+                except OSError as problem:
+                    self._lose(wire, Failure("error", f"the connection broke: {problem}"))
+                return
+            reply = Failure("error", text)
+        if now:
+            self._due -= 1
+            self._answers.append((wire.node, request, reply))
+        else:
+            note(wire.node, request, reply)
+
+    def _lose(self, wire: Wire, failure: Failure) -> None:
+        if wire.sock is not None:
+            fd = wire.sock.fileno()
+            self._by_fd.pop(fd, None)
+            try:
+                self._poll.unregister(fd)
+            except (KeyError, ValueError, OSError):
+                pass
+        for asked_in, request, _, note in wire.drop(f"{failure.kind}: {failure.text}"):
+            self._port.owe(wire.node, request)
+            if asked_in == self._round and self._note is not None:
+                self._due -= 1
+                self._answers.append((wire.node, request, failure))
+            else:
+                note(wire.node, request, failure)
+        self._port.want(wire.node)
+
+    def part(self) -> None:
+        self._note = None
+        self._port.give_back(self)
+
+    def tidy(self) -> bool:
+        """Between conversations: take late answers, give up on what is overdue. Whether anything is still due."""
+        self.begin(None)
+        return any(wire.due for wire in self.wires)
+
+    def close(self) -> None:
+        for wire in self.wires:
+            wire.drop("closed")
+        self._by_fd.clear()
+
+
+class BlockingPort:
+    """Sockets and threads."""
+
+    now = staticmethod(clock.now)
+
+    def __init__(self, nodes: Sequence[Node], node_timeout: float) -> None:
+        self._nodes = nodes
+        self.labels = [node.label for node in nodes]
+        self.node_timeout = node_timeout
+        self.closed = False
+        self.membership = Membership(self.labels)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._mutex = threading.Condition(threading.Lock())
+        self._idle: list[Bundle] = []
+        self._bundles = 0
+        self.spares: list[deque[Any]] = [deque() for _ in self._nodes]
+        self._wanted: set[int] = set()
+        self._retry_at = [0.0] * len(self._nodes)
+        self._backoff = [0.1] * len(self._nodes)
+        self._opening: set[int] = set()
+        self._debts: list[dict[str, tuple[Request, float]]] = [{} for _ in self._nodes]
+        self._bell = threading.Event()
+        self._tender: threading.Thread | None = None
+        self._used = 0.0
+
+    def forked(self) -> None:
+        """In a child: the parent's sockets are left alone, without a word on them."""
+        self._begin()
+
+    @property
+    def cluster(self) -> str:
+        return self.membership.cluster or ""
+
+    def wall(self) -> int:
+        return time.time_ns() // 1000
+
+    def patience(self, ttl: float) -> float:
+        return min(self.node_timeout, ttl / 5)
+
+    # -- conversations -----------------------------------------------------------------------------
+
+    async def talk(self, note: Note, until: float) -> Bundle:
+        bundle = self._take(until)
+        try:
+            up = bundle.begin(note)
+            if up < majority(len(self.labels)) or self.membership.cluster is None:
+                self._connect(bundle, note, until)
+            if self.membership.cluster is None:
+                raise self.membership.error()
+        except BaseException:
+            bundle.part()
+            raise
+        return bundle
+
+    def _take(self, until: float) -> Bundle:
+        self._used = clock.now()
+        with self._mutex:
+            while not self._idle:
+                if self._bundles < BUNDLES:
+                    self._bundles += 1
+                    return Bundle(self)
+                if not self._mutex.wait(max(0.0, until - clock.now())) and clock.now() >= until:
+                    raise self.membership.error()
+            return self._idle.pop()
+
+    def give_back(self, bundle: Bundle) -> None:
+        with self._mutex:
+            if self.closed:
+                bundle.close()
+            else:
+                self._idle.append(bundle)
+            self._mutex.notify()
+        if self._tender is None and not self.closed:
+            self._start_tender()
+
+    # -- connections -------------------------------------------------------------------------------
+
+    def _connect(self, bundle: Bundle, note: Note, until: float) -> None:
+        """Connect to all nodes at once and wait for a majority; a moment longer for the others, if they are quick."""
+        until = min(until, clock.now() + self._connect_timeout)
+        with self._mutex:
+            for wire in bundle.wires:
+                node = wire.node
+                if wire.sock is None and node not in self._opening and not self.spares[node]:
+                    self._opening.add(node)
+                    threading.Thread(target=self._open_soon, args=(node,), name="lockline-connect", daemon=True).start()
+        settled = float("inf")
+        while True:
+            up = bundle.begin(note)
+            now = clock.now()
+            if up == len(self.labels) or not self._opening or now >= min(until, settled):
+                return
+            if up >= majority(len(self.labels)) and self.membership.cluster is not None:
+                settled = min(settled, now + SETTLE)
+            with self._mutex:
+                if self._opening and not any(self.spares[wire.node] for wire in bundle.wires if wire.sock is None):
+                    self._mutex.wait(max(0.0, min(until, settled) - now))
+
+    @property
+    def _connect_timeout(self) -> float:
+        return max(1.0, 4 * self.node_timeout)
+
+    def _open_soon(self, node: int) -> None:
+        try:
+            self._open(node)
+        finally:
+            with self._mutex:
+                self._opening.discard(node)
+                self._mutex.notify_all()
+
+    def _open(self, node: int) -> bool:
+        """Make a connection and be greeted on it: a server that has restarted finds it out here, before anything else."""
+        connection = self._nodes[node].connection(self._connect_timeout)
+        try:
+            connection.connect()
+            said = greeting(_ask(connection, *command(Request("greet", (_durable(connection),)), "", whole=True)))
+            for script in SCRIPTS.values():
+                _ask(connection, "SCRIPT", "LOAD", script.text)
+            self.membership.met(node, said)
+            self._pay(node, connection)
+        except TROUBLE as problem:
+            connection.disconnect()
+            self.membership.failed(node, f"unreachable: {problem}")
+            return False
+        self.spares[node].append(connection)
+        return True
+
+    def want(self, node: int) -> None:
+        """A connection to this node is missing: let the background make one."""
+        if not self.closed:
+            self._wanted.add(node)
+            self._bell.set()
+
+    def owe(self, node: int, request: Request) -> None:
+        """A release has to arrive: repeat it on the next connection, until its ttl is over."""
+        if request.op == "release" and self.membership.cluster is not None:
+            longest = min(self.membership.longest, 3600.0)
+            debts = self._debts[node]
+            if len(debts) < 10_000:
+                debts[request.args[1]] = (request, clock.now() + longest)
+
+    def _pay(self, node: int, connection: Any) -> None:
+        for attempt, (request, until) in list(self._debts[node].items()):
+            if clock.now() < until:
+                _ask(connection, *command(requests.again(request), self.cluster))
+            self._debts[node].pop(attempt, None)
+
+    # -- the background ----------------------------------------------------------------------------
+
+    def _start_tender(self) -> None:
+        with self._mutex:
+            if self._tender is None:
+                self._tender = threading.Thread(target=self._tend, name="lockline-redlock", daemon=True)
+                self._tender.start()
+
+    def _tend(self) -> None:
+        me = threading.current_thread()
+        while not self.closed and self._tender is me:
+            self._bell.wait(TICK)
+            self._bell.clear()
+            now = clock.now()
+            for node in list(self._wanted):
+                if self.spares[node]:
+                    self._wanted.discard(node)
+                elif now >= self._retry_at[node]:
+                    self._retry(node)
+            busy = False
+            with self._mutex:
+                for bundle in self._idle:
+                    busy = bundle.tidy() or busy
+                busy = busy or any(self._debts)
+                if not busy and clock.now() - self._used > LINGER:
+                    self._tender = None
+                    return
+            if self._wanted:
+                pause = min(self._retry_at[node] for node in self._wanted) - clock.now()
+                if pause > 0 and self._bell.is_set():
+                    # Somebody asks again for a node that is not to be tried yet.
+                    time.sleep(min(pause, TICK))
+
+    def _retry(self, node: int) -> None:
+        if self._open(node):
+            self._wanted.discard(node)
+            self._backoff[node] = 0.1
+        else:
+            self._backoff[node] = min(2.0, self._backoff[node] * 2)
+        self._retry_at[node] = clock.now() + self._backoff[node]
+        with self._mutex:
+            self._mutex.notify_all()
+
+    def close(self) -> None:
+        with self._mutex:
+            self.closed = True
+            idle, self._idle = self._idle, []
+            tender, self._tender = self._tender, None
+            self._mutex.notify_all()
+        self._bell.set()
+        for bundle in idle:
+            bundle.close()
+        if tender is not None and tender is not threading.current_thread():
+            tender.join(1.0)
+        for spares in self.spares:
+            while spares:
+                spares.pop().disconnect()
+
+
+def _ask(connection: Any, *words: Any) -> Any:
+    connection.send_command(*words, check_health=False)
+    return connection.read_response(disable_decoding=True)
+
+
+def _durable(connection: Any) -> str:
+    """Whether everything is on the disk before it is answered: then a restart forgets nothing."""
+    try:
+        appends = _ask(connection, "CONFIG", "GET", "appendonly")
+        always = _ask(connection, "CONFIG", "GET", "appendfsync")
+    except redis.ResponseError:
+        return "0"
+    return "1" if appends[1:] == [b"yes"] and always[1:] == [b"always"] else "0"

@@ -1,0 +1,137 @@
+"""What `lockline doctor` finds out about a cluster's servers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...core.backend import Finding
+from ...errors import QuorumNotReached
+from .port import Port
+from .requests import Failure, Reply, Request
+
+OLDEST = (6, 2)
+FAR_APART = 1.0
+"""Seconds by which servers' clocks may differ before it is worth a word."""
+
+
+async def examine(port: Port, until: float) -> list[Finding]:
+    """Persistence, eviction, clocks, versions, independence of every node."""
+    replies: dict[tuple[int, str], Reply] = {}
+    asked = {
+        "info": Request("raw", ("INFO",)),
+        "time": Request("raw", ("TIME",)),
+        "policy": Request("raw", ("CONFIG", "GET", "maxmemory-policy")),
+        "fsync": Request("raw", ("CONFIG", "GET", "appendfsync")),
+    }
+    findings: list[Finding] = []
+    try:
+        talk = await port.talk(lambda node, request, reply: None, until)
+    except QuorumNotReached as unreached:
+        return [
+            Finding("error", f"{label}: {what}", str(unreached).partition(" (")[0])
+            for label, what in unreached.nodes.items()
+        ]
+    try:
+        sent = port.now()
+        for request in asked.values():
+            talk.send_all(request)
+        words = {request: word for word, request in asked.items()}
+        clocks: dict[int, float] = {}
+        while (answer := await talk.next(min(until, sent + max(1.0, 4 * port.patience(60.0))))) is not None:
+            node, request, reply = answer
+            replies[node, words[request]] = reply
+            if words[request] == "time" and not isinstance(reply, Failure):
+                # Against the moment half-way between question and answer.
+                clocks[node] = int(reply[0]) + int(reply[1]) / 1e6 - (port.now() + sent) / 2
+    finally:
+        talk.part()
+    infos: dict[int, dict[str, str]] = {}
+    for node, label in enumerate(port.labels):
+        about = replies.get((node, "info"))
+        if about is None or isinstance(about, Failure):
+            problem = "timed out" if about is None else about.text
+            findings.append(Finding("error", f"{label}: {problem}", "bring it back, or replace it"))
+            continue
+        infos[node] = info = _parse(about)
+        findings.extend(_one(label, info, replies, node))
+        said = port.membership.greetings.get(node)
+        if said is not None and (said.cluster != port.membership.cluster or said.state != "known"):
+            findings.append(
+                Finding("error", f"{label}: {port.membership.describe(node)}", f"lockline redlock replace {label}")
+            )
+    findings.extend(_together(port.labels, infos, clocks))
+    return findings
+
+
+def _parse(reply: Any) -> dict[str, str]:
+    pairs = (line.partition(":") for line in reply.decode(errors="replace").splitlines() if ":" in line)
+    return {key: value for key, _, value in pairs}
+
+
+def _setting(reply: Reply | None) -> str:
+    if reply is None or isinstance(reply, Failure) or len(reply) < 2:
+        return ""
+    return str(reply[1].decode())
+
+
+def _one(label: str, info: dict[str, str], replies: dict[tuple[int, str], Reply], node: int) -> list[Finding]:
+    findings = []
+    version = tuple(int(part) for part in info.get("redis_version", "0").split(".")[:2] if part.isdigit())
+    if version < OLDEST:
+        findings.append(
+            Finding("error", f"{label}: Redis {info.get('redis_version')} is too old", "6.2 or later is needed")
+        )
+    if info.get("role") != "master":
+        findings.append(
+            Finding("error", f"{label}: a replica, not independent", "a cluster's servers replicate from nobody")
+        )
+    if info.get("connected_slaves", "0") != "0":
+        findings.append(
+            Finding("warning", f"{label}: has replicas", "a failover to one would lose leases; do not fail over")
+        )
+    policy = _setting(replies.get((node, "policy")))
+    if policy not in ("noeviction", "") and info.get("maxmemory", "0") != "0":
+        findings.append(
+            Finding("error", f"{label}: maxmemory-policy {policy} can evict leases", "set it to noeviction")
+        )
+    fsync = _setting(replies.get((node, "fsync")))
+    if info.get("aof_enabled") == "1" and fsync == "always":
+        findings.append(Finding("ok", f"{label}: appendfsync always; a restart forgets nothing"))
+    elif info.get("aof_enabled") == "1":
+        findings.append(
+            Finding(
+                "ok",
+                f"{label}: appendfsync {fsync}; after a restart it refuses for one longest ttl",
+                "appendfsync always",
+            )
+        )
+    else:
+        findings.append(
+            Finding(
+                "warning",
+                f"{label}: keeps nothing over a restart; it must be replaced each time it restarts",
+                "appendonly yes, and appendfsync always to come back at once",
+            )
+        )
+    return findings
+
+
+def _together(labels: Any, infos: dict[int, dict[str, str]], clocks: dict[int, float]) -> list[Finding]:
+    findings = []
+    seen: dict[str, int] = {}
+    for node, info in infos.items():
+        run = info.get("run_id", "")
+        if run in seen:
+            findings.append(
+                Finding("error", f"{labels[seen[run]]} and {labels[node]} are the same server", "name each once")
+            )
+        seen.setdefault(run, node)
+    if clocks:
+        apart = max(clocks.values()) - min(clocks.values())
+        if apart > FAR_APART:
+            findings.append(
+                Finding("warning", f"the servers' clocks differ by {apart:.1f} s", "run NTP; no token depends on it")
+            )
+        else:
+            findings.append(Finding("ok", f"the servers' clocks differ by {apart * 1000:.0f} ms"))
+    return findings

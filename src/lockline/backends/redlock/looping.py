@@ -1,0 +1,326 @@
+"""The asyncio port: one connection to each node for the whole client; requests are pipelined, a task per node reads the answers."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import hiredis
+import redis
+
+from ...core import clock
+from . import requests
+from .blocking import SETTLE
+from .membership import Membership, greeting
+from .nodes import TROUBLE, Node
+from .port import Note
+from .requests import Failure, Reply, Request, command
+from .rules import majority
+from .scripts import SCRIPTS
+
+
+class Conversation:
+    """One round of requests; its answers are queued for whoever asks next, and noted after it has ended."""
+
+    __slots__ = ("_answers", "_due", "_note", "_open", "_port", "_waiter")
+
+    def __init__(self, port: LoopPort, note: Note) -> None:
+        self._port = port
+        self._note = note
+        self._open = True
+        self._due = 0
+        self._answers: deque[tuple[int, Request, Reply]] = deque()
+        self._waiter: asyncio.Future[None] | None = None
+
+    def send(self, node: int, request: Request) -> None:
+        self._send(node, request, hiredis.pack_command(command(request, self._port.cluster)))
+
+    def send_all(self, request: Request) -> None:
+        data = hiredis.pack_command(command(request, self._port.cluster))
+        for node in range(len(self._port.labels)):
+            self._send(node, request, data)
+
+    def _send(self, node: int, request: Request, data: bytes) -> None:
+        self._due += 1
+        self._port.wires[node].send(request, data, self)
+
+    def take(self, node: int, request: Request, reply: Reply) -> None:
+        """An answer, or the news that there will be none."""
+        self._due -= 1
+        if not self._open:
+            self._note(node, request, reply)
+            return
+        self._answers.append((node, request, reply))
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    @property
+    def open(self) -> bool:
+        return self._open
+
+    async def next(self, until: float) -> tuple[int, Request, Reply] | None:
+        while not self._answers:
+            left = until - clock.now()
+            if not self._due or left <= 0:
+                return None
+            loop = asyncio.get_running_loop()
+            self._waiter = loop.create_future()
+            timer = loop.call_later(min(left, 60.0), _settle, self._waiter)
+            try:
+                await self._waiter
+            finally:
+                timer.cancel()
+                self._waiter = None
+        return self._answers.popleft()
+
+    def part(self) -> None:
+        self._open = False
+        while self._answers:
+            self._note(*self._answers.popleft())
+
+
+def _settle(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
+
+
+class LoopWire:
+    """The connection to one node: opened, kept and opened again by its own task."""
+
+    def __init__(self, port: LoopPort, node: int) -> None:
+        self._port = port
+        self.node = node
+        self.up = False
+        self.problem = "no connection yet"
+        self.attempted = asyncio.Event()
+        self._connection: Any = None
+        self._writer: Any = None
+        self._due: deque[tuple[Conversation | None, Request, float]] = deque()
+        self._debts: dict[str, tuple[Request, float]] = {}
+        self._backoff = 0.1
+        self._hurry = asyncio.Event()
+        self._task = asyncio.get_running_loop().create_task(self._live(), name=f"lockline-redlock-{node}")
+
+    def send(self, request: Request, data: bytes, talk: Conversation | None) -> None:
+        now = clock.now()
+        if self.up and self._due and now - self._due[0][2] > self._port.node_timeout:
+            self._lose(Failure("timed out", f"no answer for {now - self._due[0][2]:.2f} s"))
+        if not self.up:
+            self._owe(request)
+            if talk is not None:
+                talk.take(self.node, request, Failure("unreachable", self.problem))
+            return
+        self._due.append((talk, request, now))
+        # No drain: a node that does not read is given up after its timeout, long before much has piled up.
+        self._writer.write(data)
+
+    async def _live(self) -> None:
+        while not self._port.closed:
+            try:
+                await self._open()
+            except TROUBLE as problem:
+                self.problem = f"unreachable: {problem}"
+                self._port.membership.failed(self.node, self.problem)
+                await self._close_connection()
+            else:
+                self._backoff = 0.1
+                self._announce()
+                await self._read()
+                self._announce()
+                continue
+            self._announce()
+            self._hurry.clear()
+            try:
+                async with asyncio.timeout(self._backoff):
+                    await self._hurry.wait()
+            except TimeoutError:
+                pass
+            self._backoff = min(2.0, self._backoff * 2)
+
+    def _announce(self) -> None:
+        self.attempted.set()
+        self._port.changed()
+
+    def hurry(self) -> None:
+        """Somebody needs this node now: do not wait out the pause before the next try."""
+        self.attempted.clear()
+        self._hurry.set()
+
+    async def _open(self) -> None:
+        connection = self._connection = self._port.nodes[self.node].connection(self._port.connect_timeout)
+        await connection.connect()
+        durable = await _durable(connection)
+        said = greeting(await _ask(connection, *command(Request("greet", (durable,)), "", whole=True)))
+        for script in SCRIPTS.values():
+            await _ask(connection, "SCRIPT", "LOAD", script.text)
+        self._port.membership.met(self.node, said)
+        for attempt, (request, until) in list(self._debts.items()):
+            if clock.now() < until:
+                await _ask(connection, *command(requests.again(request), self._port.cluster))
+            self._debts.pop(attempt, None)
+        # The library made, authenticated and encrypted it; from here on only bytes go over it.
+        self._writer = connection._writer
+        self.up = True
+
+    async def _read(self) -> None:
+        reader, stream = hiredis.Reader(), self._connection._reader
+        failure = Failure("error", "the server closed the connection")
+        try:
+            while self.up:
+                wait = None
+                if self._due:
+                    wait = max(0.001, self._due[0][2] + self._port.node_timeout - clock.now())
+                try:
+                    data = await (stream.read(65536) if wait is None else asyncio.wait_for(stream.read(65536), wait))
+                except TimeoutError:
+                    if self._due and clock.now() - self._due[0][2] > self._port.node_timeout:
+                        failure = Failure("timed out", f"no answer for {self._port.node_timeout:.2f} s")
+                        break
+                    continue
+                if not data:
+                    break
+                reader.feed(data)
+                while self.up and (reply := reader.gets()) is not False:
+                    self._take(reply)
+        except OSError as problem:
+            failure = Failure("error", f"the connection broke: {problem}")
+        finally:
+            self._lose(failure)
+            await self._close_connection()
+
+    def _take(self, reply: Any) -> None:
+        if not self._due:
+            return
+        talk, request, _ = self._due.popleft()
+        if isinstance(reply, hiredis.ReplyError):
+            text = str(reply)
+            if text.startswith("NOSCRIPT") and talk is not None and (talk.open or request.op == "release"):
+                self._due.append((talk, request, clock.now()))
+                self._writer.write(hiredis.pack_command(command(request, self._port.cluster, whole=True)))
+                return
+            reply = Failure("error", text)
+        if talk is not None:
+            talk.take(self.node, request, reply)
+
+    def _owe(self, request: Request) -> None:
+        if request.op == "release" and self._port.membership.cluster is not None and len(self._debts) < 10_000:
+            longest = min(self._port.membership.longest, 3600.0)
+            self._debts[request.args[1]] = (request, clock.now() + longest)
+
+    def _lose(self, failure: Failure) -> None:
+        if not self.up:
+            return
+        self.up = False
+        self.problem = f"{failure.kind}: {failure.text}"
+        due, self._due = self._due, deque()
+        for talk, request, _ in due:
+            self._owe(request)
+            if talk is not None:
+                talk.take(self.node, request, failure)
+        # Wakes the reader, which then opens a new connection.
+        if self._writer is not None:
+            self._writer.close()
+
+    async def _close_connection(self) -> None:
+        connection, self._connection, self._writer = self._connection, None, None
+        if connection is not None:
+            try:
+                await connection.disconnect(nowait=True)
+            except TROUBLE:
+                pass
+
+    async def close(self) -> None:
+        self._lose(Failure("unreachable", "closed"))
+        self._task.cancel()
+        await asyncio.wait([self._task], timeout=1.0)
+        await self._close_connection()
+
+
+class LoopPort:
+    """One event loop."""
+
+    now = staticmethod(clock.now)
+
+    def __init__(self, nodes: Sequence[Node], node_timeout: float) -> None:
+        self.nodes = nodes
+        self.labels = [node.label for node in nodes]
+        self.node_timeout = node_timeout
+        self.connect_timeout = max(1.0, 4 * node_timeout)
+        self.membership = Membership(self.labels)
+        self.wires: list[LoopWire] = []
+        self.closed = False
+        self._waiters: set[asyncio.Future[None]] = set()
+
+    def forked(self) -> None:
+        """In a child: the parent's loop and sockets are left alone."""
+        self.wires = []
+
+    @property
+    def cluster(self) -> str:
+        return self.membership.cluster or ""
+
+    def wall(self) -> int:
+        return time.time_ns() // 1000
+
+    def patience(self, ttl: float) -> float:
+        return min(self.node_timeout, ttl / 5)
+
+    def changed(self) -> None:
+        """A node came or went: wake who waits for a majority."""
+        for waiter in self._waiters:
+            _settle(waiter)
+
+    async def talk(self, note: Note, until: float) -> Conversation:
+        needed = majority(len(self.labels))
+        if not self.wires:
+            self.wires = [LoopWire(self, node) for node in range(len(self.labels))]
+        if self.membership.cluster is None or sum(wire.up for wire in self.wires) < needed:
+            await self._connect(min(until, clock.now() + self.connect_timeout), needed)
+            if self.membership.cluster is None:
+                raise self.membership.error()
+        return Conversation(self, note)
+
+    async def _connect(self, until: float, needed: int) -> None:
+        for wire in self.wires:
+            if not wire.up:
+                wire.hurry()
+        settled = float("inf")
+        while True:
+            up = sum(wire.up for wire in self.wires)
+            now = clock.now()
+            tried = all(wire.up or wire.attempted.is_set() for wire in self.wires)
+            if tried or now >= min(until, settled):
+                return
+            if up >= needed and self.membership.cluster is not None:
+                settled = min(settled, now + SETTLE)
+            loop = asyncio.get_running_loop()
+            waiter = loop.create_future()
+            self._waiters.add(waiter)
+            timer = loop.call_later(max(0.0, min(until, settled) - now), _settle, waiter)
+            try:
+                await waiter
+            finally:
+                timer.cancel()
+                self._waiters.discard(waiter)
+
+    async def close(self) -> None:
+        self.closed = True
+        for wire in self.wires:
+            await wire.close()
+
+
+async def _ask(connection: Any, *words: Any) -> Any:
+    await connection.send_command(*words, check_health=False)
+    return await connection.read_response(disable_decoding=True)
+
+
+async def _durable(connection: Any) -> str:
+    try:
+        appends = await _ask(connection, "CONFIG", "GET", "appendonly")
+        always = await _ask(connection, "CONFIG", "GET", "appendfsync")
+    except redis.ResponseError:
+        return "0"
+    return "1" if appends[1:] == [b"yes"] and always[1:] == [b"always"] else "0"

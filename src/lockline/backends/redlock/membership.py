@@ -1,0 +1,119 @@
+"""Who belongs together: the cluster id is read from a majority at first use, and carried in every request from then on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from ...errors import QuorumNotReached
+from .rules import majority
+
+
+class Greeting(NamedTuple):
+    """What a node said of itself when the connection was made."""
+
+    state: str
+    """known, empty (never set up, or wiped) or forgot (part of its memory is gone)."""
+    run: str
+    cluster: str = ""
+    size: int = 0
+    longest: int = 0
+    """The longest ttl, in milliseconds, that this cluster grants."""
+    incarnation: int = 0
+    members: str = ""
+    gate: str = ""
+    highest: int = 0
+
+    @property
+    def serves(self) -> bool:
+        """Whether the gate is open, as far as this answer tells."""
+        return self.state == "known" and self.gate == self.cluster
+
+
+def greeting(reply: Sequence[Any]) -> Greeting:
+    """The greeting in a node's answer."""
+    words = [word.decode() if isinstance(word, bytes) else word or "" for word in reply]
+    if words[0] == "empty":
+        return Greeting("empty", words[1])
+    state, run, cluster, size, longest, incarnation, members, gate, highest = words
+    return Greeting(
+        state, run, cluster, int(size or 0), int(longest or 0), int(incarnation or 0), members, gate, int(highest or 0)
+    )
+
+
+class Membership:
+    """What one client knows of the set of servers that it was given."""
+
+    def __init__(self, labels: Sequence[str]) -> None:
+        self.labels = labels
+        self.cluster: str | None = None
+        self.longest = float("inf")
+        self.greetings: dict[int, Greeting] = {}
+        self.problems: dict[int, str] = {}
+
+    def met(self, node: int, said: Greeting) -> None:
+        """A connection was made and the node has spoken."""
+        self.greetings[node] = said
+        self.problems.pop(node, None)
+        if self.cluster is not None or said.state != "known":
+            return
+        size = len(self.labels)
+        same = [one for one in self.greetings.values() if one.state == "known" and one.cluster == said.cluster]
+        if len({one.run for one in same}) >= majority(size) and said.size == size:
+            self.longest = said.longest / 1000
+            self.cluster = said.cluster
+
+    def failed(self, node: int, problem: str) -> None:
+        """A connection could not be made."""
+        self.problems[node] = problem
+
+    def twins(self) -> list[tuple[str, str]]:
+        """Entries of the list that lead to the same server."""
+        found: dict[str, int] = {}
+        pairs = []
+        for node, said in sorted(self.greetings.items()):
+            if said.run in found:
+                pairs.append((self.labels[found[said.run]], self.labels[node]))
+            found.setdefault(said.run, node)
+        return pairs
+
+    def describe(self, node: int) -> str:
+        """What keeps this node from serving, for people."""
+        if node in self.problems:
+            return self.problems[node]
+        said = self.greetings.get(node)
+        if said is None:
+            return "no answer yet"
+        if said.state == "empty":
+            return "not ready: empty (never set up, or wiped)"
+        if said.state == "forgot":
+            return "not ready: part of its memory is gone"
+        if said.size != len(self.labels):
+            return f"belongs to a set of {said.size} servers, {len(self.labels)} are named here"
+        if said.gate.startswith("retired"):
+            return "retired: the set of servers has been changed"
+        if said.gate.startswith("refusing"):
+            return "not ready: refuses for a while after its restart"
+        return f"cluster {said.cluster}"
+
+    def error(self) -> QuorumNotReached:
+        """Why these servers cannot be used together, and what to do."""
+        nodes = {label: self.describe(node) for node, label in enumerate(self.labels)}
+        states = Counter(said.state for said in self.greetings.values())
+        known = [said for said in self.greetings.values() if said.state == "known"]
+        if self.twins():
+            text = "the list names one server twice ({} and {})".format(*self.twins()[0])
+        elif states["empty"] and not known:
+            text = "these servers have not been set up as a cluster; run `lockline redlock init` once"
+        elif any(said.size != len(self.labels) for said in known):
+            text = (
+                "the list of servers is not the cluster's own; name exactly its members, or `lockline redlock resize`"
+            )
+        elif len({said.cluster for said in known}) > 1:
+            text = "these servers belong to different clusters; look at them with `lockline redlock status`"
+        elif states["empty"] or states["forgot"]:
+            text = "too few servers remember; `lockline redlock replace` for each empty one, `init --floor` if a majority is"
+        else:
+            text = "too few servers can be reached"
+        return QuorumNotReached(text, nodes=nodes)

@@ -1,0 +1,134 @@
+"""The servers of a cluster, from a URL or from the user's own redis-py clients."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import redis
+import redis.asyncio
+from redis.asyncio.connection import ConnectionPool as AsyncConnectionPool
+from redis.connection import ConnectionPool
+
+from ...errors import ConfigError
+
+FEWEST = 3
+DEFAULT_PORT = 6379
+
+# What a pool adds for its own bookkeeping; our connections are made outside of it.
+_POOL_ONLY = (
+    "himport_registry",
+    "maint_notifications",
+    "orig_",
+    "retry",
+    "protocol",
+    "decode_responses",
+    "health_check",
+)
+
+
+class Node(NamedTuple):
+    """One server: what people call it, and how redis-py connects to it (authentication and TLS are its own)."""
+
+    label: str
+    make: Any
+    options: dict[str, Any]
+
+    def connection(self, timeout: float) -> Any:
+        """A redis-py connection of the flavour that the node was made for, not open yet, without hidden retries."""
+        return self.make(
+            **self.options, decode_responses=False, protocol=2, socket_timeout=timeout, socket_connect_timeout=timeout
+        )
+
+
+def _node(label: str, pool: Any) -> Node:
+    options = {
+        key: value
+        for key, value in pool.connection_kwargs.items()
+        if not key.startswith(_POOL_ONLY) and key not in ("socket_timeout", "socket_connect_timeout")
+    }
+    return Node(label, pool.connection_class, options)
+
+
+def from_clients(clients: Sequence[Any], *, asynchronous: bool) -> list[Node]:
+    """A node for each of the user's own clients, reached the way that client reaches it."""
+    wanted = redis.asyncio.Redis if asynchronous else redis.Redis
+    nodes = []
+    for client in clients:
+        if type(client).__module__.partition(".")[0] != "redis" or not isinstance(client, wanted):
+            raise ConfigError(
+                f"redlock over clients takes {'redis.asyncio.Redis' if asynchronous else 'redis.Redis'} objects here, not {client!r}"
+            )
+        options = client.connection_pool.connection_kwargs
+        label = options.get("path") or f"{options.get('host', 'localhost')}:{options.get('port', DEFAULT_PORT)}"
+        nodes.append(_node(label, client.connection_pool))
+    return checked(nodes)
+
+
+def from_url(url: str, *, asynchronous: bool) -> tuple[list[Node], dict[str, str]]:
+    """The nodes that a `redlock://` URL names, and those of its settings that are not about connections.
+
+    `redlock://user:secret@h1:6379,other:secret@h2,[::1]:6381/0?tls=yes&ssl_ca_certs=/etc/ca.pem`: credentials are each
+    node's own; the database number and the TLS settings are the same for all.
+    """
+    parts = urlsplit(url)
+    settings = dict(parse_qsl(parts.query, keep_blank_values=True))
+    tls = settings.pop("tls", "no")
+    if tls not in ("yes", "no"):
+        raise ConfigError(f"tls is yes or no, not {tls!r}")
+    passed_on = {key: settings.pop(key) for key in list(settings) if key.startswith("ssl_") or key == "client_name"}
+    database = parts.path.strip("/")
+    if database and not database.isdigit():
+        raise ConfigError(f"the path of a redlock:// URL is a database number, not {parts.path!r}")
+    query = "&".join(f"{key}={value}" for key, value in passed_on.items())
+    nodes = []
+    for entry in parts.netloc.split(","):
+        credentials, _, place = entry.rpartition("@")
+        host, port = _host_and_port(place, url)
+        shown = f"[{host}]" if ":" in host else host
+        scheme = "rediss" if tls == "yes" else "redis"
+        address = f"{scheme}://{credentials}{'@' if credentials else ''}{shown}:{port}/{database or 0}?{query}"
+        pools: Any = AsyncConnectionPool if asynchronous else ConnectionPool
+        try:
+            pool = pools.from_url(address)
+        except (ValueError, TypeError) as problem:
+            raise ConfigError(f"{shown}:{port} is not a usable address: {problem}") from None
+        nodes.append(_node(f"{shown}:{port}", pool))
+    return checked(nodes), settings
+
+
+def _host_and_port(place: str, url: str) -> tuple[str, int]:
+    try:
+        parts = urlsplit(f"//{place}")
+        host, port = parts.hostname, parts.port
+    except ValueError as problem:
+        raise ConfigError(f"{place!r} in {safe(url)!r} is not host:port: {problem}") from None
+    if not host or parts.path:
+        raise ConfigError(f"{place!r} in {safe(url)!r} is not host:port")
+    return unquote(host), port or DEFAULT_PORT
+
+
+def safe(url: str) -> str:
+    """The URL without secrets."""
+    parts = urlsplit(url)
+    netloc = ",".join(entry.rpartition("@")[2] for entry in parts.netloc.split(","))
+    return parts._replace(netloc=netloc).geturl()
+
+
+def checked(nodes: list[Node]) -> list[Node]:
+    """At least three, and none named twice."""
+    labels = [node.label for node in nodes]
+    if len(nodes) < FEWEST:
+        raise ConfigError(
+            f"redlock needs at least {FEWEST} independent servers, not {len(nodes)}; for one use redis://"
+        )
+    for label in labels:
+        if labels.count(label) > 1:
+            raise ConfigError(f"{label} is named twice; a majority has to be of different servers")
+    return nodes
+
+
+TROUBLE = (redis.RedisError, OSError, asyncio.IncompleteReadError)
+"""What goes wrong on a connection."""

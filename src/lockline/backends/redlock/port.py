@@ -1,0 +1,45 @@
+"""What the protocol needs of the world: all nodes asked at once, and their answers as they come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from .membership import Membership
+from .requests import Reply, Request
+
+Note = Callable[[int, Request, Reply], None]
+"""Takes the answer of a node; those too that come after the conversation."""
+
+
+class Talk(Protocol):
+    """One conversation with all nodes, on one connection to each: what was sent to a node first, it does first."""
+
+    def send(self, node: int, request: Request) -> None:
+        """Send without waiting. A node that cannot be reached answers with a Failure; what must arrive, the port repeats."""
+
+    def send_all(self, request: Request) -> None:
+        """The same request to every node, at once."""
+
+    async def next(self, until: float) -> tuple[int, Request, Reply] | None:
+        """The next answer; None when no more are due, or none came by then."""
+
+    def part(self) -> None:
+        """The end of it. Answers that are still due go to the note-taker when they come."""
+
+
+class Port(Protocol):
+    """The way to the nodes: blocking sockets, an event loop, or a simulation."""
+
+    labels: Sequence[str]
+    membership: Membership
+
+    def now(self) -> float: ...
+    def wall(self) -> int:
+        """Microseconds since 1970, the hint for numbers; nothing depends on its truth."""
+
+    def patience(self, ttl: float) -> float:
+        """How long one node may take, small beside this ttl."""
+
+    async def talk(self, note: Note, until: float) -> Talk:
+        """A conversation; QuorumNotReached if too few servers belong to the cluster."""

@@ -1,0 +1,458 @@
+"""The protocol, client side: acquire, extend, release and look on a majority of nodes. Pure: it knows time and nodes by its port.
+
+A lease at a node is the node's promise not to give a lower or equal number to anyone else. An attempt that a majority of
+nodes hold under one number has that number as its token: any later attempt shares a node with it, and got a higher one there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ...errors import QuorumNotReached
+from . import requests, rules
+from .port import Port, Talk
+from .requests import Failure, Reply, Request
+from .scripts import LARGEST, LEASE
+
+GRACE = 0.0005
+"""How long, beside the time already spent, an equal number from one more node is waited for before lower ones are lifted."""
+
+
+class Attempt:
+    """One try for one lease: what each node has said about it. Once granted it is the hold itself."""
+
+    __slots__ = (
+        "high", "id", "info", "name", "never_sent", "numbers", "promoted", "refusals", "sent", "token", "ttl", "undone",
+    )  # fmt: skip
+
+    def __init__(self, name: str, attempt_id: str, ttl: float, info: str) -> None:
+        self.name = name
+        self.id = attempt_id
+        self.ttl = ttl
+        self.info = info
+        self.sent = 0.0
+        """When the first request went out."""
+        self.numbers: dict[int, int] = {}
+        """Nodes that hold my lease, and under which number."""
+        self.refusals: dict[int, Reply] = {}
+        self.never_sent: set[int] = set()
+        self.high = 0
+        """The highest number seen anywhere; a release spreads it, so that the next attempt finds equal counters."""
+        self.token: int | None = None
+        self.promoted = False
+        self.undone = False
+        """It failed, and every node that gave something, or may have, was told to take it back."""
+
+    def note(self, node: int, request: Request, reply: Reply) -> None:
+        """What a node answered to an acquire or a promote, in time or late."""
+        if isinstance(reply, Failure):
+            if request.op == "acquire":
+                self.refusals[node] = reply
+                if reply.kind == "unreachable":
+                    self.never_sent.add(node)
+            return
+        if request.op not in ("acquire", "promote"):
+            return
+        if reply[0] == b"yes":
+            number = int(reply[1])
+            self.numbers[node] = number
+            self.refusals.pop(node, None)
+            if number > self.high:
+                self.high = number
+            return
+        if request.op == "promote":
+            self.numbers.pop(node, None)
+        self.refusals[node] = reply
+        if reply[0] == b"no" and reply[1]:
+            self.high = max(self.high, int(reply[1].split(b" ", 2)[1]))
+
+    def knows(self, node: int) -> bool:
+        """Whether the node has done the acquire, or never will: then a release can leave no trace."""
+        if node in self.numbers or node in self.never_sent:
+            return True
+        return node in self.refusals and not isinstance(self.refusals[node], Failure)
+
+
+def milliseconds(ttl: float, drift: float, given_away: float) -> int:
+    """The ttl that nodes are told: longer than the caller's by what the drift exceeds the share the core gives away."""
+    return max(1, -int(-(ttl * 1000 * (1 - given_away) / (1 - drift)) // 1))
+
+
+class Protocol:
+    """The steps of the protocol through one port."""
+
+    def __init__(self, port: Port, drift: float = 0.01, given_away: float = 0.01) -> None:
+        self.port = port
+        self.drift = drift
+        self.given_away = given_away
+        self.high = 0
+        self.grants = 0
+        self.one_trip = 0
+
+    def _ms(self, ttl: float) -> int:
+        return milliseconds(ttl, self.drift, self.given_away)
+
+    def _hint(self) -> int:
+        # Equal for all nodes and, nearly always, above every counter: so they all give it, and one round trip is enough.
+        return min(max(self.port.wall(), self.high + 1), LARGEST)
+
+    # -- acquire -----------------------------------------------------------------------------------
+
+    async def acquire(self, attempt: Attempt, until: float) -> bool:
+        """Whether a majority of nodes hold my lease under one number, and it is still good; otherwise all is undone."""
+        port = self.port
+        talk = await port.talk(attempt.note, until)
+        try:
+            # Before the first send: whatever happens on the way is not added to the lease.
+            attempt.sent = port.now()
+            request = requests.acquire(attempt.name, attempt.id, self._ms(attempt.ttl), self._hint(), attempt.info)
+            talk.send_all(request)
+            if await self._gather(talk, attempt, min(until, attempt.sent + port.patience(attempt.ttl))):
+                self.grants += 1
+                self.one_trip += not attempt.promoted
+                return True
+            await self._undo(talk, attempt, until)
+            attempt.undone = True
+            return False
+        finally:
+            talk.part()
+            if attempt.high > self.high:
+                self.high = attempt.high
+
+    async def _gather(self, talk: Talk, attempt: Attempt, until: float) -> bool:
+        port = self.port
+        nodes = len(port.labels)
+        needed = rules.majority(nodes)
+        numbers = attempt.numbers
+        target: int | None = None
+        lifting: set[int] = set()
+        waiting = nodes
+        first_majority = 0.0
+        while True:
+            token = rules.agreed(numbers, needed)
+            if token is not None:
+                if rules.left(attempt.ttl, self.drift, attempt.sent, port.now()) <= 0:
+                    return False
+                attempt.token = token
+                return True
+            if len(numbers) + waiting < needed:
+                return False
+            pause = until
+            if len(numbers) >= needed:
+                now = port.now()
+                first_majority = first_majority or now
+                patience = first_majority + (first_majority - attempt.sent) + GRACE
+                if target is None and (not waiting or now >= patience):
+                    target = rules.worth_promoting(numbers.values(), needed)
+                    attempt.promoted = True
+                if target is None:
+                    pause = min(until, patience)
+                else:
+                    for node, number in numbers.items():
+                        if number < target and node not in lifting:
+                            lifting.add(node)
+                            talk.send(node, requests.promote(attempt.name, attempt.id, target))
+            answer = await talk.next(pause)
+            if answer is None:
+                if port.now() >= until or (not waiting and (target is not None or len(numbers) < needed)):
+                    return False
+                continue
+            node, request, reply = answer
+            attempt.note(node, request, reply)
+            if request.op == "acquire":
+                waiting -= 1
+
+    async def _undo(self, talk: Talk, attempt: Attempt, until: float) -> None:
+        """Take back what was given, and what may still be given: on the same connections, so nodes see this second."""
+        given = 0
+        for node in range(len(self.port.labels)):
+            if node in attempt.numbers or not attempt.knows(node):
+                given += node in attempt.numbers
+                talk.send(node, requests.release(attempt.name, attempt.id, attempt.high, -self._ms(attempt.ttl)))
+        until = min(until, self.port.now() + self.port.patience(attempt.ttl))
+        while given > 0:
+            answer = await talk.next(until)
+            if answer is None:
+                return
+            node, request, reply = answer
+            if request.op != "release":
+                attempt.note(node, request, reply)
+            elif node in attempt.numbers:
+                given -= 1
+
+    # -- extend ------------------------------------------------------------------------------------
+
+    async def extend(self, holds: Sequence[tuple[Attempt, float]], until: float) -> list[bool | None]:
+        """For each hold with its new ttl: True if a majority still holds it, False if none can; None if too few answered.
+
+        True also proves, without any clock, that no higher token was granted before this began.
+        """
+        port = self.port
+        nodes = len(port.labels)
+        needed = rules.majority(nodes)
+        by_id = {hold.id: at for at, (hold, _) in enumerate(holds)}
+        yes, no = [0] * len(holds), [0] * len(holds)
+        open_ones = set(range(len(holds)))
+
+        def late(node: int, request: Request, reply: Reply) -> None:
+            if request.op == "promote":
+                holds[by_id[request.args[1]]][0].note(node, request, reply)
+
+        talk = await port.talk(late, until)
+        try:
+            until = min(until, port.now() + port.patience(min(ttl for _, ttl in holds)))
+            for hold, ttl in holds:
+                assert hold.token is not None
+                request = requests.extend(hold.name, hold.id, hold.token, self._ms(ttl))
+                for node in range(nodes):
+                    # A node that answered late, or with a lower number, joins the majority here.
+                    if hold.numbers.get(node, 0) != hold.token:
+                        talk.send(node, requests.promote(hold.name, hold.id, hold.token))
+                    talk.send(node, request)
+            while open_ones:
+                answer = await talk.next(until)
+                if answer is None:
+                    break
+                node, request, reply = answer
+                at = by_id[request.args[1]]
+                if request.op == "promote":
+                    if not isinstance(reply, Failure) and reply[0] == b"yes":
+                        holds[at][0].note(node, request, reply)
+                    continue
+                if isinstance(reply, Failure) or reply[0] not in (b"yes", b"no"):
+                    continue
+                yes[at] += reply[0] == b"yes"
+                no[at] += reply[0] == b"no"
+                if yes[at] >= needed or no[at] > nodes - needed:
+                    open_ones.discard(at)
+        finally:
+            talk.part()
+        return [True if yes[at] >= needed else False if no[at] > nodes - needed else None for at in range(len(holds))]
+
+    # -- release -----------------------------------------------------------------------------------
+
+    async def release(self, attempt: Attempt, until: float) -> bool:
+        """Take the lease back from every node; whether a majority still held it, as far as can be told.
+
+        QuorumNotReached when too few answered; the port repeats it to each node until that has answered or the ttl is over.
+        """
+        port = self.port
+        nodes = len(port.labels)
+        needed = rules.majority(nodes)
+        replies: dict[int, Reply] = {}
+        yes = no = 0
+        high = max(attempt.high, attempt.token or 0)
+        talk = await port.talk(_nothing, until)
+        try:
+            until = min(until, port.now() + port.patience(attempt.ttl))
+            known = requests.release(attempt.name, attempt.id, high, 0)
+            unknown = requests.release(attempt.name, attempt.id, high, self._ms(attempt.ttl))
+            for node in range(nodes):
+                if node in attempt.never_sent:
+                    replies[node] = attempt.refusals[node]
+                else:
+                    talk.send(node, known if attempt.knows(node) else unknown)
+            while yes < needed and len(replies) < nodes:
+                answer = await talk.next(until)
+                if answer is None:
+                    break
+                node, _, reply = answer
+                replies[node] = reply
+                if not isinstance(reply, Failure):
+                    yes += reply[0] == b"yes"
+                    no += reply[0] == b"no"
+        finally:
+            talk.part()
+        if yes >= needed:
+            return True
+        if no > nodes - needed:
+            return False
+        if yes + no >= needed:
+            return True
+        raise self.unreached(f"the release of {attempt.name!r} was not confirmed by a majority", replies)
+
+    # -- questions ---------------------------------------------------------------------------------
+
+    async def look(self, name: str, until: float) -> Seen:
+        """Who holds the name at a majority of nodes, and who waits for it."""
+        port = self.port
+        nodes = len(port.labels)
+        needed = rules.majority(nodes)
+        replies: dict[int, Reply] = {}
+        leases: dict[int, tuple[str, int, str, int]] = {}
+        waiters: dict[str, tuple[str, float]] = {}
+        answered = 0
+        talk = await port.talk(_nothing, until)
+        try:
+            until = min(until, port.now() + port.patience(float("inf")))
+            talk.send_all(requests.look(name))
+            while len(replies) < nodes:
+                most = max(Counter(lease[0] for lease in leases.values()).values(), default=0)
+                # Decided as soon as the rest cannot change it.
+                if most >= needed or (answered >= needed and most + nodes - len(replies) < needed):
+                    break
+                answer = await talk.next(until)
+                if answer is None:
+                    break
+                node, _, reply = answer
+                replies[node] = reply
+                if isinstance(reply, Failure) or reply[0] != b"yes":
+                    continue
+                answered += 1
+                if reply[1]:
+                    leases[node] = (*parse_lease(reply[1]), int(reply[2]))
+                for claim, shown in zip(reply[4][::2], reply[4][1::2], strict=True):
+                    ends, _, info = shown.decode().partition(" ")
+                    if int(ends) > int(reply[3]):
+                        waiters[claim.decode()] = (info, (int(ends) - int(reply[3])) / 1000)
+        finally:
+            talk.part()
+        if answered < needed:
+            raise self.unreached(f"too few servers could be asked about {name!r}", replies)
+        holder, count = Counter(lease[0] for lease in leases.values()).most_common(1)[0] if leases else ("", 0)
+        if count < needed:
+            return Seen(None, waiters)
+        mine = [lease for lease in leases.values() if lease[0] == holder]
+        times = sorted((lease[3] for lease in mine), reverse=True)
+        number = Counter(lease[1] for lease in mine).most_common(1)[0][0]
+        waiters.pop(requests.claim_of(holder), None)
+        return Seen(Held(holder, number, mine[0][2], max(0, times[needed - 1]) / 1000), waiters)
+
+    async def show(self, name: str, claim: str, ttl: float, info: str, until: float) -> None:
+        """Let people see that somebody waits. No answer is waited for."""
+        talk = await self.port.talk(_nothing, until)
+        try:
+            talk.send_all(requests.show(name, claim, self._ms(ttl), info))
+        finally:
+            talk.part()
+
+    async def hide(self, name: str, claim: str, until: float) -> None:
+        """The wait is over; by when this returns, a majority knows (or the entry's ttl has to end it)."""
+        needed = rules.majority(len(self.port.labels))
+        talk = await self.port.talk(_nothing, until)
+        try:
+            until = min(until, self.port.now() + self.port.patience(float("inf")))
+            talk.send_all(requests.hide(name, claim))
+            while needed > 0 and await talk.next(until) is not None:
+                needed -= 1
+        finally:
+            talk.part()
+
+    async def evict(self, name: str, holder: str, ttl: float, until: float) -> bool:
+        """End this holder's lease at every node, with a tombstone, so that it cannot come back by a late message."""
+        port = self.port
+        needed = rules.majority(len(port.labels))
+        replies: dict[int, Reply] = {}
+        done = 0
+        talk = await port.talk(_nothing, until)
+        try:
+            until = min(until, port.now() + port.patience(float("inf")))
+            talk.send_all(requests.evict(name, holder, self._ms(ttl)))
+            while len(replies) < len(port.labels):
+                answer = await talk.next(until)
+                if answer is None:
+                    break
+                replies[answer[0]] = reply = answer[2]
+                done += not isinstance(reply, Failure) and reply[0] in (b"yes", b"no")
+        finally:
+            talk.part()
+        if done < needed:
+            raise self.unreached(f"too few servers could be told to evict {name!r}", replies)
+        return any(not isinstance(reply, Failure) and reply[0] == b"yes" for reply in replies.values())
+
+    async def names(self, prefix: str, until: float) -> list[str]:
+        """The names that a majority of nodes have a lease on."""
+        port = self.port
+        needed = rules.majority(len(port.labels))
+        found: Counter[bytes] = Counter()
+        replies: dict[int, Reply] = {}
+        talk = await port.talk(_nothing, until)
+        try:
+            talk.send_all(requests.scan("0", prefix))
+            seen: list[set[bytes]] = [set() for _ in port.labels]
+            finished = 0
+            while len(replies) < len(port.labels):
+                answer = await talk.next(min(until, port.now() + port.patience(float("inf"))))
+                if answer is None:
+                    break
+                node, _, reply = answer
+                if isinstance(reply, Failure):
+                    replies[node] = reply
+                    continue
+                seen[node].update(reply[1])
+                if reply[0] != b"0":
+                    talk.send(node, requests.scan(reply[0].decode(), prefix))
+                    continue
+                replies[node] = [b"yes"]
+                finished += 1
+                found.update(seen[node])
+        finally:
+            talk.part()
+        if finished < needed:
+            raise self.unreached("too few servers could be asked for their names", replies)
+        return sorted(key.decode()[len(LEASE) :] for key, count in found.items() if count >= needed)
+
+    # -- words -------------------------------------------------------------------------------------
+
+    def unreached(self, message: str, replies: dict[int, Reply]) -> QuorumNotReached:
+        """The error that tells what happened at each node."""
+        labels = self.port.labels
+        return QuorumNotReached(
+            message, nodes={label: describe(replies.get(node)) for node, label in enumerate(labels)}
+        )
+
+
+class Held(NamedTuple):
+    """The holder of a name, as a majority of nodes has it."""
+
+    attempt: str
+    number: int
+    info: str
+    remaining: float
+
+
+class Seen(NamedTuple):
+    """Who holds a name, and who waits for it: claim, info and for how long it is shown."""
+
+    holder: Held | None
+    waiters: dict[str, tuple[str, float]]
+
+
+def _nothing(node: int, request: Request, reply: Reply) -> None:
+    """For answers that change nothing when they come late."""
+
+
+def parse_lease(lease: bytes) -> tuple[str, int, str]:
+    """Attempt, number and info of a lease as a node keeps it."""
+    attempt, number, info = lease.split(b" ", 2)
+    return attempt.decode(), int(number), info.decode()
+
+
+def describe(reply: Reply | None) -> str:
+    """What happened at a node, for people."""
+    if reply is None:
+        return "timed out"
+    if isinstance(reply, Failure):
+        return reply.text if reply.text.startswith(reply.kind) else f"{reply.kind}: {reply.text}"
+    word = reply[0]
+    if word == b"yes":
+        return "free"
+    if word == b"no" and len(reply) > 2 and reply[1]:
+        attempt, number, info = parse_lease(reply[1])
+        owner = info.rpartition("\x1f")[2] or attempt
+        return f"held by {owner}, token {number}, for another {max(0, int(reply[2])) / 1000:.1f} s"
+    if word == b"no":
+        return "not held"
+    if word == b"buried":
+        return "refused: this attempt was withdrawn"
+    why = {
+        b"empty": "not ready: empty (never set up, or wiped)",
+        b"forgot": "not ready: part of its memory is gone",
+        b"full": "not ready: its numbers are used up",
+        b"other": "refused: it belongs to another cluster, or was retired",
+    }
+    if len(reply) > 1 and reply[1] == b"refusing":
+        return f"not ready: refuses for another {int(reply[2]) / 1000:.1f} s after its restart"
+    return why.get(reply[1] if len(reply) > 1 else b"", "refused")

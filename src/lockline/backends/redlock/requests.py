@@ -1,0 +1,147 @@
+"""The requests that a node understands, as values and as wire commands; and what comes back when no answer does."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+
+from . import scripts
+
+
+class Request(NamedTuple):
+    """One step asked of one node. The cluster id is added on the way out, to every one of them."""
+
+    op: str
+    args: tuple[Any, ...]
+
+
+class Failure(NamedTuple):
+    """No answer, and why; this is not a no."""
+
+    kind: Literal["timed out", "unreachable", "error", "not ready"]
+    text: str
+
+
+Reply = list[Any] | Failure
+
+
+def acquire(name: str, attempt: str, ttl: int, hint: int, info: str) -> Request:
+    """Give me your lease on this name, with a number of at least the hint."""
+    return Request("acquire", (name, attempt, ttl, hint, info))
+
+
+def promote(name: str, attempt: str, number: int) -> Request:
+    """Lift my lease's number to this one."""
+    return Request("promote", (name, attempt, number))
+
+
+def extend(name: str, attempt: str, number: int, ttl: int) -> Request:
+    """Give my lease with exactly this number its ttl again."""
+    return Request("extend", (name, attempt, number, ttl))
+
+
+def release(name: str, attempt: str, high: int, burial: int) -> Request:
+    """Forget my lease; where there is none, refuse this attempt for `burial` milliseconds should it still come.
+
+    Zero: the acquire is known to be done. Negative: it went over the same connection before, so it cannot come after this,
+    unless this has to be repeated on another connection.
+    """
+    return Request("release", (name, attempt, high, burial))
+
+
+def look(name: str) -> Request:
+    """Whose lease is it, and for how long?"""
+    return Request("look", (name,))
+
+
+def evict(name: str, attempt: str, burial: int) -> Request:
+    """End this attempt's lease, whoever asks."""
+    return Request("evict", (name, attempt, burial))
+
+
+def show(name: str, claim: str, ttl: int, info: str) -> Request:
+    """Let people see that this claim waits."""
+    return Request("show", (name, claim, ttl, info))
+
+
+def hide(name: str, claim: str) -> Request:
+    """This claim waits no longer."""
+    return Request("hide", (name, claim))
+
+
+def scan(cursor: str, prefix: str) -> Request:
+    """Some of the names that have a lease."""
+    return Request("scan", (cursor, prefix))
+
+
+def again(request: Request) -> Request:
+    """The same release on another connection: what it undoes may now come after it."""
+    name, attempt, high, burial = request.args
+    return release(name, attempt, high, abs(burial))
+
+
+def client_of(attempt: str) -> str:
+    """The part of an attempt's id that all attempts of one client share."""
+    return attempt.partition("-")[0]
+
+
+def claim_of(attempt: str) -> str:
+    """The claim that an attempt was made for."""
+    return attempt.rpartition(".")[0]
+
+
+def keys_and_arguments(request: Request, cluster: str) -> tuple[tuple[str, ...], tuple[Any, ...]]:
+    """What the script for this request is called with."""
+    op, args = request
+    if op == "acquire":
+        name, attempt, ttl, hint, info = args
+        return (
+            (scripts.GATE, scripts.COUNTERS, scripts.LEASE + name, scripts.TOMBSTONE + attempt),
+            (cluster, attempt, ttl, hint, name, info),
+        )
+    if op == "release":
+        name, attempt, high, burial = args
+        return (
+            (scripts.GATE, scripts.COUNTERS, scripts.LEASE + name, scripts.TOMBSTONE + attempt),
+            (cluster, attempt, high, burial, name, scripts.FREED + name),
+        )
+    if op == "extend":
+        name, attempt, number, ttl = args
+        return (scripts.GATE, scripts.LEASE + name), (cluster, attempt, number, ttl)
+    if op == "promote":
+        name, attempt, number = args
+        return (scripts.GATE, scripts.COUNTERS, scripts.LEASE + name), (cluster, attempt, number, name)
+    if op == "look":
+        return (scripts.GATE, scripts.LEASE + args[0], scripts.WAITERS + args[0]), (cluster,)
+    if op == "show":
+        name, claim, ttl, info = args
+        return (scripts.GATE, scripts.WAITERS + name), (cluster, claim, ttl, info)
+    if op == "hide":
+        return (scripts.WAITERS + args[0],), (cluster, args[1])
+    if op == "evict":
+        name, attempt, burial = args
+        return (
+            (scripts.GATE, scripts.LEASE + name, scripts.TOMBSTONE + attempt),
+            (cluster, attempt, burial, scripts.FREED + name, scripts.VICTIM + client_of(attempt)),
+        )
+    if op == "greet":
+        return (scripts.GATE, scripts.COUNTERS, scripts.NODE), args
+    if op == "install":
+        return (scripts.GATE, scripts.COUNTERS, scripts.NODE), (cluster, *args)
+    if op in ("retire", "highest"):
+        return (scripts.GATE, scripts.COUNTERS), (cluster,)
+    raise AssertionError(op)
+
+
+def command(request: Request, cluster: str, *, whole: bool = False) -> tuple[Any, ...]:
+    """The command for the wire; `whole` sends the script itself, for a server that has forgotten it."""
+    if request.op == "raw":
+        return request.args
+    if request.op == "scan":
+        cursor, prefix = request.args
+        pattern = "".join(f"\\{letter}" if letter in "*?[]\\^-" else letter for letter in prefix)
+        return ("SCAN", cursor, "MATCH", f"{scripts.LEASE}{pattern}*", "COUNT", 1000)
+    keys, arguments = keys_and_arguments(request, cluster)
+    script = scripts.SCRIPTS[request.op]
+    if whole:
+        return ("EVAL", script.text, len(keys), *keys, *arguments)
+    return ("EVALSHA", script.sha, len(keys), *keys, *arguments)

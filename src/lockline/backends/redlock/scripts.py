@@ -1,0 +1,323 @@
+"""What one node does, as Lua: each script is one step that nothing can come between.
+
+Three keys belong to the node, whatever the number of locks:
+
+    gate       the cluster id while the node serves; otherwise why it does not ("refusing ID UNTIL", "retired ID")
+    node       the record: cluster id, incarnation, run id, size, members, longest ttl
+    counters   a sorted set: each name's counter C, and the floor F under the empty name
+
+and a few to a lock, all with a ttl: its lease ("ATTEMPT NUMBER INFO"), the tombstones of withdrawn attempts, and a list of who
+waits, for people to look at.
+
+Counters are dropped lowest first and only inside a script, which then lifts the floor to what it dropped. So a missing C is
+never higher than F, whatever the clock does, and a server keeps a bounded number of them. If the set itself is gone
+(eviction, a careless DEL), so is the floor: the node notices and refuses, instead of counting from nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Final, NamedTuple
+
+LARGEST: Final = 2**53 - 1
+"""The largest whole number that Lua holds exactly. A node refuses to go beyond it."""
+JUMP: Final = 2**32
+"""How far a server that may have forgotten something lifts its floor."""
+LEAP: Final = 2**40
+"""How far one request may lift a counter, so that a client with a broken clock cannot use the numbers up."""
+REMEMBERED: Final = 1024
+"""How many names' counters a node keeps."""
+
+_PRELUDE: Final = f"""
+local LARGEST, LEAP, JUMP, REMEMBERED = {LARGEST}, {LEAP}, {JUMP}, {REMEMBERED}
+
+local function text(number)
+  return string.format('%.0f', number)
+end
+
+local function milliseconds()
+  local now = redis.call('TIME')
+  return now[1] * 1000 + math.floor(now[2] / 1000)
+end
+
+-- Why the gate is shut to this cluster id; nil if the time of refusing is over and it is open now.
+local function shut(gate, cluster)
+  if not gate then return {{'shut', 'empty'}} end
+  local state, whose, till = string.match(gate, '^(%S+) (%S+) ?(%d*)$')
+  if state == 'refusing' and whose == cluster then
+    local left = tonumber(till) - milliseconds()
+    if left > 0 then return {{'shut', 'refusing', text(left)}} end
+    redis.call('SET', KEYS[1], cluster)
+    return nil
+  end
+  return {{'shut', 'other', gate}}
+end
+
+-- C = max(C, to), for a name whose counter or floor is below it.
+local function lift(name, to)
+  local score = redis.call('ZMSCORE', KEYS[2], name, '')
+  if score[2] and to <= LARGEST and to > tonumber(score[1] or score[2]) then
+    redis.call('ZADD', KEYS[2], text(to), name)
+  end
+end
+"""
+
+_ACQUIRE: Final = """
+-- KEYS gate counters lease tombstone   ARGV cluster attempt ttl hint name info
+local seen = redis.call('MGET', KEYS[1], KEYS[3], KEYS[4])
+if seen[1] ~= ARGV[1] then
+  local why = shut(seen[1], ARGV[1])
+  if why then return why end
+end
+if seen[3] then return {'buried'} end
+local ttl = tonumber(ARGV[3])
+if seen[2] then
+  local holder, number = string.match(seen[2], '^(%S+) (%d+)')
+  local left = redis.call('PTTL', KEYS[3])
+  if holder ~= ARGV[2] then return {'no', seen[2], left} end
+  -- The same request again changes nothing but the ttl.
+  if left < ttl then redis.call('PEXPIRE', KEYS[3], ttl) end
+  return {'yes', number}
+end
+local score = redis.call('ZMSCORE', KEYS[2], ARGV[5], '')
+if not score[2] then return {'shut', 'forgot'} end
+local last = tonumber(score[1] or score[2])
+local number = math.max(last + 1, math.min(tonumber(ARGV[4]), last + LEAP))
+if number > LARGEST then return {'shut', 'full'} end
+number = text(number)
+redis.call('ZADD', KEYS[2], number, ARGV[5])
+-- The floor is the lowest score of all, so the next one is the oldest counter: it becomes the floor.
+if redis.call('ZCARD', KEYS[2]) > REMEMBERED then
+  local oldest = redis.call('ZRANGE', KEYS[2], 1, 1, 'WITHSCORES')
+  redis.call('ZREM', KEYS[2], oldest[1])
+  redis.call('ZADD', KEYS[2], 'GT', oldest[2], '')
+end
+redis.call('SET', KEYS[3], ARGV[2] .. ' ' .. number .. ' ' .. ARGV[6], 'PX', ttl)
+return {'yes', number}
+"""
+
+_PROMOTE: Final = """
+-- KEYS gate counters lease   ARGV cluster attempt number name
+local seen = redis.call('MGET', KEYS[1], KEYS[3])
+if seen[1] ~= ARGV[1] then
+  local why = shut(seen[1], ARGV[1])
+  if why then return why end
+end
+local holder, number, info = string.match(seen[2] or '', '^(%S+) (%d+)(.*)$')
+if holder ~= ARGV[2] or tonumber(number) > tonumber(ARGV[3]) then return {'no', seen[2] or ''} end
+-- The ttl stays: only a request that was sent for it may lengthen a lease.
+redis.call('SET', KEYS[3], holder .. ' ' .. ARGV[3] .. info, 'KEEPTTL')
+lift(ARGV[4], tonumber(ARGV[3]))
+return {'yes', ARGV[3]}
+"""
+
+_EXTEND: Final = """
+-- KEYS gate lease   ARGV cluster attempt number ttl
+local seen = redis.call('MGET', KEYS[1], KEYS[2])
+if seen[1] ~= ARGV[1] then
+  local why = shut(seen[1], ARGV[1])
+  if why then return why end
+end
+local holder, number = string.match(seen[2] or '', '^(%S+) (%d+)')
+if holder ~= ARGV[2] or number ~= ARGV[3] then return {'no', seen[2] or ''} end
+-- Never creates, never shortens.
+local ttl = tonumber(ARGV[4])
+if redis.call('PTTL', KEYS[2]) < ttl then redis.call('PEXPIRE', KEYS[2], ttl) end
+return {'yes', number}
+"""
+
+_RELEASE: Final = """
+-- KEYS gate counters lease tombstone   ARGV cluster attempt high burial name channel
+local seen = redis.call('MGET', KEYS[1], KEYS[3])
+local there = false
+if seen[2] and string.match(seen[2], '^(%S+)') == ARGV[2] then
+  redis.call('DEL', KEYS[3])
+  redis.call('PUBLISH', ARGV[6], ARGV[2])
+  there = true
+elseif seen[1] and tonumber(ARGV[4]) > 0 then
+  -- The acquire may still be under way on another connection: when it comes, it finds this.
+  redis.call('SET', KEYS[4], '', 'PX', ARGV[4])
+end
+if seen[1] == ARGV[1] then
+  -- All nodes learn the highest number, so that the next attempt gets the same one from each.
+  lift(ARGV[5], tonumber(ARGV[3]))
+elseif not there then
+  local why = shut(seen[1], ARGV[1])
+  if why then return why end
+end
+return {there and 'yes' or 'no', ''}
+"""
+
+_LOOK: Final = """
+-- KEYS gate lease waiters   ARGV cluster
+local seen = redis.call('MGET', KEYS[1], KEYS[2])
+if seen[1] ~= ARGV[1] then
+  local why = shut(seen[1], ARGV[1])
+  if why then return why end
+end
+return {'yes', seen[2] or '', redis.call('PTTL', KEYS[2]), text(milliseconds()), redis.call('HGETALL', KEYS[3])}
+"""
+
+_SHOW: Final = """
+-- KEYS gate waiters   ARGV cluster claim ttl info
+-- For people who look: nothing is decided by who waits.
+local gate = redis.call('GET', KEYS[1])
+if gate ~= ARGV[1] then return {'no', ''} end
+local now, ttl = milliseconds(), tonumber(ARGV[3])
+if redis.call('HLEN', KEYS[2]) > 64 then
+  local all = redis.call('HGETALL', KEYS[2])
+  for at = 1, #all, 2 do
+    if tonumber(string.match(all[at + 1], '^%d+')) < now then redis.call('HDEL', KEYS[2], all[at]) end
+  end
+end
+redis.call('HSET', KEYS[2], ARGV[2], text(now + ttl) .. ' ' .. ARGV[4])
+if redis.call('PTTL', KEYS[2]) < ttl then redis.call('PEXPIRE', KEYS[2], ttl) end
+return {'yes', ''}
+"""
+
+_HIDE: Final = """
+-- KEYS waiters   ARGV cluster claim
+redis.call('HDEL', KEYS[1], ARGV[2])
+return {'yes', ''}
+"""
+
+_EVICT: Final = """
+-- KEYS gate lease tombstone   ARGV cluster attempt burial channel victim
+local seen = redis.call('MGET', KEYS[1], KEYS[2])
+if seen[1] ~= ARGV[1] then
+  local why = shut(seen[1], ARGV[1])
+  if why then return why end
+end
+redis.call('SET', KEYS[3], '', 'PX', ARGV[3])
+if not seen[2] or string.match(seen[2], '^(%S+)') ~= ARGV[2] then return {'no', ''} end
+redis.call('DEL', KEYS[2])
+redis.call('PUBLISH', ARGV[4], ARGV[2])
+redis.call('PUBLISH', ARGV[5], ARGV[2])
+return {'yes', ''}
+"""
+
+_GREET: Final = """
+-- KEYS gate counters node   ARGV durable
+-- The first thing on every connection: a restart breaks connections, so whoever is greeted knows of it.
+local run = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')
+local record = redis.call('HMGET', KEYS[3], 'cluster', 'run', 'size', 'longest', 'durable', 'incarnation', 'members')
+local gate = redis.call('GET', KEYS[1])
+if not record[1] then return {'empty', run} end
+local floor = redis.call('ZSCORE', KEYS[2], '')
+if not floor or not gate then
+  -- Part of the memory is gone, so none of it can be trusted.
+  redis.call('DEL', KEYS[1])
+  return {'forgot', run, record[1], record[3], record[4], record[6], record[7], '', ''}
+end
+if record[2] ~= run then
+  redis.call('HSET', KEYS[3], 'run', run)
+  redis.call('HINCRBY', KEYS[3], 'incarnation', 1)
+  -- Memory that was on the disk before every answer is whole. Any other may lack its last moments: start far above
+  -- what can have been lost, and refuse until no lease from before is alive and no vote is under way.
+  if not (record[5] == '1' and ARGV[1] == '1') then
+    local highest = tonumber(redis.call('ZREVRANGE', KEYS[2], 0, 0, 'WITHSCORES')[2])
+    local now = redis.call('TIME')
+    local lifted = math.max(highest + JUMP, now[1] * 1000000 + now[2])
+    redis.call('DEL', KEYS[2])
+    redis.call('ZADD', KEYS[2], text(math.min(lifted, LARGEST)), '')
+    if not string.find(gate, '^retired ') then
+      gate = 'refusing ' .. record[1] .. ' ' .. text(milliseconds() + record[4] * 1.02 + 10)
+      redis.call('SET', KEYS[1], gate)
+    end
+  end
+end
+redis.call('HSET', KEYS[3], 'durable', ARGV[1])
+local highest = redis.call('ZREVRANGE', KEYS[2], 0, 0, 'WITHSCORES')[2]
+return {'known', run, record[1], record[3], record[4], record[6], record[7], gate, highest}
+"""
+
+_INSTALL: Final = """
+-- KEYS gate counters node   ARGV cluster size members longest floor durable instead run
+local run = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')
+if ARGV[8] ~= '' and ARGV[8] ~= run then return {'no', 'restarted'} end
+local record = redis.call('HGET', KEYS[3], 'cluster')
+local gate = redis.call('GET', KEYS[1])
+local floor = redis.call('ZSCORE', KEYS[2], '')
+if record == ARGV[1] and gate and floor then return {'same', gate} end
+-- Another cluster's server is only taken over when that cluster has retired it.
+if record and gate and record ~= ARGV[1] and gate ~= 'retired ' .. ARGV[7] then return {'no', gate} end
+local now = redis.call('TIME')
+local number = math.max(tonumber(ARGV[5]), now[1] * 1000000 + now[2])
+if floor then number = math.max(number, tonumber(redis.call('ZREVRANGE', KEYS[2], 0, 0, 'WITHSCORES')[2])) end
+if number > LARGEST then return {'no', 'full'} end
+redis.call('DEL', KEYS[2])
+redis.call('ZADD', KEYS[2], text(number), '')
+redis.call('HSET', KEYS[3], 'cluster', ARGV[1], 'size', ARGV[2], 'members', ARGV[3], 'longest', ARGV[4],
+  'run', run, 'durable', ARGV[6])
+redis.call('HINCRBY', KEYS[3], 'incarnation', 1)
+redis.call('SET', KEYS[1], ARGV[1])
+return {'yes', text(number)}
+"""
+
+_RETIRE: Final = """
+-- KEYS gate counters   ARGV cluster
+local gate = redis.call('GET', KEYS[1])
+local retired = 'retired ' .. ARGV[1]
+if gate ~= retired then
+  if gate ~= ARGV[1] then
+    local why = shut(gate, ARGV[1])
+    if why then return why end
+  end
+  redis.call('SET', KEYS[1], retired)
+end
+local top = redis.call('ZREVRANGE', KEYS[2], 0, 0, 'WITHSCORES')
+if not top[2] then return {'shut', 'forgot'} end
+return {'yes', top[2]}
+"""
+
+_HIGHEST: Final = """
+-- KEYS gate counters   ARGV cluster
+local gate = redis.call('GET', KEYS[1])
+if gate ~= ARGV[1] then
+  local why = shut(gate, ARGV[1])
+  if why then return why end
+end
+local top = redis.call('ZREVRANGE', KEYS[2], 0, 0, 'WITHSCORES')
+if not top[2] then return {'shut', 'forgot'} end
+return {'yes', top[2]}
+"""
+
+
+class Script(NamedTuple):
+    """One script and the name that a server knows it by."""
+
+    text: str
+    sha: str
+
+
+def script(body: str) -> Script:
+    """The script with what all of them share before it."""
+    text = _PRELUDE + body
+    return Script(text, hashlib.sha1(text.encode()).hexdigest())
+
+
+SCRIPTS: Final = {
+    "acquire": script(_ACQUIRE),
+    "promote": script(_PROMOTE),
+    "extend": script(_EXTEND),
+    "release": script(_RELEASE),
+    "look": script(_LOOK),
+    "evict": script(_EVICT),
+    "show": script(_SHOW),
+    "hide": script(_HIDE),
+    "greet": script(_GREET),
+    "install": script(_INSTALL),
+    "retire": script(_RETIRE),
+    "highest": script(_HIGHEST),
+}
+
+GATE: Final = "lockline:redlock:gate"
+NODE: Final = "lockline:redlock:node"
+COUNTERS: Final = "lockline:redlock:counters"
+LEASE: Final = "lockline:redlock:lease:"
+TOMBSTONE: Final = "lockline:redlock:gone:"
+WAITERS: Final = "lockline:redlock:waiters:"
+FREED: Final = "lockline:redlock:freed:"
+"""The channel of a name: says that its lease at one node has ended."""
+VICTIM: Final = "lockline:redlock:victim:"
+"""The channel of a client: says that one of its leases was evicted."""
