@@ -68,7 +68,9 @@ class BlockingMailbox:
         self,
         receive: Callable[[float], list[str]] | None = None,
         nudge: Callable[[], None] | None = None,
+        stray: Callable[[], None] | None = None,
     ) -> None:
+        self._stray = stray
         self._receive = receive
         self._nudge = nudge
         self._slots: dict[str, _Slot] = {}
@@ -87,6 +89,8 @@ class BlockingMailbox:
     def deliver(self, key: str) -> bool:
         slot = self._slots.get(key)
         if slot is None:
+            if self._stray is not None:
+                self._stray()
             return False
         slot.mail = True
         slot.event.set()
@@ -154,12 +158,19 @@ class ThreadWorker:
             self._thread.join(max(0.0, until - clock.now()))
 
 
+def _ignore() -> None:
+    """Until a keeper is there, nobody cares for strays."""
+
+
 class BlockingRuntime:
     """Threads and real time."""
 
     flavour: Literal["blocking"] = "blocking"
     now = staticmethod(clock.now)
     me = staticmethod(threading.current_thread)
+
+    def __init__(self) -> None:
+        self.on_stray: Callable[[], None] = _ignore
 
     async def sleep(self, seconds: float) -> None:
         time.sleep(seconds)  # noqa: ASYNC251 - this is the pair of `await asyncio.sleep(seconds)`
@@ -175,7 +186,7 @@ class BlockingRuntime:
         receive: Callable[[float], list[str]] | None = None,
         nudge: Callable[[], None] | None = None,
     ) -> BlockingMailbox:
-        return BlockingMailbox(receive, nudge)
+        return BlockingMailbox(receive, nudge, lambda: self.on_stray())
 
     def spawn(self, work: Callable[[], Awaitable[None]], name: str) -> ThreadWorker:
         def body() -> None:

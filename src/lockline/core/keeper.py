@@ -29,6 +29,8 @@ class Keeper:
         self._runtime = runtime
         self._forget = forget
         self.reset()
+        # A push about a claim that is held (an eviction) is read at once, not at the next tick.
+        runtime.on_stray = lambda: self._signal.set()
 
     def reset(self) -> None:
         """As new; in a forked child the parent's worker, locks and claims do not exist."""

@@ -78,8 +78,9 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
 class LoopMailbox:
     """One signal per waiting claim; the backend's reader delivers."""
 
-    def __init__(self) -> None:
+    def __init__(self, stray: Callable[[], None]) -> None:
         self._slots: dict[str, LoopSignal] = {}
+        self._stray = stray
 
     def open(self, key: str) -> None:
         self._slots.setdefault(key, LoopSignal())
@@ -90,6 +91,7 @@ class LoopMailbox:
     def deliver(self, key: str) -> bool:
         slot = self._slots.get(key)
         if slot is None:
+            self._stray()
             return False
         slot.set()
         return True
@@ -119,6 +121,10 @@ class TaskWorker:
             await asyncio.wait([self._task], timeout=max(0.0, until - clock.now()))
 
 
+def _ignore() -> None:
+    """Until a keeper is there, nobody cares for strays."""
+
+
 class LoopRuntime:
     """One event loop; a client belongs to the loop that it was first used on."""
 
@@ -126,6 +132,7 @@ class LoopRuntime:
     now = staticmethod(clock.now)
 
     def __init__(self) -> None:
+        self.on_stray: Callable[[], None] = _ignore
         self._loop: asyncio.AbstractEventLoop | None = None
         tell_after_fork(self)
 
@@ -147,7 +154,7 @@ class LoopRuntime:
         receive: Callable[[float], list[str]] | None = None,
         nudge: Callable[[], None] | None = None,
     ) -> LoopMailbox:
-        return LoopMailbox()
+        return LoopMailbox(lambda: self.on_stray())
 
     def spawn(self, work: Callable[[], Awaitable[None]], name: str) -> TaskWorker:
         return TaskWorker(asyncio.get_running_loop().create_task(work(), name=name))  # type: ignore[arg-type]

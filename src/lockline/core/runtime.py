@@ -38,6 +38,9 @@ class Runtime(Protocol):
     @property
     def flavour(self) -> Literal["blocking", "asyncio", "simulated"]: ...
 
+    on_stray: Callable[[], None]
+    """Called when a hint came for a claim that nobody here waits for: it may be about one that is held."""
+
     def now(self) -> float: ...
     async def sleep(self, seconds: float) -> None: ...
     def mutex(self) -> AbstractContextManager[object]:

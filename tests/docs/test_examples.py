@@ -1,0 +1,84 @@
+"""Every program in examples/ and every Python block in the docs runs, and does what the page says."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ..servers import redis as redis_servers
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+PYTHON_BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+TESTED_ELSEWHERE = {
+    "docs/fencing.md",
+    "docs/backends/redlock.md",
+    "docs/backends/zookeeper.md",
+    "docs/backends/etcd.md",
+}
+"""Pages whose programs need servers of their own; the tests of those rooms run them."""
+
+
+def run(program: str, folder: Path, environment: dict[str, str] | None = None) -> str:
+    """What the program printed; its error when it fails."""
+    ran = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program],
+        cwd=folder,
+        env={**os.environ, "XDG_STATE_HOME": str(folder), "LOCKLINE_URL": "", **(environment or {})},
+        capture_output=True,
+        text=True,
+        timeout=90,
+    )
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_the_example_runs(example: Path, tmp_path: Path) -> None:
+    assert run(f"import runpy; runpy.run_path({str(example)!r}, run_name='__main__')", tmp_path)
+
+
+def programs(page: Path) -> list[str]:
+    return PYTHON_BLOCK.findall(page.read_text())
+
+
+@pytest.mark.parametrize(
+    "page",
+    [page for page in PAGES if programs(page) and str(page.relative_to(ROOT)) not in TESTED_ELSEWHERE],
+    ids=lambda page: str(page.relative_to(ROOT)),
+)
+def test_the_programs_of_the_page_run(
+    page: Path, tmp_path: Path, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """The blocks of one page belong together: they run in order, in one process."""
+    program = "\n".join(programs(page))
+    if "redis://localhost:6379" in program:
+        program = program.replace("redis://localhost:6379", redis_url(request, tmp_path))
+    run(program, tmp_path)
+
+
+def redis_url(request: pytest.FixtureRequest, folder: Path) -> str:
+    server = redis_servers.RedisServer(folder / "redis")
+    server.start()
+    request.addfinalizer(server.stop)
+    return server.url
+
+
+def test_every_link_in_the_docs_leads_somewhere() -> None:
+    broken = []
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
+            if not (page.parent / target).exists():
+                broken.append(f"{page.relative_to(ROOT)} -> {target}")
+    assert broken == []
+
+
+_unused: Callable[..., object] = redis_url
