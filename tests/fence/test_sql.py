@@ -130,7 +130,11 @@ def test_a_holder_enters_often_and_an_older_one_never_again(store: Store) -> Non
 
 
 def test_a_lease_passes_and_its_number_alone_does_not(store: Store) -> None:
-    with lockline.connect("memory:") as client, client.lock("fenced") as lease, contextlib.closing(store.connect()) as connection:
+    with (
+        lockline.connect("memory:") as client,
+        client.lock("fenced") as lease,
+        contextlib.closing(store.connect()) as connection,
+    ):
         store.fence.enter(connection, "r", lease)
         store.fence.enter(connection, "r", lease.sequencer())
         connection.commit()
@@ -163,7 +167,9 @@ def test_the_largest_tokens_are_told_apart(store: Store) -> None:
 
 def test_strange_names_are_names(store: Store) -> None:
     with contextlib.closing(store.connect()) as connection:
-        for number, name in enumerate(("'; DROP TABLE x; --", "%s", ":name", "{token}", "ü" * 256, "a ", "a", "A", "?"), 1):
+        for number, name in enumerate(
+            ("'; DROP TABLE x; --", "%s", ":name", "{token}", "ü" * 256, "a ", "a", "A", "?"), 1
+        ):
             store.fence.enter(connection, name, number)
         connection.commit()
         assert store.fence.look(connection, "a ") == (6, "")
@@ -296,9 +302,9 @@ def test_a_served_connection_that_commits_by_itself_is_refused(request: pytest.F
         with connection.transaction():
             fence.enter(connection, "r", 5)
     engine = sqlalchemy.create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
-    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as automatic:
-        with pytest.raises(ConfigError, match="begin a transaction"):
-            fence.enter(automatic, "r", 6)
+    automatic = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+    with automatic, pytest.raises(ConfigError, match="begin a transaction"):
+        fence.enter(automatic, "r", 6)
     engine.dispose()
     with contextlib.closing(pymysql.connect(**a_mysql(request), autocommit=True)) as mine:
         fence.create(mine)
@@ -332,9 +338,10 @@ def test_the_fence_flushes_nothing_of_a_session(tmp_path: Path) -> None:
         fence.enter(session, "orders/1", 5)
         assert session.new
         session.commit()
-    with Session(engine) as session, pytest.raises(StaleToken):
+    with Session(engine) as session:
         session.get(Order, 1).status = "late"  # type: ignore[union-attr]
-        fence.enter(session, "orders/1", 4)
+        with pytest.raises(StaleToken):
+            fence.enter(session, "orders/1", 4)
     with Session(engine) as session:
         assert session.get(Order, 1).status == "new"  # type: ignore[union-attr]
     engine.dispose()

@@ -22,6 +22,7 @@ COMMANDS: Final = {
     "show": Entry("show", "Show one line: who holds it, who waits."),
     "evict": Entry("evict", "Take a lock away from whoever holds it."),
     "doctor": Entry("doctor", "Say what a backend guarantees and what is dangerous about it."),
+    "fence": Entry("fence", "Check a fencing token where the data is."),
     "completion": Entry("completion", "Print the completion script for a shell."),
 }
 

@@ -112,7 +112,7 @@ class S3Fence:
         It is tried again when another put came first and was an older holder's: nothing was read, so nothing is buried.
         """
         offer = offer_of(a_resource(key), holder, lock)
-        self._put(key, offer, some_bytes(body), self._look(key), options, again=True)
+        self._put(key, offer, some_bytes(body), NOTHING, options, again=True)
 
     def look(self, key: str, lock: str | None = None) -> Mark | None:
         """The mark at the object. It is that of the lock whose holder came last: an object has one fence."""
@@ -121,17 +121,15 @@ class S3Fence:
 
     def _put(self, key: str, offer: Offer, body: bytes, seen: _Seen, options: dict[str, Any], *, again: bool) -> _Seen:
         for _ in range(ATTEMPTS):
-            self._same_lock(key, offer, seen)
-            passed(key, seen.mark, offer, writes=True, exact=False)
-            done = self._try_put(key, offer, body, seen, options)
-            if done is not None:
-                return done
+            # Looked at right before the put, since the condition on the content does not see a mark that went up.
             now = self._look(key)
             self._same_lock(key, offer, now)
             passed(key, now.mark, offer, writes=True, exact=False)
             if not again and now.etag != seen.etag:
                 raise ReadAgain(key)
-            seen = now
+            done = self._try_put(key, offer, body, now, options)
+            if done is not None:
+                return done
         raise self._restless(key)
 
     def _try_put(self, key: str, offer: Offer, body: bytes, seen: _Seen, options: dict[str, Any]) -> _Seen | None:
