@@ -5,6 +5,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 READY := $(VENV)/.ready
 SERVERS := $(VENV)/.servers
+PEERS := $(VENV)/.peers
 
 .PHONY: help setup demo test fast check format bench torture-redlock clean
 
@@ -17,6 +18,10 @@ $(READY): pyproject.toml scripts/setup
 
 $(SERVERS): scripts/setup | $(READY)
 	sh scripts/setup servers
+	@touch $@
+
+$(PEERS): pyproject.toml | $(READY)
+	$(RUN) -m pip install -q --disable-pip-version-check --group bench
 	@touch $@
 
 setup: $(READY) $(SERVERS) ## the virtual environment, the packages and the servers for the tests
@@ -39,7 +44,7 @@ format: $(READY) ## put the code into its format
 	$(VENV)/bin/ruff format .
 	$(VENV)/bin/ruff check --fix .
 
-bench: $(READY) $(SERVERS) ## every benchmark: a table, and JSON in bench/results
+bench: $(READY) $(SERVERS) $(PEERS) ## every benchmark: a table, and JSON in bench/results
 	@for bench in $$(ls bench/*.py | grep -v report.py); do echo "== $$bench"; $(RUN) $$bench || exit 1; done
 
 torture-redlock: $(READY) $(SERVERS) ## Redlock under live faults, at least 20,000 grants; takes long
