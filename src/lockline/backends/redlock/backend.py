@@ -118,6 +118,8 @@ class RedlockBackend:
             stood = self._stood[claim.id] = Stood(claim)
         elif stood.attempt is not None and stood.attempt.token is not None:
             return Grant(stood.attempt.token, stood.attempt.sent)
+        elif claim.id in self._queues.get(self._prefix + claim.name, ()):
+            return Waiting(self._queues[self._prefix + claim.name].index(claim.id), stands=False)
         for more in range(TRIES - 1, -1, -1):
             grant = await self._try(stood, until)
             if grant is not None:
@@ -315,10 +317,12 @@ class RedlockBackend:
         if not self._victim_channel:
             # A short hold needs no ears for evictions; one that lasts gets them here, off the caller's path.
             self._news_asked += 1
-            held = next((claim_id for claim_id, stood in list(self._stood.items()) if stood.attempt), None)
-            if self._news_asked > 2 and held is not None:
-                self._victim_channel = VICTIM + requests.client_of(held)
+            held = [claim_id for claim_id, stood in list(self._stood.items()) if stood.attempt]
+            if self._news_asked > 1 and held:
+                self._victim_channel = VICTIM + requests.client_of(held[0])
                 await self._hints.subscribe(self._victim_channel, self._runtime.now() + 0.1)
+                # What was evicted before there were ears is found out by asking once.
+                self._news += held
         self._hints.drain()
         news, self._news = self._news, []
         return news

@@ -10,6 +10,7 @@ from __future__ import annotations
 import select
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
@@ -18,6 +19,7 @@ import hiredis
 import redis
 
 from ...core import clock
+from ...errors import ClientClosed
 from . import requests
 from .membership import Membership, greeting
 from .nodes import TROUBLE, Node
@@ -76,6 +78,8 @@ class Bundle:
         self._by_fd: dict[int, Wire] = {}
         self._poll = select.poll()
         self._round = 0
+        # True while requests and answers are being counted: a Ctrl-C that finds it so makes the bundle worthless.
+        self._torn = False
         self._began = 0.0
         self._note: Note | None = None
         self._due = 0
@@ -121,12 +125,14 @@ class Bundle:
             self._answers.append((wire.node, request, Failure("unreachable", wire.problem)))
             self._port.owe(wire.node, request)
             return
+        self._torn = True
         wire.due.append((self._round, request, self._began, note))
         self._due += 1
         try:
             wire.sock.sendall(data)
         except OSError as problem:
             self._lose(wire, Failure("error", f"the connection broke: {problem}"))
+        self._torn = False
 
     async def next(self, until: float) -> tuple[int, Request, Reply] | None:
         answers = self._answers
@@ -143,23 +149,23 @@ class Bundle:
         """Take in what has come, waiting at most so long for it."""
         for fd, _ in self._poll.poll(seconds * 1000):
             wire = self._by_fd[fd]
+            self._torn = True
             try:
                 data = wire.sock.recv(65536)
                 while wire.secure and wire.sock.pending():
                     data += wire.sock.recv(65536)
             except (BlockingIOError, InterruptedError, TimeoutError):
-                continue
+                data = None
             except OSError as problem:
                 self._lose(wire, Failure("error", f"the connection broke: {problem}"))
-                continue
-            if not data:
+                data = None
+            if data:
+                wire.reader.feed(data)
+                while wire.reader is not None and (reply := wire.reader.gets()) is not False:
+                    self._take(wire, reply)
+            elif data is not None:
                 self._lose(wire, Failure("error", "the server closed the connection"))
-                continue
-            wire.reader.feed(data)
-            while (reply := wire.reader.gets()) is not False:
-                self._take(wire, reply)
-                if wire.reader is None:
-                    break
+            self._torn = False
 
     def _take(self, wire: Wire, reply: Any) -> None:
         if not wire.due:
@@ -203,7 +209,10 @@ class Bundle:
 
     def part(self) -> None:
         self._note = None
-        self._port.give_back(self)
+        if self._torn:
+            self.close()
+        else:
+            self._port.give_back(self)
 
     def tidy(self) -> bool:
         """Between conversations: take late answers, give up on what is overdue. Whether anything is still due."""
@@ -232,12 +241,12 @@ class BlockingPort:
     def _begin(self) -> None:
         self._mutex = threading.Condition(threading.Lock())
         self._idle: list[Bundle] = []
-        self._bundles = 0
+        # Weak, so that one which an interrupt made away with is not missed for ever.
+        self._bundles: weakref.WeakSet[Bundle] = weakref.WeakSet()
         self.spares: list[deque[Any]] = [deque() for _ in self._nodes]
         self._wanted: set[int] = set()
         self._retry_at = [0.0] * len(self._nodes)
         self._backoff = [0.1] * len(self._nodes)
-        self._opening: set[int] = set()
         self._debts: list[dict[str, tuple[Request, float]]] = [{} for _ in self._nodes]
         self._bell = threading.Event()
         self._tender: threading.Thread | None = None
@@ -260,6 +269,8 @@ class BlockingPort:
     # -- conversations -----------------------------------------------------------------------------
 
     async def talk(self, note: Note, until: float) -> Bundle:
+        if self.closed:
+            raise ClientClosed("this client is closed; connect a new one")
         bundle = self._take(until)
         try:
             up = bundle.begin(note)
@@ -276,10 +287,11 @@ class BlockingPort:
         self._used = clock.now()
         with self._mutex:
             while not self._idle:
-                if self._bundles < BUNDLES:
-                    self._bundles += 1
-                    return Bundle(self)
-                if not self._mutex.wait(max(0.0, until - clock.now())) and clock.now() >= until:
+                if len(self._bundles) < BUNDLES:
+                    bundle = Bundle(self)
+                    self._bundles.add(bundle)
+                    return bundle
+                if not self._mutex.wait(max(0.0, min(until - clock.now(), 0.1))) and clock.now() >= until:
                     raise self.membership.error()
             return self._idle.pop()
 
@@ -298,35 +310,41 @@ class BlockingPort:
     def _connect(self, bundle: Bundle, note: Note, until: float) -> None:
         """Connect to all nodes at once and wait for a majority; a moment longer for the others, if they are quick."""
         until = min(until, clock.now() + self._connect_timeout)
-        with self._mutex:
-            for wire in bundle.wires:
-                node = wire.node
-                if wire.sock is None and node not in self._opening and not self.spares[node]:
-                    self._opening.add(node)
-                    threading.Thread(target=self._open_soon, args=(node,), name="lockline-connect", daemon=True).start()
+        opening: set[int] = set()
+        failed: set[int] = set()
+
+        def open_one(node: int) -> None:
+            opened = False
+            try:
+                opened = self._open(node)
+            finally:
+                with self._mutex:
+                    if not opened:
+                        failed.add(node)
+                    opening.discard(node)
+                    self._mutex.notify_all()
+
         settled = float("inf")
         while True:
             up = bundle.begin(note)
             now = clock.now()
-            if up == len(self.labels) or not self._opening or now >= min(until, settled):
-                return
+            missing = [wire.node for wire in bundle.wires if wire.sock is None]
             if up >= majority(len(self.labels)) and self.membership.cluster is not None:
                 settled = min(settled, now + SETTLE)
+            if now >= min(until, settled) or failed.issuperset(missing):
+                return
             with self._mutex:
-                if self._opening and not any(self.spares[wire.node] for wire in bundle.wires if wire.sock is None):
+                # Another bundle may have taken the connection that was made for this one: then make another.
+                for node in missing:
+                    if node not in opening and node not in failed and not self.spares[node]:
+                        opening.add(node)
+                        threading.Thread(target=open_one, args=(node,), name="lockline-connect", daemon=True).start()
+                if not any(self.spares[node] for node in missing) and not failed.issuperset(missing):
                     self._mutex.wait(max(0.0, min(until, settled) - now))
 
     @property
     def _connect_timeout(self) -> float:
         return max(1.0, 4 * self.node_timeout)
-
-    def _open_soon(self, node: int) -> None:
-        try:
-            self._open(node)
-        finally:
-            with self._mutex:
-                self._opening.discard(node)
-                self._mutex.notify_all()
 
     def _open(self, node: int) -> bool:
         """Make a connection and be greeted on it: a server that has restarted finds it out here, before anything else."""

@@ -171,8 +171,11 @@ class BlockingHints:
                 self._connect()
             # A dead ear is tried again at times, so do not listen for too long in one go.
             seconds = min(seconds, RETRY)
-        with self._reading:
-            self._read(seconds)
+        if self._reading.acquire(timeout=min(seconds, RETRY)):
+            try:
+                self._read(seconds)
+            finally:
+                self._reading.release()
         return []
 
     def drain(self) -> None:
@@ -194,23 +197,30 @@ class BlockingHints:
             ear = self._ears.get(fd)
             if ear is None:
                 continue
-            node, connection, reader = ear
             try:
-                data = connection._sock.recv(65536)
-            except TimeoutError:
-                continue
-            except OSError:
-                data = b""
-            if not data:
+                self._hear(fd, *ear)
+            except BaseException:
+                # Half a message may be lost, and with it the place in the stream.
                 self._drop(fd)
-                continue
-            reader.feed(data)
-            while (message := reader.gets()) is not False:
-                channel = self._tally.hear(message, len(self._ears))
-                if channel is not None and channel in self._waits_for:
-                    self._waits_for[channel].discard(node)
-                    with self._confirmed:
-                        self._confirmed.notify_all()
+                raise
+
+    def _hear(self, fd: int, node: int, connection: Any, reader: Any) -> None:
+        try:
+            data = connection._sock.recv(65536)
+        except TimeoutError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._drop(fd)
+            return
+        reader.feed(data)
+        while (message := reader.gets()) is not False:
+            channel = self._tally.hear(message, len(self._ears))
+            if channel is not None and channel in self._waits_for:
+                self._waits_for[channel].discard(node)
+                with self._confirmed:
+                    self._confirmed.notify_all()
 
     def wake(self) -> None:
         """Make a running `receive` return."""

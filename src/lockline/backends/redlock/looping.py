@@ -12,6 +12,7 @@ import hiredis
 import redis
 
 from ...core import clock
+from ...errors import ClientClosed
 from . import requests
 from .blocking import SETTLE
 from .membership import Membership, greeting
@@ -274,6 +275,8 @@ class LoopPort:
             _settle(waiter)
 
     async def talk(self, note: Note, until: float) -> Conversation:
+        if self.closed:
+            raise ClientClosed("this client is closed; connect a new one")
         needed = majority(len(self.labels))
         if not self.wires:
             self.wires = [LoopWire(self, node) for node in range(len(self.labels))]
