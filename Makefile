@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
+BASE := $(VENV)/.base
 READY := $(VENV)/.ready
 SERVERS := $(VENV)/.servers
 PEERS := $(VENV)/.peers
@@ -12,8 +13,13 @@ PEERS := $(VENV)/.peers
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 26
 
-$(READY): pyproject.toml scripts/setup
-	PYTHON=$(PYTHON) sh scripts/setup python
+# The library alone, which is all that the demo needs.
+$(BASE): pyproject.toml scripts/setup
+	PYTHON=$(PYTHON) sh scripts/setup base
+	@touch $@
+
+$(READY): pyproject.toml scripts/setup | $(BASE)
+	sh scripts/setup packages
 	@touch $@
 
 $(SERVERS): scripts/setup | $(READY)
@@ -26,7 +32,7 @@ $(PEERS): pyproject.toml | $(READY)
 
 setup: $(READY) $(SERVERS) ## the virtual environment, the packages and the servers for the tests
 
-demo: $(READY) ## the main job in under a minute: lost updates, a lock, and a frozen holder that is refused
+demo: $(BASE) ## the main job in under a minute: lost updates, a lock, and a frozen holder that is refused
 	@$(RUN) examples/demo.py
 
 test: $(READY) $(SERVERS) ## everything, on real servers
