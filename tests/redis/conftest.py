@@ -9,6 +9,10 @@ from typing import Any
 import pytest
 
 import lockline
+from tests.contract.parties import Party
+from tests.contract.scene import Scene
+from tests.contract.worlds import World
+from tests.servers.proxy import Proxy
 from tests.servers.redis import RedisServer, a_redis
 
 _numbers = itertools.count(1)
@@ -47,3 +51,67 @@ def connect() -> Iterator[Callable[..., lockline.Client]]:
     yield make
     for client in clients:
         client.close()
+
+
+class Town:
+    """One server, reached directly or through a proxy, by parties of one flavour."""
+
+    def __init__(self, server: RedisServer, proxy: Proxy, flavour: str) -> None:
+        self.server = server
+        self.proxy = proxy
+        self.flavour = flavour
+        prefix = self.prefix = f"t{next(_numbers)}"
+        self.direct = Scene(Place(f"{server.url}?prefix={prefix}"), flavour)
+        self.through = Scene(Place(f"redis://127.0.0.1:{proxy.port}?prefix={prefix}"), flavour)
+
+    def key(self, name: str) -> str:
+        """The key of a line."""
+        return f"{{{self.prefix}:{name}}}"
+
+    def fields(self, name: str) -> dict[str, str]:
+        """A line as the server keeps it."""
+        return self.server.command("HGETALL", self.key(name))  # type: ignore[no-any-return]
+
+    def near(self, **options: Any) -> Party:
+        """Somebody whose line never breaks."""
+        return self.direct.party(**options)
+
+    def far(self, **options: Any) -> Party:
+        """Somebody behind the proxy."""
+        return self.through.party(**options)
+
+    def finish(self) -> None:
+        self.proxy.heal()
+        # What was swallowed is lost for good: waiting for it would only take time.
+        self.proxy.cut()
+        self.through.finish()
+        self.direct.finish()
+
+
+class Place(World):
+    """A place of the contract suite that is just a URL."""
+
+    name = "redis"
+    patience = 2.0
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def place(self) -> str:
+        return self.url
+
+
+@pytest.fixture(params=["sync", "asyncio"])
+def flavour(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def town(server: RedisServer, flavour: str) -> Iterator[Town]:
+    """A server with a proxy before it."""
+    with Proxy(server.address) as proxy:
+        town = Town(server, proxy, flavour)
+        try:
+            yield town
+        finally:
+            town.finish()

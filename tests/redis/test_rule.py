@@ -157,7 +157,7 @@ def test_the_scripts_follow_the_one_rule(lines: type[Lines]) -> None:
     run_state_machine_as_test(
         lines,
         settings=settings(
-            max_examples=150,
+            max_examples=300,
             stateful_step_count=40,
             deadline=None,
             suppress_health_check=list(HealthCheck),

@@ -279,9 +279,17 @@ class RedisBackend:
             for at, fate in zip(part, reply, strict=True):
                 if not fate:
                     fates[at] = Gone()
-                elif fate == 2 and claims[at].id in self._looks:
-                    # It holds and does not know: the message was lost.
-                    self.nudge(claims[at].id)
+                elif claims[at].id in self._looks:
+                    self._learn_from_renewal(claims[at].id, fate)
+
+    def _learn_from_renewal(self, claim_id: str, fate: int) -> None:
+        """A waiting claim was renewed: perhaps it holds and the message was lost, perhaps it should look earlier."""
+        look = self._runtime.now() - fate / 1000
+        if fate > 0:
+            self.nudge(claim_id)
+        elif look + SOONEST_LOOK < self._looks.get(claim_id, 0.0):
+            self._looks[claim_id] = look + SOONEST_LOOK
+            self._mailbox.deliver(claim_id)
 
     # -- questions ---------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from ...core import clock
 from .port import pack
 from .problems import Address, NoAnswer, failed_login
 from .scripts import NO_CHANNEL
+from .streams import connect
 from .target import Target
 from .wires import Wire
 
@@ -256,9 +257,10 @@ class LoopEars:
             channel = self._listening.get(address)
             if channel is not None:
                 return channel
-            before = self._tasks.get(address)
-            if before is not None and not before.done():
+            before = self._tasks.pop(address, None)
+            if before is not None:
                 before.cancel()
+                await asyncio.wait([before])
             channel = self._channels.setdefault(address, new_channel(self._prefix))
             connection = await self._subscribe(address, channel, until)
             self._listening[address] = channel
@@ -271,7 +273,7 @@ class LoopEars:
         connection = self._target.connection(address)
         try:
             async with asyncio.timeout(max(0.001, until - clock.now())):
-                await connection.connect()
+                await connect(connection)
                 await connection.send_packed_command([pack(("SUBSCRIBE", channel))], check_health=False)
         except (redis.RedisError, OSError, TimeoutError) as problem:
             await connection.disconnect(nowait=True)

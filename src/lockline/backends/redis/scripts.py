@@ -2,10 +2,11 @@
 
 A line is one hash, so that a cluster can move it, a server can evict it, and a person can delete it only as a whole:
 
-    state    "n used least first until mixed head end", absent while nobody stands in the line
+    state    "n used least first until mixed head end watch", absent while nobody stands in the line
              n holders of `used` weight together, `least` is the smallest capacity among them (`mixed` if they differ);
              no holder expires before `first`; the key lives until `until`;
-             seats from `head` up to `end` are the waiting line, some of them empty
+             seats from `head` up to `end` are the waiting line, some of them empty;
+             by `watch` whoever waits will have looked by itself
     last     the last ticket
     +id      a claim that holds: "ticket expires weight capacity seat channel info"
     ~id      a claim that waits: the same
@@ -61,14 +62,15 @@ end
 local function open(key, state)
   line, puts = key, {}
   if not state then
-    s = { n = 0, used = 0, least = 0, first = 0, key_until = 0, mixed = 0, head = 1, seats_end = 1 }
+    s = { n = 0, used = 0, least = 0, first = 0, key_until = 0, mixed = 0, head = 1, seats_end = 1, watch = 0 }
     return
   end
-  local n, used, least, first, key_until, mixed, head, seats_end =
-    string.match(state, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d) (%d+) (%d+)$')
+  local n, used, least, first, key_until, mixed, head, seats_end, watch =
+    string.match(state, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d) (%d+) (%d+) (%d+)$')
   s = {
     n = tonumber(n), used = tonumber(used), least = tonumber(least), first = tonumber(first),
     key_until = tonumber(key_until), mixed = tonumber(mixed), head = tonumber(head), seats_end = tonumber(seats_end),
+    watch = tonumber(watch),
   }
 end
 
@@ -117,6 +119,20 @@ local function count_out(c)
   if s.n > 0 and s.mixed == 1 then recount() end
 end
 
+-- Whoever waits has planned to look when the holder of that time would expire. One that expires earlier came in:
+-- the next in line shall know, or a dead one could hold everybody up until then.
+local function warn_next()
+  for seat = s.head, math.min(s.head + 7, s.seats_end - 1) do
+    local id = redis.call('HGET', line, 'q' .. seat)
+    local record = id and redis.call('HGET', line, '~' .. id)
+    if record then
+      local c = parse(record)
+      if c.channel ~= '-' then redis.call('PUBLISH', c.channel, id) end
+      return
+    end
+  end
+end
+
 -- Let in whoever has room now. `mine` is the caller's own claim: it needs no message.
 -- Nobody hears the message: the client is dead, and so is its claim; go on with the next in the same step.
 local function admit(mine)
@@ -136,6 +152,8 @@ local function admit(mine)
           or redis.call('PUBLISH', c.channel, id .. string.format(' %.0f', c.ticket)) > 0 then
           put('+' .. id, record)
           count_in(c)
+          s.let_in = true
+          if id == mine then s.let_me_in = true end
         end
       end
       redis.call('HDEL', line, seat, '~' .. id)
@@ -152,10 +170,12 @@ local function save()
       redis.call('PEXPIRE', line, REMEMBERED)
       return
     end
-    s.head, s.seats_end = 1, 1
+    s.head, s.seats_end, s.watch = 1, 1, 0
+  elseif s.let_in and s.first + 250 < s.watch then
+    warn_next()
   end
-  put('state', string.format('%d %d %d %.0f %.0f %d %d %d',
-    s.n, s.used, s.least, s.first, s.key_until, s.mixed, s.head, s.seats_end))
+  put('state', string.format('%d %d %d %.0f %.0f %d %d %d %.0f',
+    s.n, s.used, s.least, s.first, s.key_until, s.mixed, s.head, s.seats_end, s.watch))
   redis.call('HSET', line, unpack(puts))
   if s.stretch then redis.call('PEXPIREAT', line, s.key_until) end
 end
@@ -169,6 +189,7 @@ end
 local function waiting(seat)
   local change = s.first
   if s.blocked_until and s.blocked_until < change then change = s.blocked_until end
+  s.watch = math.max(s.watch, change)
   return { s.n + seat - s.head, math.max(1, math.ceil(change - now)) }
 end
 """
@@ -191,7 +212,7 @@ if not found[1] and not found[5] and not found[4] and tonumber(ARGV[3]) <= tonum
   local number, key_until = string.format('%.0f', ticket), expires + REMEMBERED
   redis.call('HSET', KEYS[1], 'last', number,
     '+' .. id, string.format('%s %.0f %s %s 0 %s ', number, expires, ARGV[3], ARGV[4], ARGV[5]) .. ARGV[6],
-    'state', string.format('1 %s %s %.0f %.0f 0 1 1', ARGV[3], ARGV[4], expires, key_until))
+    'state', string.format('1 %s %s %.0f %.0f 0 1 1 0', ARGV[3], ARGV[4], expires, key_until))
   redis.call('PEXPIREAT', KEYS[1], key_until)
   return ticket
 end
@@ -210,9 +231,9 @@ if found[4] then
   local c = parse(found[4])
   if c.expires > now then
     admit(id)
+    local answer = s.let_me_in and c.ticket or waiting(c.seat)
     save()
-    if redis.call('HEXISTS', line, '+' .. id) == 1 then return c.ticket end
-    return waiting(c.seat)
+    return answer
   end
   redis.call('HDEL', line, '~' .. id, 'q' .. c.seat)
 end
@@ -240,8 +261,9 @@ put('last', string.format('%.0f', ticket))
 put('q' .. c.seat, id)
 put('~' .. id, written(c))
 cover(expires)
+local answer = waiting(c.seat)
 save()
-return waiting(c.seat)
+return answer
 """,
 )
 
@@ -255,7 +277,7 @@ local id = ARGV[1]
 local found = redis.call('HMGET', KEYS[1], 'state', '+' .. id, '~' .. id)
 
 -- The only one here: the common case, kept short.
-if found[1] and found[2] and string.find(found[1], '^1 %d+ %d+ %d+ %d+ 0 1 1$') then
+if found[1] and found[2] and string.find(found[1], '^1 %d+ %d+ %d+ %d+ 0 1 1 0$') then
   redis.call('HDEL', KEYS[1], 'state', '+' .. id)
   redis.call('PEXPIRE', KEYS[1], REMEMBERED)
   if tonumber(string.match(found[2], '^%d+ (%d+)')) > micros / 1000 then return 1 end
@@ -270,8 +292,12 @@ local record = found[2] or found[3]
 if record then
   local c = parse(record)
   if c.expires > now then there = 1 end
-  redis.call('HDEL', line, '+' .. id, '~' .. id, 'q' .. c.seat)
-  if found[1] and found[2] then count_out(c) end
+  if not found[2] then
+    redis.call('HDEL', line, '~' .. id, 'q' .. c.seat)
+  else
+    redis.call('HDEL', line, '+' .. id)
+    if found[1] then count_out(c) end
+  end
 elseif ARGV[2] == '1' then
   -- Its request may still be on the way: it shall find this when it comes.
   recount()
@@ -304,7 +330,7 @@ local record = found[2] or found[3]
 if not record then return false end
 local c = parse(record)
 if c.expires <= now then
-  redis.call('HDEL', line, '~' .. id, 'q' .. c.seat)
+  if not found[2] then redis.call('HDEL', line, '~' .. id, 'q' .. c.seat) end
   admit()
   save()
   return false
@@ -315,13 +341,14 @@ if c.channel ~= ARGV[2] or ARGV[3] == '1' then
 end
 if found[2] then return c.ticket end
 admit(id)
+local answer = s.let_me_in and c.ticket or waiting(c.seat)
 save()
-if redis.call('HEXISTS', line, '+' .. id) == 1 then return c.ticket end
-return waiting(c.seat)
+return answer
 """,
 )
 
-# In: channel, then for each key: id, ttl, weight, kind. Out for each: 0 gone, 1 waits, 2 holds.
+# In: channel, then for each key: id, ttl, weight, kind.
+# Out for each: 0 if it is gone, 1 if it holds, if it waits -milliseconds until something may change by itself.
 RENEW: Final = Script(
     "renew",
     """
@@ -337,7 +364,7 @@ local function renew(key, id, ttl, weight, kind)
   open(key, found[1])
   local c = parse(record)
   if c.expires <= now then
-    redis.call('HDEL', line, '~' .. id, 'q' .. c.seat)
+    if not found[2] then redis.call('HDEL', line, '~' .. id, 'q' .. c.seat) end
     drop_expired()
     admit()
     save()
@@ -356,9 +383,10 @@ local function renew(key, id, ttl, weight, kind)
   if found[2] and s.n == 1 then s.first = c.expires end
   drop_expired()
   admit(id)
+  local answer = 1
+  if not found[2] and not s.let_me_in then answer = -waiting(c.seat)[2] end
   save()
-  if found[2] or redis.call('HEXISTS', line, '+' .. id) == 1 then return 2 end
-  return 1
+  return answer
 end
 
 local fates = {}

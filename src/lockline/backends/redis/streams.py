@@ -17,8 +17,16 @@ from .target import Target
 
 BUFFER = 65536
 INFO = pack(("INFO", "server"))
-TICK = 0.05
-"""How often the oldest unanswered requests are looked at; a timer for each would cost more than the request."""
+
+
+async def connect(connection: Any) -> None:
+    """Open a connection of redis-py, and stay cancelled if cancelled: its login swallows that at some awaits."""
+    task = asyncio.current_task()
+    assert task is not None
+    before = task.cancelling()
+    await connection.connect()
+    if task.cancelling() > before:
+        raise asyncio.CancelledError
 
 
 class Stream:
@@ -32,6 +40,7 @@ class Stream:
         self._unsent: list[bytes] = []
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
 
     async def open(self, target: Target, until: float, sentinel: bool = False) -> None:
         """Connect and log in."""
@@ -41,7 +50,7 @@ class Stream:
             raise NoAnswer(self.address, "no time left to connect", sent=False)
         try:
             async with asyncio.timeout(left):
-                await connection.connect()
+                await connect(connection)
         except (redis.RedisError, OSError, TimeoutError) as problem:
             await connection.disconnect(nowait=True)
             raise failed_login(problem, self.address) from problem
@@ -59,9 +68,10 @@ class Stream:
         if not self._unsent:
             # Whoever asks in this turn of the loop travels in the same packet.
             self._loop.call_soon(self._flush)
-        if self._timer is None:
-            self._timer = self._loop.call_later(TICK, self._tick)
         deadline = min(until, now + self.patience)
+        # One timer for all: most deadlines come in the order of the requests.
+        if self._timer is None or deadline < self._timer_at:
+            self._set_timer(deadline, now)
         answers = []
         for request in requests:
             self._unsent.append(request)
@@ -75,14 +85,23 @@ class Stream:
         if self.broken is None:
             self._writer.write(b"".join(unsent))
 
+    def _set_timer(self, deadline: float, now: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = deadline
+        self._timer = self._loop.call_later(max(0.0, deadline - now), self._tick)
+
     def _tick(self) -> None:
         self._timer = None
+        if not self._pending:
+            return
         now = clock.now()
-        if any(deadline <= now for _, deadline in self._pending):
+        earliest = min(deadline for _, deadline in self._pending)
+        if earliest > now:
+            self._set_timer(earliest, now)
+        else:
             # Answers come in order: after one that does not come there is nothing to hope for.
             self.close(TimeoutError("no answer in time"))
-        elif self._pending:
-            self._timer = self._loop.call_later(TICK, self._tick)
 
     async def _read(self, source: asyncio.StreamReader) -> None:
         reader = hiredis.Reader(notEnoughData=Ellipsis)

@@ -36,6 +36,14 @@ _OF_POOLS: Final = frozenset({
     "encoding", "encoding_errors", "socket_read_size", "legacy_responses", "ssl",
 })  # fmt: skip
 
+try:
+    from redis.maint_notifications import MaintNotificationsConfig
+
+    # They ask the server for more round trips at each connect, and swallow a cancel that comes meanwhile.
+    _QUIETLY: dict[str, Any] = {"maint_notifications_config": MaintNotificationsConfig(enabled=False)}
+except ImportError:  # redis-py before it had them
+    _QUIETLY = {}
+
 Kind = Literal["one", "sentinel", "cluster"]
 
 
@@ -85,7 +93,7 @@ class Target:
         else:
             make = module.SSLConnection if tls else module.Connection
             options["host"], options["port"] = host, port
-        return make(**options, retry=retry(NoBackoff(), 0), decode_responses=False)
+        return make(**options, **_QUIETLY, retry=retry(NoBackoff(), 0), decode_responses=False)
 
 
 def understand(given: Any, flavour: str, options: dict[str, Any]) -> Target:

@@ -1,0 +1,201 @@
+"""A proxy between client and server: replies get lost, connections break, packets vanish, everything is slow.
+
+Whatever happens on the way: never two holders, no claim left behind for longer than stated, and whoever loses a lease
+knows it before anybody else can hold.
+"""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from lockline import AcquireTimeout, BackendUnavailable, LeaseLost, LocklineError
+from tests.servers.process import wait_for
+
+from .conftest import Town
+
+pytestmark = pytest.mark.server
+
+
+@pytest.mark.parametrize("lost", range(4))
+def test_the_reply_of_any_one_request_may_get_lost(town: Town, lost: int) -> None:
+    alice, bob = town.far(), town.near()
+    # Warm, so that the requests that count are those of the story.
+    alice.lock("x").acquire().release()
+    town.proxy.drop_reply(b"EVALSHA", skip=lost)
+    tokens = []
+    for _ in range(2):
+        lease = alice.lock("x").acquire(timeout=5)
+        tokens.append(lease.token)
+        assert bob.lock("x").try_acquire() is None
+        lease.release()
+        after = bob.lock("x").try_acquire()
+        assert after is not None, "nothing was left behind"
+        tokens.append(after.token)
+        after.release()
+    assert town.proxy.lost == 1
+    assert tokens == sorted(set(tokens))
+
+
+@pytest.mark.parametrize("lost", range(3))
+def test_a_waiter_whose_reply_gets_lost_still_has_its_turn(town: Town, lost: int) -> None:
+    alice, bob, carol = town.far(), town.near(), town.near()
+    alice.lock("x").acquire().release()
+    held = bob.lock("x").acquire()
+    town.proxy.drop_reply(b"EVALSHA", skip=lost)
+    waiting = alice.lock("x", ttl=2).acquire.start()
+    town.direct.wait_for_line("x", holders=1, waiters=1)
+    behind = carol.lock("x").acquire.start()
+    town.direct.wait_for_line("x", holders=1, waiters=2)
+    held.release()
+    lease = waiting.result(5)
+    assert not behind.done
+    lease.release()
+    behind.result(5).release()
+    town.direct.wait_until_free("x")
+
+
+def test_a_lost_reply_with_no_time_left_leaves_nothing_behind(town: Town) -> None:
+    alice, bob = town.far(), town.near()
+    alice.lock("x").acquire().release()
+    town.proxy.black_hole()
+    with pytest.raises((BackendUnavailable, AcquireTimeout)):
+        alice.lock("x", ttl=1).acquire(timeout=0.2)
+    town.proxy.heal()
+    town.proxy.cut()
+    bob.lock("x").acquire(timeout=5).release()
+
+
+def test_a_request_that_arrives_after_its_withdrawal_is_refused(town: Town) -> None:
+    alice, bob = town.far(socket_timeout=0.3), town.near()
+    alice.lock("x").acquire().release()
+    town.proxy.strand()
+    town.proxy.refuse()
+    with pytest.raises(LocklineError):
+        alice.lock("x", ttl=30).acquire(timeout=0.1)
+    # The withdrawal finds a way; the request itself, long under way, arrives only after that.
+    town.proxy.heal()
+    wait_for(lambda: any(field[0] == "-" for field in town.fields("x")), 5, "the withdrawal")
+    town.proxy.deliver()
+    time.sleep(0.2)
+    assert not town.direct.line("x").claims
+    bob.lock("x").acquire(timeout=1).release()
+
+
+def test_a_cut_line_does_not_end_a_lease(town: Town) -> None:
+    alice = town.far()
+    lease = alice.lock("x", ttl=0.9).acquire()
+    for _ in range(4):
+        town.proxy.cut()
+        time.sleep(0.4)
+        assert lease.valid
+    token = lease.token
+    lease.release()
+    again = alice.lock("x").acquire()
+    assert again.token > token
+    again.release()
+
+
+def test_a_waiter_whose_line_is_cut_goes_on_waiting_and_is_told(town: Town) -> None:
+    alice, bob = town.far(), town.near()
+    held = bob.lock("x").acquire()
+    waiting = alice.lock("x").acquire.start()
+    town.direct.wait_for_line("x", holders=1, waiters=1)
+    for _ in range(3):
+        town.proxy.cut()
+        time.sleep(0.2)
+    assert not waiting.done
+    began = time.monotonic()
+    held.release()
+    waiting.result(5).release()
+    assert time.monotonic() - began < 2.5
+
+
+def test_a_message_that_gets_lost_costs_a_look_and_not_a_ttl(town: Town) -> None:
+    """The subscription is a black hole: the server believes that it told, and the waiter has heard nothing."""
+    alice, bob = town.far(), town.near()
+    held = bob.lock("x", ttl=60).acquire()
+    waiting = alice.lock("x", ttl=60).acquire.start()
+    town.direct.wait_for_line("x", holders=1, waiters=1)
+    town.proxy.strand()
+    began = time.monotonic()
+    held.release()
+    waiting.result(10).release()
+    assert time.monotonic() - began < 5
+
+
+def test_a_release_in_a_black_hole_may_be_repeated(town: Town) -> None:
+    alice, bob = town.far(socket_timeout=0.2), town.near()
+    lease = alice.lock("x", ttl=1).acquire()
+    town.proxy.black_hole()
+    with pytest.raises(LocklineError):
+        lease.release()
+    town.proxy.heal()
+    town.proxy.cut()
+    bob.lock("x").acquire(timeout=3).release()
+
+
+def test_whoever_is_cut_off_knows_of_its_loss_before_anybody_else_can_hold(town: Town) -> None:
+    alice, bob = town.far(), town.near()
+    lease = alice.lock("x", ttl=1).acquire()
+    lost_at: list[float] = []
+    lease.on_lost(lambda: lost_at.append(time.monotonic()))
+    waiting = bob.lock("x").acquire.start()
+    town.direct.wait_for_line("x", holders=1, waiters=1)
+    began = time.monotonic()
+    town.proxy.black_hole()
+    next_lease = waiting.result(5)
+    held_at = time.monotonic()
+    assert not lease.valid
+    wait_for(lambda: lost_at, 2, "the news of the loss")
+    assert lost_at[0] < held_at
+    assert held_at - began < 2.0, "the next one holds when the ttl is over, not much later"
+    assert next_lease.token > lease.token
+    with pytest.raises(LeaseLost):
+        lease.check()
+    with pytest.raises(LeaseLost):
+        lease.release()
+    assert next_lease.valid
+
+
+def test_a_waiter_that_is_cut_off_holds_up_nobody_for_longer_than_its_ttl(town: Town) -> None:
+    alice, bob, carol = town.far(), town.near(), town.near()
+    held = bob.lock("x").acquire()
+    cut_off = alice.lock("x", ttl=1).acquire.start(timeout=3)
+    town.direct.wait_for_line("x", holders=1, waiters=1)
+    behind = carol.lock("x").acquire.start()
+    town.direct.wait_for_line("x", holders=1, waiters=2)
+    town.proxy.black_hole()
+    began = time.monotonic()
+    held.release()
+    behind.result(5).release()
+    assert time.monotonic() - began < 2.0
+    town.proxy.heal()
+    town.proxy.cut()
+    try:
+        cut_off.result(10).release()
+    except LocklineError:
+        pass
+    town.direct.wait_until_free("x")
+
+
+def test_a_slow_line_shortens_what_is_trusted_and_nothing_else(town: Town) -> None:
+    alice = town.far()
+    alice.lock("x").acquire().release()
+    town.proxy.delay(0.2)
+    lease = alice.lock("x", ttl=3).acquire()
+    assert lease.remaining() <= 3 - 0.4
+    lease.release()
+    town.proxy.heal()
+
+
+def test_a_server_that_refuses_connections_gives_a_typed_error_in_time(town: Town) -> None:
+    alice = town.far()
+    town.proxy.refuse()
+    began = time.monotonic()
+    with pytest.raises(BackendUnavailable, match="127"):
+        alice.lock("x", ttl=1).acquire()
+    assert time.monotonic() - began < 4
+    town.proxy.heal()
+    alice.lock("x").acquire().release()
