@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from kazoo import exceptions as problems
@@ -27,9 +28,10 @@ from ...core.runtime import Runtime
 from ...errors import BackendUnavailable
 from ...guarantees import Guarantees
 from .doctor import findings
-from .line import Place, admitted, decisive, escaped, lighter_name, node_name, position, read_line, unescaped
+from .line import Place, admitted, escaped, lighter_name, node_name, position, read_line, unescaped
 from .node import Node, read_data, written
 from .pulse import Pulse
+from .session import PROOFS, TOUCHES
 from .settings import Settings
 from .wire import CUT, CreateContainer, Wire
 
@@ -90,87 +92,95 @@ class ZooKeeperBackend:
             # Found by a read: a try that fails writes nothing and leaves nothing.
             return None
         node = known or self._nodes.setdefault(claim.id, Node(claim, self._parent(claim.name)))
-        line = await self._create(node, until, doubt=known is not None)
-        at = position(line, claim.id)
-        assert at is not None
-        if at < admitted(line):
-            node.held = True
+        await self._create(node, until, doubt=known is not None, wait=wait)
+        if node.holds:
             self._mailbox.close(claim.id)
             return Grant(node.token)
         if not wait:
             await self.leave(claim, until)
             return None
-        node.mine, node.ahead, node.stale = line[at], line[:at], False
-        return Waiting(at)
+        return Waiting(len(node.ahead))
 
     async def _has_room(self, claim: Claim, until: float) -> bool:
         line = await self._read(claim.name, until, ttl=claim.ttl)
         return admitted([*line, claim]) > len(line)
 
-    async def _create(self, node: Node, until: float, *, doubt: bool) -> list[Place]:
+    async def _create(self, node: Node, until: float, *, doubt: bool, wait: bool) -> None:
         """Make the node, once however often it takes, and look at the line in the same round trip."""
         claim = node.claim
+        request = Create2(
+            f"{node.parent}/{node_name(claim.weight, claim.capacity, claim.id)}", written(claim), self._settings.acl, 3
+        )
+        look = GetChildren(node.parent, None)
         while True:
             session = await self._wire.connected(claim.ttl, until)
-            if doubt:
-                line = await self._find(node, until)
-                if line is not None:
-                    return line
+            if doubt and await self._find(node, until):
+                return
             sent = self._runtime.now()
-            request = Create2(f"{node.parent}/{node_name(claim.weight, claim.capacity, claim.id)}", written(claim),
-                              self._settings.acl, 3)  # fmt: skip
-            created, children = await self._wire.ask(
-                request,
-                GetChildren(node.parent, None),
-                until=until,
-                proof=True,
-                then=lambda a: self._landed(node, a[0]),
+            made, children = await self._wire.ask(
+                request, look, until=until, proof=True, then=partial(self._landed, node, sent, wait)
             )
-            if isinstance(created, problems.NoNodeError):
+            if isinstance(made, problems.NoNodeError):
                 # First of its name, or the server has just removed the empty parent.
                 await self._make_parents(node.parent, until)
                 continue
             doubt = True
-            if isinstance(created, CUT) or isinstance(children, (*CUT, problems.NoNodeError)):
+            if isinstance(made, CUT) or isinstance(children, (*CUT, problems.NoNodeError)):
                 continue
-            _check(created, children)
-            if created[1].ephemeralOwner != session.id:
-                continue
-            line = read_line(children)
-            if position(line, claim.id) is not None:
-                self._stands(node, created[0], created[1], session, sent)
-                return line
+            _check(made, children)
+            if node.session is session and not node.gone:
+                self._pulse.by(min(node.expires, sent + session.timeout / TOUCHES))
+                return
 
-    async def _find(self, node: Node, until: float) -> list[Place] | None:
-        """The line, if the claim stands in it already: the reply to an earlier request was lost. None: create it."""
-        line = await self._read(node.claim.name, until)
-        at = position(line, node.claim.id)
-        if at is None:
-            return None
-        path = f"{node.parent}/{line[at].node}"
-        session = await self._wire.connected(None, until)
-        (stat,) = await self._wire.ask(Exists(path, None), until=until)
-        if isinstance(stat, CUT) or stat is None:
-            return await self._find(node, until)
-        _check(stat)
-        if stat.ephemeralOwner != session.id:
-            # Made by a session of ours that has ended; it goes with that, or now.
-            await self._wire.ask(Delete(path, -1), until=until)
-            return None
-        self._stands(node, path, stat, session, self._runtime.now())
-        return line
+    def _landed(self, node: Node, sent: float, wait: bool, answers: list[Any]) -> None:
+        """In kazoo's thread: the node is made. Whoever must wait watches at once what decides its turn."""
+        made, children = answers
+        if not isinstance(made, tuple):
+            return
+        path, stat = made
+        if node.withdrawn:
+            # The caller had given up before the request got through.
+            self._wire.post(Delete(path, -1))
+            return
+        node.path = path
+        if self._stands(node, stat, sent) and isinstance(children, list):
+            node.stand(read_line(children))
+            if wait:
+                self._watch(node)
 
-    def _stands(self, node: Node, path: str, stat: Any, session: Any, sent: float) -> None:
-        node.path, node.token, node.session, node.end = path, stat.czxid, session, None
+    def _stands(self, node: Node, stat: Any, sent: float) -> bool:
+        """Whether the node belongs to the session that we have now: only then it is ours to hold."""
+        session = self._wire.session
+        if session is None or session.ended or stat.ephemeralOwner != session.id:
+            return False
+        node.token, node.session, node.end, node.stale = stat.czxid, session, None, False
         node.expires = max(node.expires, sent + node.claim.ttl)
-        self._pulse.by(min(node.expires, sent + session.timeout / 8))
+        node.watched.clear()
+        return True
 
-    def _landed(self, node: Node, created: Any) -> None:
-        if isinstance(created, tuple):
-            node.path = created[0]
-            if node.withdrawn:
-                # The caller had given up before the request got through.
-                self._wire.post(Delete(node.path, -1))
+    async def _find(self, node: Node, until: float) -> bool:
+        """Whether the claim stands in the line already: then the reply to an earlier request was lost."""
+        while True:
+            sent = self._runtime.now()
+            line = await self._read(node.claim.name, until)
+            at = position(line, node.claim.id)
+            if at is None:
+                return False
+            path = f"{node.parent}/{line[at].node}"
+            await self._wire.connected(None, until)
+            (stat,) = await self._wire.ask(Exists(path, None), until=until)
+            if isinstance(stat, CUT) or stat is None:
+                continue
+            _check(stat)
+            node.path = path
+            if self._stands(node, stat, sent):
+                node.stand(line)
+                node.stale = not node.holds
+                self._pulse.by(node.expires)
+                return True
+            # Made by a session of ours that has ended; it goes with that, or now.
+            node.path = None
+            await self._wire.ask(Delete(path, -1), until=until)
 
     async def _make_parents(self, parent: str, until: float) -> None:
         containers = [CreateContainer(path, b"", self._settings.acl, 4) for path in (self._root, parent)]
@@ -194,71 +204,93 @@ class ZooKeeperBackend:
             if node is None or node.gone:
                 self._mailbox.close(claim.id)
                 return Gone()
+            if node.holds:
+                self._mailbox.close(claim.id)
+                return Grant(node.token)
             if node.stale:
-                node.stale = False
-                try:
-                    answer = await self._look_again(node, until)
-                except BaseException:
-                    node.stale = True
-                    raise
-                if answer is not None:
-                    self._mailbox.close(claim.id)
-                    return answer
-            if not node.watches:
-                await self._watch(node, until)
+                await self._wire.connected(None, until)
+                await self._wire.ask(GetChildren(node.parent, None), until=until, then=partial(self._looked, node))
                 continue
             if self._runtime.now() >= until:
                 return None
             if not await self._mailbox.wait(claim.id, min(until, self._runtime.now() + NET)):
                 node.stale = node.stale or self._runtime.now() < until
-            elif not node.gone:
-                node.stale = True
         return None
 
-    async def _look_again(self, node: Node, until: float) -> Grant | Gone | None:
-        await self._wire.connected(None, until)
-        (children,) = await self._wire.ask(GetChildren(node.parent, None), until=until)
-        if isinstance(children, CUT):
+    # What follows runs in kazoo's thread, one step after the other: a waiter is woken when its turn has come, and
+    # not for each step on the way there.
+
+    def _looked(self, node: Node, answers: list[Any]) -> None:
+        (children,) = answers
+        if isinstance(children, list):
+            node.stale = False
+            node.stand(read_line(children))
+        elif isinstance(children, problems.NoNodeError):
+            node.stand([])
+        else:
             node.stale = True
-            return None
-        line = [] if isinstance(children, problems.NoNodeError) else read_line(_check(children))
-        at = position(line, node.claim.id)
-        if at is None or node.gone:
-            node.end = node.end or "evicted"
-            return Gone()
-        if at < admitted(line):
-            node.held = True
-            return Grant(node.token)
-        node.mine, node.ahead = line[at], line[:at]
-        node.watches = False
-        return None
+        self._go_on(node)
 
-    async def _watch(self, node: Node, until: float) -> None:
+    def _watch(self, node: Node) -> None:
         """Watch what decides this claim's turn, and nothing else."""
-        await self._wire.connected(None, until)
-        assert node.mine is not None
-        paths = [f"{node.parent}/{place.node}" for place in decisive(node.ahead, node.mine)]
-        # Before the request goes out: the event may be here before its answer is.
-        node.watches = True
-        for path in paths:
-            self._watchers.setdefault(path, set()).add(node.claim.id)
+        if node.holds or node.gone or node.withdrawn:
+            return
+        wanted = node.to_watch()
+        if not wanted:
+            return
+        for name in wanted:
+            # Before the request goes out: the event may be here before its answer is.
+            node.watched.add(name)
+            self._watchers.setdefault(f"{node.parent}/{name}", set()).add(node.claim.id)
         # `get`, not `exists`: a watch on what has gone meanwhile would stay for ever.
-        answers = await self._wire.ask(*(GetData(path, self._on_watch) for path in paths), until=until)
-        if any(isinstance(answer, Exception) for answer in answers):
-            node.stale = True
-            node.watches = False
+        self._wire.post(
+            *(GetData(f"{node.parent}/{name}", self._on_watch) for name in wanted),
+            then=partial(self._watched, node, wanted),
+        )
+
+    def _watched(self, node: Node, names: list[str], answers: list[Any]) -> None:
+        for name, answer in zip(names, answers, strict=True):
+            if isinstance(answer, problems.NoNodeError):
+                self._left(node, name)
+            elif isinstance(answer, Exception):
+                node.stale = True
+                self._go_on(node)
+
+    def _left(self, node: Node, name: str) -> None:
+        """A deletion is the ensemble's own decision and there is no way back into the line, so it counts as it is."""
+        node.ahead_left(name)
+        if node.holds:
+            self._go_on(node)
+        else:
+            # Who stood ahead of that one may have left unwatched.
+            self._wire.post(GetChildren(node.parent, None), then=partial(self._looked, node))
+
+    def _go_on(self, node: Node) -> None:
+        if node.holds or node.stale or node.gone:
+            self._mailbox.deliver(node.claim.id)
+        else:
+            self._watch(node)
 
     def _on_watch(self, event: Any) -> None:
-        """In kazoo's thread: a node that somebody watches has gone or changed."""
+        """A node that somebody watches has gone or changed."""
         if event.type == EventType.NONE:
             return
         path = self._settings.chroot + event.path
+        deleted = event.type == EventType.DELETED
         for claim_id in self._watchers.pop(path, ()):
-            self._mailbox.deliver(claim_id)
+            node = self._nodes.get(claim_id)
+            if node is None or node.gone or node.mine is None:
+                continue
+            if deleted:
+                self._left(node, path.rpartition("/")[2])
+            else:
+                node.stale = True
+                node.watched.clear()
+                self._go_on(node)
         own = self._own.pop(path, None)
         if own is not None and own in self._nodes:
             self._nodes[own].own_watch = False
-            if event.type == EventType.DELETED:
+            if deleted:
                 self._news.add(own)
 
     def _session_changed(self) -> None:
@@ -266,7 +298,9 @@ class ZooKeeperBackend:
         self._watchers.clear()
         self._own.clear()
         for node in list(self._nodes.values()):
-            node.watches = node.own_watch = False
+            node.own_watch = False
+            node.watched.clear()
+            node.stale = True
             if node.session is not None and node.session.ended:
                 node.end = node.end or "expired"
                 self._news.add(node.claim.id)
@@ -407,18 +441,18 @@ class ZooKeeperBackend:
         if living is None or session is None or session.ended:
             return soonest
         if self._wire.client.connected:
-            if now - session.last_proof >= session.timeout / 3:
+            if now - session.last_proof >= session.timeout / PROOFS:
                 session.last_proof = now
                 self._wire.post(Transaction([CheckVersion(living.path, -1)]), proof=True)
-            elif now - session.last_sent >= session.timeout / 8:
+            elif now - session.last_sent >= session.timeout / TOUCHES:
                 self._wire.post(Exists(self._root, None))
-        return min(soonest, now + session.timeout / 8)
+        return min(soonest, now + session.timeout / TOUCHES)
 
     async def news(self) -> Collection[str]:
         news, self._news = self._news, set()
         for node in list(self._nodes.values()):
             # Only now, so that a lease that is released soon costs no watch.
-            if node.held and not node.own_watch and not node.gone and node.path is not None:
+            if node.holds and not node.own_watch and not node.gone and node.path is not None:
                 node.own_watch = True
                 self._own[node.path] = node.claim.id
                 self._wire.post(GetData(node.path, self._on_watch), then=self._watched_own(node))

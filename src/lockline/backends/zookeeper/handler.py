@@ -17,19 +17,22 @@ class LeanHandler(SequentialThreadingHandler):  # type: ignore[misc]
     def __init__(self, servers: int) -> None:
         super().__init__()
         self._servers = servers
+        self._polls: dict[tuple[int, ...], select.poll] = {}
 
     def select(self, readers: Any, writers: Any, others: Any, timeout: float | None = None) -> Any:
         """As kazoo's, which makes and closes an epoll each time; a poll is enough for two sockets."""
-        poll = select.poll()
-        by_number = {}
-        for reader in readers:
-            by_number[reader.fileno()] = reader
-            poll.register(reader, select.POLLIN)
-        for writer in writers:
-            by_number[writer.fileno()] = writer
-            poll.register(writer, select.POLLOUT)
-        ready = [by_number[number] for number, _ in poll.poll(None if timeout is None else max(0.0, timeout * 1000))]
-        return [one for one in ready if one in readers], [one for one in ready if one in writers], []
+        numbers = (*(one.fileno() for one in readers), -1, *(one.fileno() for one in writers))
+        poll = self._polls.get(numbers)
+        if poll is None:
+            if len(self._polls) > 8:
+                self._polls.clear()
+            poll = self._polls[numbers] = select.poll()
+            for one in readers:
+                poll.register(one, select.POLLIN)
+            for one in writers:
+                poll.register(one, select.POLLOUT)
+        ready = {number for number, _ in poll.poll(None if timeout is None else max(0.0, timeout * 1000))}
+        return [one for one in readers if one.fileno() in ready], [one for one in writers if one.fileno() in ready], []
 
     def create_connection(self, *args: Any, timeout: float | None = None, **options: Any) -> Any:
         """As kazoo's, but a server that does not answer is given up in time to ask the others within the session."""

@@ -83,6 +83,9 @@ def decisive(ahead: Sequence[Place], mine: Place) -> list[Place]:
     As few as possible, the heaviest first and the nearest of equals, so that a release wakes only those it concerns: behind
     a lock the one just ahead, behind a semaphore of n the n just ahead, behind a writer the last writer.
     """
+    nearest = ahead[-1]
+    if nearest.weight + mine.weight > min(nearest.capacity, mine.capacity):
+        return [nearest]
     used, room = mine.weight, mine.capacity
     chosen: list[Place] = []
     for place in sorted(ahead, key=lambda place: (place.weight, place.sequence), reverse=True):

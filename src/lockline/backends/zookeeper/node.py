@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from ...core.claim import Claim
-from .line import Place
+from .line import Place, admitted, decisive, position
 from .session import Session
 
 
@@ -15,8 +15,8 @@ class Node:
     """One claim of this client. It is known from before the request that makes it goes out."""
 
     __slots__ = (
-        "ahead", "claim", "end", "expires", "held", "lighter", "mine", "own_watch", "parent", "path", "session", "stale",
-        "token", "ttl", "watches", "weight", "withdrawn",
+        "ahead", "claim", "end", "expires", "holds", "lighter", "mine", "own_watch", "parent", "path", "session", "stale",
+        "token", "ttl", "watched", "weight", "withdrawn",
     )  # fmt: skip
 
     def __init__(self, claim: Claim, parent: str) -> None:
@@ -34,18 +34,41 @@ class Node:
         self.end: str | None = None
         """Why it is gone."""
         self.withdrawn = False
-        self.held = False
+        self.holds = False
         self.mine: Place | None = None
         self.ahead: list[Place] = []
-        """The line before it, as last seen. It can only get shorter."""
+        """The line before it, as far as is known. It can only get shorter and lighter, so what is known errs on the safe
+        side: when it leaves room, there is room."""
         self.stale = False
-        self.watches = False
+        """The line has to be read again: something changed that no event told in full."""
+        self.watched: set[str] = set()
         self.own_watch = False
 
     @property
     def gone(self) -> bool:
         """Whether it is known to be gone: removed, expired, or lost with its session."""
         return self.end is not None or (self.session is not None and self.session.ended)
+
+    def stand(self, line: list[Place]) -> None:
+        """Take in the line as it was read; if the claim is not in it, it is gone."""
+        at = position(line, self.claim.id)
+        if at is None:
+            self.end = self.end or "evicted"
+            return
+        self.mine, self.ahead = line[at], line[:at]
+        self.holds = at < admitted(line)
+
+    def ahead_left(self, gone: str) -> None:
+        """A node ahead has gone."""
+        self.watched.discard(gone)
+        self.ahead = [place for place in self.ahead if place.node != gone]
+        assert self.mine is not None
+        self.holds = self.holds or admitted([*self.ahead, self.mine]) > len(self.ahead)
+
+    def to_watch(self) -> list[str]:
+        """The nodes that decide this claim's turn and are not watched yet."""
+        assert self.mine is not None
+        return [place.node for place in decisive(self.ahead, self.mine) if place.node not in self.watched]
 
     def renewed(self, claim: Claim, sent: float) -> None:
         """The ensemble confirmed it, as the claim now stands."""

@@ -16,7 +16,7 @@ two ticks unless the ensemble was told otherwise. A follower that is cut off tak
 """
 TOUCHES = 8
 """How often in one timeout a session that carries claims is touched."""
-PROOFS = 3
+PROOFS = 4
 """How often in one timeout a majority is asked to confirm it."""
 
 

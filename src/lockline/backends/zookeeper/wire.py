@@ -7,6 +7,7 @@ requests straight to the connection and takes answers and watch events from it, 
 from __future__ import annotations
 
 import atexit
+import logging
 import threading
 from collections.abc import Callable
 from typing import Any, Final
@@ -19,6 +20,8 @@ from kazoo.protocol.states import KazooState, KeeperState
 from ...core.runtime import Runtime, Signal
 from ...errors import BackendUnavailable, ClientClosed
 from .session import Session
+
+log = logging.getLogger("lockline.zookeeper")
 
 UNANSWERED: Final = object()
 CUT: Final = (
@@ -79,7 +82,11 @@ class Batch:
             if self._left:
                 return
         if self.then is not None:
-            self.then(self.answers)
+            try:
+                self.then(self.answers)
+            except Exception:
+                # kazoo's connection must outlive whatever goes wrong here.
+                log.exception("an answer of ZooKeeper could not be handled")
         if self.done is not None:
             self.done.set()
 
