@@ -168,9 +168,7 @@ class BlockingRuntime:
     flavour: Literal["blocking"] = "blocking"
     now = staticmethod(clock.now)
     me = staticmethod(threading.current_thread)
-
-    def __init__(self) -> None:
-        self.on_stray: Callable[[], None] = _ignore
+    on_stray: Callable[[], None] = staticmethod(_ignore)
 
     async def sleep(self, seconds: float) -> None:
         time.sleep(seconds)  # noqa: ASYNC251 - this is the pair of `await asyncio.sleep(seconds)`

@@ -102,7 +102,7 @@ class Keeper:
                 plan, worked = await self._round()
             except Exception:
                 log.exception("the keeper met an unexpected error and goes on")
-                plan, worked = self._planned, False
+                plan, worked = self._runtime.now() + 0.05, False
             if worked:
                 continue
             now = self._runtime.now()

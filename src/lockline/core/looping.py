@@ -130,9 +130,9 @@ class LoopRuntime:
 
     flavour: Literal["asyncio"] = "asyncio"
     now = staticmethod(clock.now)
+    on_stray: Callable[[], None] = staticmethod(_ignore)
 
     def __init__(self) -> None:
-        self.on_stray: Callable[[], None] = _ignore
         self._loop: asyncio.AbstractEventLoop | None = None
         tell_after_fork(self)
 
