@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
+
+from .contract.opened import Opened
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -18,3 +22,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "flavour(name): the story can only be told in this flavour, sync or asyncio")
     config.addinivalue_line("markers", "processes: the story needs a world that spans processes")
+
+
+@pytest.fixture(scope="session")
+def opened_worlds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
+    opened = Opened(tmp_path_factory)
+    yield opened
+    opened.close()

@@ -12,6 +12,7 @@ class LocalWorld(World):
     """Each test has a file of its own."""
 
     name = "local"
+    runtime_clock = True
     notices_death = True
 
     def place(self) -> str:

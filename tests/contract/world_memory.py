@@ -12,6 +12,7 @@ class MemoryWorld(World):
     """Each test has a room of its own."""
 
     name = "memory"
+    runtime_clock = True
     spans_processes = False
 
     def place(self) -> str:

@@ -53,6 +53,10 @@ class World:
     """Lines and tokens outlive the clients: a new client of the same place finds them."""
     shortest_ttl: ClassVar[float] = 0.0
     """The ttl that the system rounds shorter ones up to; 0 where any ttl is kept as it is."""
+    runtime_clock: ClassVar[bool] = False
+    """Claims run out by `runtime.now()`, so that a test can turn the clock; elsewhere by the store's own."""
+    has_lines: ClassVar[bool] = True
+    """Claims that wait stand in the store, where anybody can see them, in the order of the one rule."""
     patience: ClassVar[float] = 1.0
     """How many times longer than on this machine's own memory a step may take before a test calls it stuck."""
 

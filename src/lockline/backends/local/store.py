@@ -306,7 +306,10 @@ class Store:
         if ticket is None:
             return False, []
         inside, first_out = self._walk(db, claim.name, now)
-        there = db.execute(schema.DELETE, (claim.name, ticket)).rowcount > 0
+        behind = first_out is not None and ticket > first_out.ticket
+        # The walk ends at the first who waits: whether one behind it has run out is to be asked for.
+        mine = db.execute(schema.MINE, (claim.name, ticket)).fetchone() if behind else None
+        there = db.execute(schema.DELETE, (claim.name, ticket)).rowcount > 0 and (mine is None or mine[0] > now)
         # Nobody waits, or the leaver was not the one in the way of the first: nothing changes for the others.
         if first_out is None:
             return there, []

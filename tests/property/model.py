@@ -1,0 +1,261 @@
+"""Any backend beside `memory:`, the reference: the same steps to both, and no difference allowed.
+
+Every world of the contract suite takes part by itself: the steps go to the backend protocol, below the engine, through
+two clients of one place. What is compared after each step is what the promises are made of: who holds, who waits, in which
+order, with which weight; whether tickets rise; and the answers of enter, turn, leave, renew, evict and list.
+
+Time. A claim's ttl is SHORT or LONG. Where a backend goes by the runtime's clock (`World.runtime_clock`), both sides run on
+a virtual one. Elsewhere the store's own clock rules: SHORT is then a real second on its side, and before any claim gets so old
+that the two sides could disagree, the duel lets that second pass for all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import itertools
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from lockline.backends import open_backend
+from lockline.backends.memory import MemoryBackend, Room
+from lockline.core import clock
+from lockline.core.blocking import BlockingRuntime, run
+from lockline.core.claim import Claim, Gone, Grant, Kind, Waiting
+from lockline.core.looping import LoopRuntime
+from tests.contract.worlds import World
+
+SHORT, LONG = 5.0, 100_000.0
+REAL_SHORT = 1.0
+"""SHORT on a store whose clock we cannot turn."""
+OLD = 0.4
+"""The share of a real SHORT after which claims are let run out, before the two sides could disagree."""
+CLIENTS = 2
+
+
+class VirtualClock:
+    """A clock that only the test moves."""
+
+    def __init__(self) -> None:
+        self.time = clock.now()
+
+    def now(self) -> float:
+        return self.time
+
+
+class VirtualBlocking(BlockingRuntime):
+    """Threads, on the test's clock."""
+
+    def __init__(self, now: Any) -> None:
+        super().__init__()
+        self.now = now  # type: ignore[method-assign]
+
+
+class VirtualLoop(LoopRuntime):
+    """A loop, on the test's clock."""
+
+    def __init__(self, now: Any) -> None:
+        super().__init__()
+        self.now = now  # type: ignore[method-assign]
+
+
+class Side:
+    """One of the two: its clients, and how its calls are run."""
+
+    def __init__(self, backends: Sequence[Any], now: Any, loop: asyncio.AbstractEventLoop | None) -> None:
+        self.backends = list(backends)
+        self.now = now
+        self._loop = loop
+
+    def do(self, coroutine: Any) -> Any:
+        return run(coroutine) if self._loop is None else self._loop.run_until_complete(coroutine)
+
+
+@dataclasses.dataclass
+class Entered:
+    """A claim that both sides were asked to let in, and what they may be told of it later."""
+
+    client: int
+    model: Claim
+    real: Claim
+    waits: bool
+    born: float
+    """Real time of its last sign of life, if it is SHORT."""
+
+
+class Duel:
+    """The reference and the backend under test, step by step."""
+
+    def __init__(self, world: World, flavour: str) -> None:
+        self.virtual = world.runtime_clock
+        self.clock = VirtualClock()
+        self._loop = asyncio.new_event_loop() if flavour == "asyncio" else None
+        room = Room(self.clock.now)
+        blocking = VirtualBlocking(self.clock.now)
+        self.model = Side([MemoryBackend(room, blocking, "memory:") for _ in range(CLIENTS)], self.clock.now, None)
+        now = self.clock.now if self.virtual else clock.now
+        place = world.place()
+        self.real = Side([], now, self._loop)
+        for _ in range(CLIENTS):
+            runtime: Any
+            if self._loop is None:
+                runtime = VirtualBlocking(now) if self.virtual else BlockingRuntime()
+            else:
+                runtime = VirtualLoop(now) if self.virtual else LoopRuntime()
+            self.real.backends.append(open_backend(place, runtime, dict(world.options())))
+        self._ids = itertools.count(1)
+        self._rounds = itertools.count(1)
+        self.begin()
+
+    def begin(self) -> None:
+        """A new program, on names that none before it has used."""
+        self.prefix = f"round{next(self._rounds)}/"
+        self.claims: list[Entered] = []
+        self.names: set[str] = set()
+
+    def end(self) -> None:
+        """Leave nothing behind for the next program."""
+        for entered in self.claims:
+            self.real.do(self._of_real(entered).leave(entered.real, self.real.now() + 60))
+
+    def close(self) -> None:
+        for backend in self.real.backends:
+            self.real.do(backend.close())
+        if self._loop is not None:
+            self._loop.close()
+
+    def _of_model(self, entered: Entered) -> Any:
+        return self.model.backends[entered.client]
+
+    def _of_real(self, entered: Entered) -> Any:
+        return self.real.backends[entered.client]
+
+    # -- time --------------------------------------------------------------------------------------
+
+    def pass_time(self, share: float = 1.2) -> None:
+        """Let so many SHORTs pass on both sides."""
+        self.clock.time += SHORT * share
+        if not self.virtual:
+            time.sleep(REAL_SHORT * share)
+
+    def keep_in_step(self) -> None:
+        """Where the store has a clock of its own: no SHORT claim may get so old that its end is a matter of luck."""
+        if self.virtual:
+            return
+        births = [entered.born for entered in self.claims if entered.model.ttl == SHORT]
+        if births and time.monotonic() - min(births) > REAL_SHORT * OLD:
+            self.pass_time()
+            for entered in self.claims:
+                entered.born = float("inf")
+
+    # -- steps -------------------------------------------------------------------------------------
+
+    def enter(self, client: int, name: str, kind: Kind, weight: int, capacity: int, ttl: float, wait: bool) -> None:
+        self.keep_in_step()
+        name = self.prefix + name
+        self.names.add(name)
+        number = next(self._ids)
+        model = Claim(name, f"claim-{number}", f"client-{client}", kind, weight, capacity, ttl, 0.0, "")
+        real = model._replace(ttl=ttl if self.virtual or ttl != SHORT else REAL_SHORT)
+        entered = Entered(client, model, real, wait, time.monotonic())
+        if self._enter(entered) is not None:
+            self.claims.append(entered)
+
+    def _enter(self, entered: Entered) -> Any:
+        expected = self.model.do(
+            self._of_model(entered).enter(entered.model, wait=entered.waits, until=self.clock.time + 60)
+        )
+        got = self.real.do(self._of_real(entered).enter(entered.real, wait=entered.waits, until=self.real.now() + 60))
+        assert type(got) is type(expected), f"enter {entered.model}: {got}, and by the rule {expected}"
+        return got
+
+    def enter_again(self, entered: Entered) -> None:
+        """The same request once more, as a network may deliver it; only while the claim stands."""
+        self.keep_in_step()
+        if any(claim.id == entered.model.id for claim in self._model_line(entered.model.name).claims):
+            self._enter(entered)
+
+    def leave(self, entered: Entered) -> None:
+        self.keep_in_step()
+        expected = self.model.do(self._of_model(entered).leave(entered.model, self.clock.time + 60))
+        got = self.real.do(self._of_real(entered).leave(entered.real, self.real.now() + 60))
+        assert got == expected, f"leave {entered.model}: {got}, and by the rule {expected}"
+        self.claims.remove(entered)
+
+    def renew(self, client: int, batch: list[Entered], lighter: bool) -> None:
+        self.keep_in_step()
+        batch = [entered for entered in batch if entered.client == client]
+        if not batch:
+            return
+        if lighter:
+            for entered in batch:
+                if self._holds(entered):
+                    entered.model = entered.model._replace(weight=1, kind="read")
+                    entered.real = entered.real._replace(weight=1, kind="read")
+        expected = self.model.do(
+            self.model.backends[client].renew([entered.model for entered in batch], self.clock.time + 60)
+        )
+        got = self.real.do(self.real.backends[client].renew([entered.real for entered in batch], self.real.now() + 60))
+        same = [isinstance(one, Gone) == isinstance(two, Gone) for one, two in zip(got, expected, strict=True)]
+        assert all(same), f"renew {[entered.model for entered in batch]}: {got}, and by the rule {expected}"
+        for entered in batch:
+            entered.born = time.monotonic()
+
+    def evict(self, client: int, name: str) -> None:
+        self.keep_in_step()
+        name = self.prefix + name
+        expected = self.model.do(self.model.backends[client].evict(name, self.clock.time + 60))
+        got = self.real.do(self.real.backends[client].evict(name, self.real.now() + 60))
+        assert got == expected, f"evict {name}: {got}, and by the rule {expected}"
+
+    def crash(self, client: int) -> None:
+        """That client is heard of no more, while the others renew: its SHORT claims end, theirs do not."""
+        self.keep_in_step()
+        for _ in range(2):
+            for other in range(CLIENTS):
+                if other != client:
+                    self.renew(other, self.claims, lighter=False)
+            self.pass_time(0.6)
+        for other in range(CLIENTS):
+            if other != client:
+                self.renew(other, self.claims, lighter=False)
+        self.claims = [entered for entered in self.claims if entered.client != client or entered.model.ttl == LONG]
+
+    # -- what is compared --------------------------------------------------------------------------
+
+    def _model_line(self, name: str) -> Any:
+        return self.model.do(self.model.backends[0].look(name, self.clock.time + 60))
+
+    def _holds(self, entered: Entered) -> bool:
+        line = self._model_line(entered.model.name)
+        return any(claim.id == entered.model.id and claim.holds for claim in line.claims)
+
+    def compare(self) -> None:
+        """Nothing may differ, whoever looks."""
+        self.keep_in_step()
+        for name in sorted(self.names):
+            expected = self._model_line(name)
+            for backend in self.real.backends:
+                got = self.real.do(backend.look(name, self.real.now() + 60))
+                assert self._essence(got) == self._essence(expected), f"the line of {name}"
+                tickets = [claim.token for claim in got.claims]
+                assert tickets == sorted(set(tickets)), f"tickets of {name} in the order of the line: {tickets}"
+        expected_names = self.model.do(self.model.backends[0].list(self.prefix, self.clock.time + 60))
+        got_names = self.real.do(self.real.backends[0].list(self.prefix, self.real.now() + 60))
+        assert got_names == expected_names
+        for entered in self.claims:
+            if entered.waits:
+                self._compare_turn(entered)
+
+    def _compare_turn(self, entered: Entered) -> None:
+        expected = self.model.do(self._of_model(entered).turn(entered.model, self.clock.time))
+        got = self.real.do(self._of_real(entered).turn(entered.real, self.real.now()))
+        assert type(got) is type(expected), f"turn of {entered.model}: {got}, and by the rule {expected}"
+
+    @staticmethod
+    def _essence(line: Any) -> list[tuple[Any, ...]]:
+        return [(claim.id, claim.holds, claim.weight, claim.capacity, claim.kind, claim.owner) for claim in line.claims]
+
+
+__all__ = ["CLIENTS", "LONG", "SHORT", "Duel", "Entered", "Grant", "Waiting"]
