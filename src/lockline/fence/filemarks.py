@@ -6,6 +6,7 @@ import hashlib
 import os
 import time
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Protocol
 
 from ..core.arguments import a_flag
@@ -80,6 +81,10 @@ class FileMarks:
         return self._place(resource).read().by_lock.get(lock)
 
     def _place(self, resource: str) -> MarkFile:
-        # A resource's name may hold what a file's may not; the name itself stands inside the file.
-        digest = hashlib.sha256(a_resource(resource).encode()).hexdigest()[:40]
-        return MarkFile(self.folder, digest, resource)
+        return _place(self.folder, a_resource(resource))
+
+
+@lru_cache(maxsize=1024)
+def _place(folder: str, resource: str) -> MarkFile:
+    # A resource's name may hold what a file's may not; the name itself stands inside the file.
+    return MarkFile(folder, hashlib.sha256(resource.encode()).hexdigest()[:40], resource)

@@ -6,7 +6,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, MutableMapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 from urllib.parse import unquote
 
 from ..core.arguments import Seconds, a_ttl
@@ -109,7 +109,7 @@ class HttpFence:
                 await app(scope, receive, send)
                 return
             try:
-                asked = self._question(scope["method"], scope["path"], _asgi_headers(scope["headers"]))
+                asked = self._question(scope["method"], scope["path"], _AsgiHeaders(scope["headers"]))
                 if asked is None:
                     await app(scope, receive, send)
                     return
@@ -138,7 +138,7 @@ class HttpFence:
         def fenced(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
             try:
                 path = (environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")).encode("latin-1").decode()
-                asked = self._question(environ["REQUEST_METHOD"], path, _wsgi_headers(environ))
+                asked = self._question(environ["REQUEST_METHOD"], path, _WsgiHeaders(environ))
                 if asked is None:
                     return app(environ, start_response)
                 resource, offer, writes = asked
@@ -171,13 +171,12 @@ class HttpFence:
 
         return fenced
 
-    def _question(self, method: str, path: str, headers: Mapping[str, str]) -> tuple[str, Offer, bool] | None:
+    def _question(self, method: str, path: str, headers: _Headers) -> tuple[str, Offer, bool] | None:
         """Which resource, who asks, and whether to write; None if the request needs no fence."""
-        request = Request(method, path, headers)
-        resource = path if self._resource is None else self._resource(request)
+        resource = path if self._resource is None else self._resource(Request(method, path, headers.all()))
         if resource is None:
             return None
-        text = headers.get(TOKEN_HEADER.lower())
+        text, lock, grant = headers.shown()
         writes = method not in READING
         try:
             resource = a_resource(resource)
@@ -188,18 +187,15 @@ class HttpFence:
                     428, "token-missing", "Precondition Required",
                     f"a {method} of {resource!r} needs the header {TOKEN_HEADER}; lease.headers() has it", resource=resource,
                 )  # fmt: skip
-            return resource, self._offer(resource, text, headers), writes
+            return resource, self._offer(resource, text, lock, grant), writes
         except ConfigError as problem:
             raise Refusal(400, "token-malformed", "Bad Request", str(problem)) from None
 
-    def _offer(self, resource: str, text: str, headers: Mapping[str, str]) -> Offer:
-        lock = unquote(headers.get(LOCK_HEADER.lower(), "")) or resource
-        grant = unquote(headers.get(GRANT_HEADER.lower(), ""))
-        if grant:
-            a_name(grant, "grant")
+    def _offer(self, resource: str, text: str, lock: str | None, grant: str | None) -> Offer:
+        name = a_name(unquote(lock), "lock") if lock else resource
         if getattr(self._marks, "exact", False) and not text.isdigit():
-            return Offer(a_name(lock, "lock"), 0, a_name(text, "owner"))
-        return Offer(a_name(lock, "lock"), read_number(text), grant)
+            return Offer(name, 0, a_name(text, "owner"))
+        return Offer(name, read_number(text), a_name(unquote(grant), "grant") if grant else "")
 
 
 class _Turnstile:
@@ -285,19 +281,51 @@ def _busy(resource: str) -> Refusal:
     return Refusal(503, "fence-busy", "Service Unavailable", f"another request stayed inside the fence of {resource!r}")
 
 
-def _asgi_headers(raw: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
-    headers: dict[str, str] = {}
-    for name, value in raw:
-        key = name.decode("latin-1")
-        text = value.decode("latin-1").strip()
-        # Two tokens are no token: joined, they are not a number.
-        headers[key] = f"{headers[key]}, {text}" if key in headers else text
-    return headers
+class _Headers(Protocol):
+    def shown(self) -> tuple[str | None, str | None, str | None]:
+        """Token, lock and grant."""
+
+    def all(self) -> dict[str, str]:
+        """Every header, for a function that names the resource."""
 
 
-def _wsgi_headers(environ: Mapping[str, Any]) -> dict[str, str]:
-    return {
-        name[5:].replace("_", "-").lower(): str(value).strip()
-        for name, value in environ.items()
-        if name.startswith("HTTP_")
-    }
+class _AsgiHeaders:
+    def __init__(self, raw: Iterable[tuple[bytes, bytes]]) -> None:
+        self._raw = raw
+
+    def shown(self) -> tuple[str | None, str | None, str | None]:
+        found: list[str | None] = [None, None, None]
+        for name, value in self._raw:
+            place = PLACES.get(name)
+            if place is not None:
+                text, before = value.decode("latin-1").strip(), found[place]
+                # Two tokens are no token: joined, they are not a number.
+                found[place] = text if before is None else f"{before}, {text}"
+        return found[0], found[1], found[2]
+
+    def all(self) -> dict[str, str]:
+        headers: dict[str, str] = {}
+        for name, value in self._raw:
+            key, text = name.decode("latin-1").lower(), value.decode("latin-1").strip()
+            headers[key] = f"{headers[key]}, {text}" if key in headers else text
+        return headers
+
+
+class _WsgiHeaders:
+    def __init__(self, environ: Mapping[str, Any]) -> None:
+        self._environ = environ
+
+    def shown(self) -> tuple[str | None, str | None, str | None]:
+        get = self._environ.get
+        token, lock, grant = get("HTTP_FENCING_TOKEN"), get("HTTP_FENCING_LOCK"), get("HTTP_FENCING_GRANT")
+        return None if token is None else token.strip(), lock, grant
+
+    def all(self) -> dict[str, str]:
+        return {
+            name[5:].replace("_", "-").lower(): str(value).strip()
+            for name, value in self._environ.items()
+            if name.startswith("HTTP_")
+        }
+
+
+PLACES = {name.lower().encode(): at for at, name in enumerate((TOKEN_HEADER, LOCK_HEADER, GRANT_HEADER))}

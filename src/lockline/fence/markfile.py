@@ -38,13 +38,14 @@ class MarkFile:
     Two files, because the marks are replaced by a rename, and a lock would stay on the file that was replaced.
     """
 
-    __slots__ = ("_lock", "_marks", "folder", "resource")
+    __slots__ = ("_known", "_lock", "_marks", "folder", "resource")
 
     def __init__(self, folder: str, name: str, resource: str) -> None:
         self.folder = folder
         self.resource = resource
         self._marks = os.path.join(folder, f".{name}.fence")
         self._lock = f"{self._marks}.lock"
+        self._known: tuple[bytes, Marks] = (b"", Marks({}))
 
     def lock(self, until: float | None) -> int | None:
         """Keep everybody else out until the descriptor is closed; None if that took longer (until None: if it must wait).
@@ -89,14 +90,21 @@ class MarkFile:
             return Marks({})
         except OSError as problem:
             raise ConfigError(f"the marks in {self._marks!r} cannot be read: {problem.strerror}") from None
-        with open(fd, "rb", buffering=0) as file:
-            text = file.read()
         try:
-            return _parsed(json.loads(text))
+            text = _read_all(fd)
+        finally:
+            os.close(fd)
+        known, marks = self._known
+        if text == known and text:
+            return marks
+        try:
+            marks = _parsed(json.loads(text))
         except (ValueError, TypeError, KeyError, AttributeError):
             raise ConfigError(
                 f"{self._marks!r} is not a file of marks that this version of Lockline wrote; nothing was changed"
             ) from None
+        self._known = (text, marks)
+        return marks
 
     def write(self, marks: Marks) -> None:
         """Replace the marks: after a crash either the old or the new ones are there, and once this returns the new."""
@@ -141,6 +149,15 @@ def replace_file(path: str, draft: str, data: bytes, *, mode: int | None) -> Non
         os.close(fd)
     os.rename(draft, path)
     sync_folder(os.path.dirname(path))
+
+
+def _read_all(fd: int) -> bytes:
+    parts = []
+    while part := os.read(fd, 65536):
+        parts.append(part)
+        if len(part) < 65536:
+            break
+    return b"".join(parts)
 
 
 def write_all(fd: int, data: bytes) -> None:

@@ -84,8 +84,8 @@ class SqlFence:
             )
         try:
             if port.dialect == "sqlite":
-                await self._check_shape(port)
-            if port.dialect == "mysql":
+                mark = await self._enter_sqlite(port, resource, offer, writes)
+            elif port.dialect == "mysql":
                 mark = await self._enter_mysql(port, resource, offer, writes)
             elif port.dialect == "other":
                 mark = await self._enter_plain(port, resource, offer, writes)
@@ -105,6 +105,15 @@ class SqlFence:
             raise wrong from problem
         if mark is None or (mark.token, mark.grant) != (offer.token, offer.grant):
             raise stale(resource, mark, offer)
+
+    async def _enter_sqlite(self, port: Port, resource: str, offer: Offer, writes: bool) -> Mark | None:
+        await port.execute(sqltext.SQLITE_BEGIN, self.table, resource, None, rows=False)
+        mark = await self._mark(port, resource, offer)
+        if mark != (offer.token, offer.grant) and (may_write if writes else may_enter)(mark, offer, self.exact):
+            await self._check_shape(port)
+            await port.execute(sqltext.TAKE, self.table, resource, offer, rows=False)
+            return Mark(offer.token, offer.grant)
+        return mark
 
     async def _enter_mysql(self, port: Port, resource: str, offer: Offer, writes: bool) -> Mark | None:
         if not (writes and self.exact):

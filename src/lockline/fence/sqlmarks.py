@@ -113,7 +113,7 @@ def _opener(source: Any) -> tuple[Callable[[], Any], bool]:
         try:
             import psycopg
         except ModuleNotFoundError:
-            raise ConfigError("'psycopg' is not installed; this needs: pip install 'lockline[postgresql]'") from None
+            raise ConfigError("'psycopg' is not installed; this needs: pip install 'psycopg[binary]'") from None
         return (lambda: psycopg.connect(text)), True
     if scheme == "sqlite":
         text = text.removeprefix("sqlite://").removeprefix("/") if text.startswith("sqlite:///") else ""

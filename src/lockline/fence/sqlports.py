@@ -67,6 +67,12 @@ def port_for(connection: Any, dialect: str | None) -> Port:
     return DbApiPort(connection, dialect)
 
 
+@lru_cache(maxsize=8)
+def _module(name: str) -> Any:
+    """A module that is there already: a connection of it was given."""
+    return importlib.import_module(name)
+
+
 @lru_cache(maxsize=256)
 def _descends(kind: Any, package: str) -> bool:
     """Whether the class, or one it extends, is from this package or module."""
@@ -142,7 +148,7 @@ class PsycopgPort:
     def __init__(self, connection: Any, dialect: str | None) -> None:
         self.dialect = dialect or "postgresql"
         self._connection = connection
-        self._psycopg = importlib.import_module("psycopg")
+        self._psycopg = _module("psycopg")
         self.awaits = isinstance(connection, self._psycopg.AsyncConnection)
 
     async def prepare(self) -> None:
@@ -178,7 +184,7 @@ class SqlAlchemyPort:
         kind: Any = type(connection)
         self.awaits = _descends(kind, "sqlalchemy.ext.asyncio")
         self._given = connection
-        self._text = importlib.import_module("sqlalchemy").text
+        self._text = _module("sqlalchemy").text
         self._chosen = dialect
         self.dialect = dialect or "other"
         self._connection: Any = None
@@ -261,7 +267,7 @@ def in_transaction(connection: Any) -> bool | None:
             return False
         return connection.isolation_level is not None
     if _descends(kind, "psycopg"):
-        return not connection.autocommit or connection.info.transaction_status != 0
+        return not connection.autocommit or connection.pgconn.transaction_status != 0
     if _descends(kind, "psycopg2"):
         return not connection.autocommit
     if _descends(kind, "pymysql"):

@@ -60,6 +60,10 @@ ON CONFLICT (resource, lock_name) DO UPDATE
     WHERE mark.token < (excluded.token | 0)
        OR (mark.token = excluded.token AND mark.grant_id = excluded.grant_id)"""
 
+# SQLite locks the whole file for whoever begins to write, changed rows or not. So begin, look, and leave a mark that
+# stands already as it is: to write it once more would be one more page for each commit to bring to the disk.
+SQLITE_BEGIN: Final = "UPDATE {table} SET token = token WHERE 0"
+
 # The exact rule: whoever enters is the mark.
 TAKE: Final = """\
 INSERT INTO {table} (resource, lock_name, token, grant_id)
