@@ -33,7 +33,7 @@ from .node import Node, read_data, written
 from .pulse import Pulse
 from .session import PROOFS, TOUCHES
 from .settings import Settings
-from .wire import CUT, CreateContainer, Wire
+from .wire import AT_ONCE, CUT, CreateContainer, Wire
 
 GUARANTEES = Guarantees(
     exclusion="consensus",
@@ -42,8 +42,6 @@ GUARANTEES = Guarantees(
     token_survives=frozenset({"release", "expiry", "restart", "failover"}),
     tolerates="Any minority of the ensemble may fail or be cut off; a holder on the wrong side of a cut stops before the next begins.",
 )
-AT_ONCE = 200
-"""How many requests travel together at most."""
 NET = 30.0
 """How long a waiter goes without looking. Watches are reliable; this is for what nobody thought of."""
 

@@ -19,6 +19,13 @@ class LeanHandler(SequentialThreadingHandler):  # type: ignore[misc]
         self._servers = servers
         self._polls: dict[tuple[int, ...], select.poll] = {}
 
+    def start(self) -> None:
+        """No worker threads: what they would do is done in the connection's own."""
+        self._running = True
+
+    def stop(self) -> None:
+        self._running = False
+
     def select(self, readers: Any, writers: Any, others: Any, timeout: float | None = None) -> Any:
         """As kazoo's, which makes and closes an epoll each time; a poll is enough for two sockets."""
         numbers = (*(one.fileno() for one in readers), -1, *(one.fileno() for one in writers))

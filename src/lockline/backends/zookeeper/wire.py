@@ -33,6 +33,8 @@ CUT: Final = (
 )
 """No answer: the request may have been applied or not."""
 
+AT_ONCE = 200
+"""How many requests travel together at most."""
 SHORTEST_SESSION = 1.0
 LONGEST_SESSION = 30.0
 """A session is asked for that is as long as the shortest ttl, within these: shorter ones fall to a busy machine."""
@@ -115,9 +117,11 @@ class Wire:
         self._closed = False
         self._connect = client._connection._connect
         self._ping = client._connection._send_ping
+        self._send_request = client._connection._send_request
         # kazoo does not keep the timeout that the server granted, nor when it pinged; both happen in these two.
         client._connection._connect = self._observed_connect
         client._connection._send_ping = self._observed_ping
+        client._connection._send_request = self._send_what_waits
         client.add_listener(self._on_state)
 
     # -- the session -------------------------------------------------------------------------------
@@ -145,6 +149,12 @@ class Wire:
         if self.session is not None:
             self.session.touch(self._runtime.now())
         self._ping(connect_timeout)
+
+    def _send_what_waits(self, read_timeout: float, connect_timeout: float) -> None:
+        """kazoo sends one request for each time it looks round; requests that travel together go out together."""
+        queue = self.client._queue
+        for _ in range(max(1, min(len(queue), AT_ONCE))):
+            self._send_request(read_timeout, connect_timeout)
 
     def _on_state(self, state: str) -> None:
         if state == KazooState.CONNECTED:
@@ -290,7 +300,8 @@ class Wire:
         self._up.set()
         self.client.remove_listener(self._on_state)
         if not self.ours:
-            del self.client._connection._connect, self.client._connection._send_ping
+            connection = self.client._connection
+            del connection._connect, connection._send_ping, connection._send_request
             return
         if not self._started:
             return
