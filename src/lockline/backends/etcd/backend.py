@@ -1,0 +1,546 @@
+"""etcd as a backend: a claim is a key, its create revision its place in the line, and etcd's own transactions do the rest."""
+
+from __future__ import annotations
+
+import base64
+import secrets
+import time
+from collections.abc import Collection, Sequence
+from typing import Any, Final
+
+from ...core.backend import Finding
+from ...core.claim import Claim, Gone, Grant, Line, Waiting
+from ...core.runtime import Runtime
+from ...errors import BackendUnavailable, LocklineError
+from ...guarantees import Guarantees
+from . import channel as ways
+from . import examine, requests, sight
+from . import messages as m
+from .address import Address
+from .channel import NOT_FOUND, Channel
+from .keys import Keys, Stood, deciders, stood, value_of
+from .leases import Lease, Leases, Renewal
+from .places import Place, Places
+from .watches import Watches
+from .wire import Refused
+
+GUARANTEES: Final = Guarantees(
+    exclusion="consensus",
+    fifo=True,
+    push=True,
+    token_survives=frozenset({"release", "expiry", "restart", "failover"}),
+    tolerates="A minority of the members may fail, restart or be cut off, and messages may be lost or late; a restored "
+    "backup takes the tokens back to its own age.",
+)
+NET: Final = 30.0
+"""How long a waiter trusts a silent watch; the keeper's renewals find a dead connection much sooner."""
+BATCH: Final = 100
+"""Claims per transaction of a renewal; etcd takes 128 steps unless it is set up otherwise."""
+SHORT: Final = 0.2
+FAREWELL: Final = 1.0
+
+
+class EtcdBackend:
+    """One client of a cluster."""
+
+    guarantees = GUARANTEES
+
+    def __init__(self, address: Address, runtime: Runtime) -> None:
+        self.url = address.url
+        self._address = address
+        self._runtime = runtime
+        self._keys = Keys(address.prefix)
+        self._channel = Channel(address, runtime, self._cut)
+        self._leases = Leases(self._channel, runtime, self._lease_died)
+        self._places = Places(runtime, self._expire)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._client = secrets.token_hex(8)
+        self._doubts: dict[str, Lease] = {}
+        """Claims whose `enter` went out and was not answered, with the lease that it named."""
+        self._news: set[str] = set()
+        self._mailbox = self._runtime.mailbox(self._receive, self._nudge_reader)
+        self._watches = Watches(
+            self._channel,
+            self._runtime.mutex(),
+            self._keys.client(self._client),
+            self._mailbox.deliver,
+            self._heard_home,
+        )
+        self._interrupted = False
+        self._history_is_gone = False
+
+    def forked(self) -> None:
+        """In the child after a fork: drop everything inherited without a word to the server."""
+        self._channel.reset()
+        self._leases.reset()
+        self._places.reset()
+        self._begin()
+
+    # -- enter -------------------------------------------------------------------------------------
+
+    async def enter(self, claim: Claim, *, wait: bool, until: float) -> Grant | Waiting | None:
+        """Put the claim at the end of its line; with `wait` false, only if it would hold at once (else None)."""
+        if wait:
+            # Before the claim stands: a hint that comes between would have nowhere to go.
+            self._mailbox.open(claim.id)
+        answer = await self._enter(claim, wait, until)
+        if type(answer) is not Waiting:
+            self._mailbox.close(claim.id)
+        return answer
+
+    async def _enter(self, claim: Claim, wait: bool, until: float) -> Grant | Waiting | None:
+        key, line = self._keys.claim(claim), self._keys.line(claim.name)
+        value = value_of(claim, self._client)
+        room_at = None if wait else 0
+        repeats: list[None] = []
+        while True:
+            sent = self._runtime.now()
+            lease, renewal = await self._leases.ready(claim.ttl, until)
+            session, generation = self._keys.session(self._client, lease.id), lease.generation
+            request = requests.enter(
+                key, value, lease.id, line, self._keys.fence, session, generation, claim.capacity, room_at
+            )
+            self._doubts[claim.id] = lease
+            try:
+                answer = await self._channel.ask(
+                    ways.TXN, request, "TxnResponse", until, repeated=lambda: repeats.append(None)
+                )
+            except Refused as refused:
+                self._doubts.pop(claim.id, None)
+                if refused.code != NOT_FOUND:
+                    raise self._refusal(refused) from None
+                self._leases.bury(lease)
+                continue
+            self._doubts.pop(claim.id, None)
+            replies = answer.responses
+            if answer.succeeded:
+                fence, seen = replies[2].response_range, replies[3].response_range
+                place = Place(claim, key, answer.header.revision, fence.kvs[0].version, lease, sent + claim.ttl)
+            else:
+                own, session_now, seen = (reply.response_range for reply in replies)
+                if own.kvs:
+                    place = await self._found_again(claim, own.kvs[0], lease, sent, until)
+                elif (moved_on := session_now.kvs[0].mod_revision if session_now.kvs else 0) != generation:
+                    lease.generation = moved_on
+                    continue
+                else:
+                    room_at = await self._room(claim, seen, answer.header.revision, until)
+                    if room_at is not None:
+                        continue
+                    if repeats:
+                        # An earlier try may still be on its way, and find room where this one did not.
+                        await self._withdraw(claim, lease, until)
+                    return None
+            place.repeated = place.repeated or bool(repeats)
+            self._places.add(place)
+            if not renewal.confirm(answer.header.raft_term) and not await self._secure(place, until):
+                self._places.drop(claim.id)
+                continue
+            return await self._placed(place, seen, answer.header.revision, until)
+
+    async def _room(self, claim: Claim, seen: Any, revision: int, until: float) -> int | None:
+        """The revision at which the line had room for one more like this; None if it had not."""
+        if deciders(_ahead(seen.kvs), claim) is not None:
+            return None
+        if seen.more:
+            seen = await self._range(requests.whole_line(self._keys.line(claim.name)), until)
+            if deciders([stood(kv) for kv in seen.kvs], claim) is not None:
+                return None
+            revision = seen.header.revision
+        return revision
+
+    async def _placed(self, place: Place, seen: Any, revision: int, until: float) -> Grant | Waiting:
+        """Where the claim stands, by the line as the transaction saw it."""
+        if not seen.kvs or seen.kvs[0].key != place.key:
+            # A repeat: others have come since, and the end of the line says nothing of its place.
+            answer = await self._standing(place, until, serializable=False)
+            return Waiting(0) if isinstance(answer, Gone) else answer
+        keepers = deciders(_ahead(seen.kvs[1:]), place.claim)
+        if keepers is None:
+            if not seen.more:
+                return Grant(place.token)
+            answer = await self._standing(place, until)
+            return Waiting(0) if isinstance(answer, Gone) else answer
+        place.ahead, place.revision = keepers, revision
+        return Waiting(max(seen.count - 1, 1))
+
+    async def _found_again(self, claim: Claim, kv: Any, lease: Lease, sent: float, until: float) -> Place:
+        """The place of a claim that an earlier request of ours has put there."""
+        known = self._places.get(claim.id)
+        if known is not None:
+            return known
+        told = stood(kv)
+        token = told.token or (await sight.tokens(self._channel, self._keys.fence, [told.create], until))[0]
+        owner = next((known for known in self._leases.all() if known.id == told.lease), lease)
+        return Place(claim, kv.key, told.create, token, owner, sent + claim.ttl)
+
+    async def _secure(self, place: Place, until: float) -> bool:
+        """Renew the claim's lease until a quorum confirms it; whether the claim lives."""
+        (fate,) = await self.renew([place.claim], until)
+        return fate is None
+
+    # -- turn --------------------------------------------------------------------------------------
+
+    async def turn(self, claim: Claim, until: float) -> Grant | Gone | None:
+        """Wait for the claim's turn, at most until then (None)."""
+        self._mailbox.open(claim.id)
+        while not self._interrupted:
+            place = self._places.get(claim.id)
+            if place is None or place.gone:
+                self._end_wait(claim.id)
+                return Gone()
+            now = self._runtime.now()
+            if now >= until:
+                return None
+            try:
+                if place.ahead is None:
+                    answer = await self._standing(place, until)
+                    if not isinstance(answer, Waiting):
+                        self._end_wait(claim.id)
+                        return answer
+                await self._at_home(place, until)
+            except BackendUnavailable:
+                if until - now < SHORT:
+                    return None  # there was hardly time to ask, which says nothing about the store
+                raise
+            # Puts matter only for a writer, who may become a reader in its place.
+            keys = [(ahead.key, ahead.kind == "write") for ahead in place.ahead or ()]
+            watching = self._watches.watch(claim.id, keys, place.revision)
+            place.ahead = None
+            if watching:
+                await self._mailbox.wait(claim.id, min(until, now + NET))
+            elif self._channel.link is None:
+                await self._runtime.sleep(0.01)
+        return None
+
+    def _end_wait(self, claim_id: str) -> None:
+        self._mailbox.close(claim_id)
+        self._watches.drop(claim_id)
+
+    async def _at_home(self, place: Place, until: float) -> None:
+        """Be told when the lease dies: put the lease's session key and watch it."""
+        lease = place.lease
+        if not lease.present:
+            key = self._keys.session(self._client, lease.id)
+            request = m.TxnRequest(success=[requests.put(key, b"", lease.id)])
+            try:
+                answer = await self._channel.ask(ways.TXN, request, "TxnResponse", until)
+            except Refused as refused:
+                if refused.code != NOT_FOUND:
+                    raise self._refusal(refused) from None
+                self._leases.bury(lease)
+                return
+            lease.generation = max(lease.generation, answer.header.revision)
+            lease.present = True
+        if not self._watches.at_home:
+            self._watches.watch_home(0 if self._history_is_gone else lease.generation)
+
+    async def _standing(self, place: Place, until: float, serializable: bool = True) -> Grant | Waiting | Gone:
+        """Where the claim stands now, by one look at what is ahead of it.
+
+        A member's own state is enough, however old: who has room keeps it, because nobody can come ahead any more. Only
+        "not there" has to be asked of the quorum.
+        """
+        claim, line = place.claim, self._keys.line(place.claim.name)
+        limit = min(claim.capacity, requests.ENOUGH) + 2
+        while True:
+            seen = await self._range(requests.line_back_from(line, place.create, limit, serializable), until)
+            if serializable and seen.header.revision < self._watches.revision:
+                serializable = False
+                continue
+            if not seen.kvs or seen.kvs[0].create_revision != place.create:
+                if serializable:
+                    serializable = False
+                    continue
+                self._places.drop(claim.id)
+                return Gone()
+            keepers = deciders(_ahead(seen.kvs[1:]), claim)
+            if keepers is None and seen.more:
+                limit = 0
+                continue
+            if keepers is None:
+                return Grant(place.token)
+            place.ahead, place.revision = keepers, seen.header.revision
+            return Waiting(len(seen.kvs) - 1)
+
+    # -- leave -------------------------------------------------------------------------------------
+
+    async def leave(self, claim: Claim, until: float) -> bool:
+        """Remove this claim and no other, waiting or holding; whether it was still there."""
+        self._end_wait(claim.id)
+        lease = self._doubts.get(claim.id)
+        place = self._places.drop(claim.id)
+        self._news.discard(claim.id)
+        if place is not None and place.repeated:
+            lease = place.lease
+        if lease is not None:
+            there = await self._withdraw(claim, lease, until)
+            return there and (place is None or place.expires > self._runtime.now())
+        repeats: list[None] = []
+        note = self._keys.evicted(self._client, claim.id)
+        request = requests.leave(self._keys.claim(claim), place.create if place else 0, note)
+        try:
+            answer = await self._channel.ask(
+                ways.TXN, request, "TxnResponse", until, repeated=lambda: repeats.append(None)
+            )
+        except Refused as refused:
+            raise self._refusal(refused) from None
+        removed = answer.succeeded and answer.responses[0].response_delete_range.deleted > 0
+        if place is not None and place.expires <= self._runtime.now():
+            return False
+        # The first of several requests may have done it: gone by our own hand is no loss.
+        return bool(removed or (repeats and place is not None and not place.gone))
+
+    async def _withdraw(self, claim: Claim, lease: Lease, until: float) -> bool:
+        session = self._keys.session(self._client, lease.id)
+        request = requests.withdraw(self._keys.claim(claim), session, lease.id)
+        try:
+            answer = await self._channel.ask(ways.TXN, request, "TxnResponse", until)
+        except Refused as refused:
+            if refused.code != NOT_FOUND:
+                raise self._refusal(refused) from None
+            # Without its lease the claim can neither stand nor be put any more.
+            self._leases.bury(lease)
+            self._doubts.pop(claim.id, None)
+            return False
+        lease.generation = max(lease.generation, answer.header.revision)
+        lease.present = True
+        self._doubts.pop(claim.id, None)
+        return bool(answer.responses[1].response_delete_range.deleted)
+
+    async def _expire(self, place: Place) -> None:
+        """The sweeper: this claim's ttl is over, though the server's lease lasts longer."""
+        if place.repeated:
+            await self._withdraw(place.claim, place.lease, self._runtime.now() + 2.0)
+        else:
+            await self._forget(place)
+        self._lose(place)
+
+    # -- renew -------------------------------------------------------------------------------------
+
+    async def renew(self, claims: Sequence[Claim], until: float) -> Sequence[Gone | None]:
+        """Give each claim its ttl again from now, never less than it has; None for each that lives on."""
+        while True:
+            sent = self._runtime.now()
+            fates: dict[str, Gone | None] = {}
+            living: list[tuple[Claim, Place, Lease]] = []
+            for claim in claims:
+                place = self._places.get(claim.id)
+                if place is None or place.gone or place.expires <= sent:
+                    fates[claim.id] = Gone("expired" if place is not None and place.expires <= sent else None)
+                    continue
+                lease = place.lease
+                if claim.ttl > lease.seconds:
+                    # The server's lease has to last as long as the holder may trust it.
+                    lease, _ = await self._leases.ready(claim.ttl, until)
+                living.append((claim, place, lease))
+            if not living:
+                return [fates[claim.id] for claim in claims]
+            renewal = await self._leases.renew({lease for _, _, lease in living}, until)
+            if await self._verify(living, fates, renewal, sent, until):
+                return [fates[claim.id] for claim in claims]
+
+    async def _verify(
+        self,
+        living: list[tuple[Claim, Place, Lease]],
+        fates: dict[str, Gone | None],
+        renewal: Renewal,
+        sent: float,
+        until: float,
+    ) -> bool:
+        """See that every claim still stands, and that the renewal counts; False when all has to be asked again."""
+        for start in range(0, len(living), BATCH):
+            batch = living[start : start + BATCH]
+            steps = [self._step(claim, place, lease) for claim, place, lease in batch]
+            try:
+                answer = await self._channel.ask(ways.TXN, m.TxnRequest(success=steps), "TxnResponse", until)
+            except Refused as refused:
+                if refused.code != NOT_FOUND:
+                    raise self._refusal(refused) from None
+                return False
+            if not renewal.confirm(answer.header.raft_term):
+                return False
+            for (claim, place, lease), step, reply in zip(batch, steps, answer.responses, strict=True):
+                if reply.WhichOneof("choice") == "response_txn":
+                    reply = reply.response_txn.responses[-1]
+                kvs = reply.response_range.kvs
+                if lease.dead or not kvs or kvs[0].create_revision != place.create:
+                    self._lose(place)
+                    if not lease.dead:
+                        await self._forget(place)
+                    fates[claim.id] = Gone()
+                    continue
+                if step.WhichOneof("choice") == "request_txn":
+                    place.written, place.lease, place.claim = True, lease, claim
+                place.expires = max(place.expires, sent + claim.ttl)
+                fates[claim.id] = None
+        return True
+
+    def _step(self, claim: Claim, place: Place, lease: Lease) -> Any:
+        """A look at the claim's key; or its key put anew, when something in it has changed."""
+        if place.written and lease is place.lease and claim.weight >= place.claim.weight:
+            return requests.still_there(place.key)
+        told = claim if claim.ttl >= place.claim.ttl else claim._replace(ttl=place.claim.ttl)
+        return requests.rewritten(place.key, place.create, value_of(told, self._client, place.token), lease.id)
+
+    async def _forget(self, place: Place) -> None:
+        """Remove what is left of this claim at the server."""
+        request = requests.leave(place.key, place.create, self._keys.evicted(self._client, place.claim.id))
+        try:
+            await self._channel.ask(ways.TXN, request, "TxnResponse", self._runtime.now() + 2.0)
+        except Refused as refused:
+            raise self._refusal(refused) from None
+
+    def _lose(self, place: Place) -> None:
+        place.gone = True
+        self._places.drop(place.claim.id)
+        self._mailbox.deliver(place.claim.id)
+
+    def _lease_died(self, lease: Lease) -> None:
+        for place in self._places.all():
+            if place.lease is lease:
+                place.gone = True
+                self._news.add(place.claim.id)
+                self._places.drop(place.claim.id)
+                self._mailbox.deliver(place.claim.id)
+
+    # -- questions ---------------------------------------------------------------------------------
+
+    async def look(self, name: str, until: float) -> Line:
+        """The whole line, without changing it."""
+        try:
+            mine = {place.claim.id: place for place in self._places.all()}
+            return await sight.look(self._channel, self._keys, name, mine, until)
+        except Refused as refused:
+            raise self._refusal(refused) from None
+
+    async def list(self, prefix: str, until: float) -> list[str]:
+        """The names that have a live claim, sorted."""
+        try:
+            return await sight.names(self._channel, self._keys, prefix, until)
+        except Refused as refused:
+            raise self._refusal(refused) from None
+
+    async def evict(self, name: str, until: float) -> int:
+        """Remove the holders of the line, let in the next, tell the victims; how many they were."""
+        line = await self._range(requests.whole_line(self._keys.line(name)), until)
+        victims = sight.holders([stood(kv) for kv in line.kvs])
+        count = 0
+        for victim in victims:
+            note = self._keys.evicted(victim.client, victim.id)
+            try:
+                answer = await self._channel.ask(
+                    ways.TXN, requests.evict(victim.key, victim.create, note, victim.lease), "TxnResponse", until
+                )
+            except Refused as refused:
+                if refused.code == NOT_FOUND:  # its lease has ended by itself
+                    continue
+                raise self._refusal(refused) from None
+            count += bool(answer.succeeded)
+        return count
+
+    async def news(self) -> Collection[str]:
+        """Ids of claims that a push spoke of since the last call."""
+        link = self._channel.link
+        if link is not None:
+            link.glance()
+            places = self._places.all()
+            if places and not self._watches.at_home:
+                # From our oldest claim on, so that nothing is missed that was said before we listened.
+                oldest = 0 if self._history_is_gone else min(place.create for place in places)
+                self._watches.watch_home(oldest)
+        news, self._news = self._news, set()
+        return news
+
+    async def examine(self, until: float) -> list[Finding]:  # type: ignore[valid-type]
+        """What is good and what is dangerous about this cluster as it is set up."""
+        try:
+            return await examine.findings(self._channel, self._address, self._keys, until)
+        except Refused as refused:
+            raise self._refusal(refused) from None
+
+    def guard(self, claim: Claim, token: int) -> dict[str, str]:
+        """The compare that makes an etcd transaction fail once this claim is gone, as etcd's JSON (and protobuf's) form."""
+        place = self._places.get(claim.id)
+        return {
+            "target": "CREATE",
+            "result": "EQUAL",
+            "key": base64.b64encode(self._keys.claim(claim)).decode(),
+            # A revision that no key has: a claim that is gone already guards nothing.
+            "create_revision": str(place.create if place is not None and place.token == token else -1),
+        }
+
+    async def _range(self, request: Any, until: float) -> Any:
+        try:
+            return await self._channel.ask(ways.RANGE, request, "RangeResponse", until)
+        except Refused as refused:
+            raise self._refusal(refused) from None
+
+    def _refusal(self, refused: Refused) -> LocklineError:
+        return BackendUnavailable(f"etcd at {self.url} refused: {refused}")
+
+    # -- hints, and the end ------------------------------------------------------------------------
+
+    def _receive(self, seconds: float) -> list[str]:  # type: ignore[valid-type]
+        """Blocking: read for all, until a hint has come."""
+        link = self._channel.link
+        now = self._runtime.now()
+        if link is not None:
+            link.receive(now + seconds)
+        else:
+            # Whoever waits was told when the connection went, and is about to make another.
+            time.sleep(min(seconds, 0.01))
+        return []
+
+    def _nudge_reader(self) -> None:
+        link = self._channel.link
+        if link is not None:
+            link.nudge()
+
+    def _cut(self) -> None:
+        self._watches.cut()
+        self._mailbox.deliver_all()
+
+    def _heard_home(self, key: bytes, deleted: bool) -> None:
+        if not key:
+            # The past is compacted away: whatever it would have told, a renewal tells as well.
+            self._history_is_gone = True
+            self._news.update(place.claim.id for place in self._places.all())
+            return
+        what, _, name = key[len(self._keys.client(self._client)) :].partition(b"/")
+        if what == b"session" and deleted:
+            for lease in self._leases.all():
+                if b"%x" % lease.id == name:
+                    self._leases.bury(lease)
+        elif what == b"evicted" and not deleted:
+            self._news.add(name.decode())
+
+    def nudge(self, claim_id: str) -> None:
+        """Make the `turn` of this claim look now; safe from any thread."""
+        self._mailbox.deliver(claim_id)
+
+    def interrupt(self) -> None:
+        """End every `turn` that waits now or later; safe from any thread."""
+        self._interrupted = True
+        self._mailbox.deliver_all()
+
+    async def close(self) -> None:
+        """Give the leases back, let go of the connection."""
+        self._interrupted = True
+        until = self._runtime.now() + FAREWELL
+        await self._places.stop(until)
+        try:
+            for lease in self._leases.all() if self._channel.link is not None else ():
+                await self._channel.ask(ways.REVOKE, m.LeaseRevokeRequest(ID=lease.id), "LeaseRevokeResponse", until)
+        except (LocklineError, Refused):
+            pass  # they end by themselves
+        finally:
+            self._leases.reset()
+            self._channel.close()
+
+
+def _ahead(kvs: Sequence[Any]) -> list[Stood]:
+    """Claims in order of arrival, from an answer that begins at the end."""
+    return [stood(kv) for kv in reversed(kvs)]

@@ -1,0 +1,115 @@
+"""What `lockline doctor` says about an etcd cluster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...core.backend import Finding
+from . import channel as ways
+from . import messages as m
+from .address import Address
+from .channel import Channel
+from .keys import Keys
+from .wire import Broken, Refused
+
+SLOW = 0.1
+BIG = 1.5 * (1 << 30)
+ALARMS = {1: "NOSPACE: the database has reached its quota and takes no writes", 2: "CORRUPT: the members' data differ"}
+
+
+async def findings(channel: Channel, address: Address, keys: Keys, until: float) -> list[Finding]:
+    """The cluster as it is now, worst things included."""
+    found: list[Finding] = []
+    began = channel.now()
+    await channel.ask(ways.RANGE, m.RangeRequest(key=keys.fence), "RangeResponse", until)
+    took = channel.now() - began
+    found.append(
+        Finding("ok", f"a read that a quorum confirmed took {took * 1000:.1f} ms")
+        if took < SLOW
+        else Finding(
+            "warning", f"a read that a quorum confirmed took {took * 1000:.0f} ms", "look at disks and network"
+        )
+    )
+    found += await _write(channel, keys, until)
+    found += await _members(channel, address, until)
+    found += await _alarms(channel, until)
+    if address.tls is None and not all(end.host in ("localhost", "127.0.0.1", "::1") for end in address.endpoints):
+        found.append(
+            Finding("warning", "requests and passwords travel in the clear", "add ?tls=yes or ?ca=… to the URL")
+        )
+    return found
+
+
+async def _write(channel: Channel, keys: Keys, until: float) -> list[Finding]:
+    """A lease of a second, to see what the server makes of it and how long it takes to reach the disks."""
+    began = channel.now()
+    granted = await channel.ask(ways.GRANT, m.LeaseGrantRequest(TTL=1), "LeaseGrantResponse", until)
+    took = channel.now() - began
+    await channel.ask(ways.REVOKE, m.LeaseRevokeRequest(ID=granted.ID), "LeaseRevokeResponse", until)
+    text = f"a write took {took * 1000:.1f} ms"
+    return [
+        Finding("ok", text) if took < SLOW else Finding("warning", text, "give etcd a faster disk of its own"),
+        Finding(
+            "ok", f"the shortest lease that the server gives is {granted.TTL} s: a killed client's locks stay that long"
+        ),
+    ]
+
+
+async def _members(channel: Channel, address: Address, until: float) -> list[Finding]:
+    found: list[Finding] = []
+    members = (await channel.ask(ways.MEMBERS, m.MemberListRequest(), "MemberListResponse", until)).members
+    voters = sum(not member.isLearner for member in members)
+    if voters == 1:
+        found.append(Finding("warning", "one member: while it is away, nobody gets a lock", "run three or five"))
+    elif voters % 2 == 0:
+        found.append(
+            Finding(
+                "warning", f"{voters} voting members tolerate no more losses than {voters - 1}", "run an odd number"
+            )
+        )
+    else:
+        found.append(Finding("ok", f"{voters} voting members; {(voters - 1) // 2} may fail"))
+    leaders: set[int] = set()
+    up = 0
+    for endpoint in address.endpoints:
+        deadline = min(until, channel.now() + 1.0)
+        try:
+            status: Any = await channel.ask_member(endpoint, ways.STATUS, m.StatusRequest(), "StatusResponse", deadline)
+        except (Broken, Refused) as problem:
+            found.append(Finding("error", f"{endpoint} does not answer: {problem}"))
+            continue
+        up += 1
+        leaders.add(status.leader)
+        leads = " and leads" if status.leader == status.header.member_id else ""
+        found.append(Finding("ok", f"{endpoint} runs etcd {status.version}{leads}, database {status.dbSize >> 20} MiB"))
+        if status.dbSize > BIG:
+            found.append(
+                Finding(
+                    "warning", f"the database of {endpoint} nears the default quota of 2 GiB", "compact and defragment"
+                )
+            )
+        found += [Finding("error", f"{endpoint}: {text}") for text in status.errors]
+    if 0 in leaders or not leaders:
+        found.append(Finding("error", "a member knows no leader", "look at the network between the members"))
+    elif len(leaders) > 1:
+        found.append(Finding("warning", "the members do not agree about the leader", "an election may be going on"))
+    if voters > up and len(address.endpoints) < voters:
+        found.append(
+            Finding(
+                "warning", f"the URL names {len(address.endpoints)} of {voters} members", "name them all, to fail over"
+            )
+        )
+    return found
+
+
+async def _alarms(channel: Channel, until: float) -> list[Finding]:
+    try:
+        answer = await channel.ask(ways.ALARM, m.AlarmRequest(), "AlarmResponse", until)
+    except Refused as refused:
+        return [
+            Finding("warning", f"the alarms may not be read: {refused.text}", "give the user the root role to see them")
+        ]
+    return [
+        Finding("error", f"member {alarm.memberID:x}: {ALARMS.get(alarm.alarm, alarm.alarm)}", "see etcdctl alarm list")
+        for alarm in answer.alarms
+    ] or [Finding("ok", "no alarm is raised")]

@@ -1,0 +1,99 @@
+"""What lies where in etcd, and what a claim's key says.
+
+<prefix>/fence                                  put by every acquire, never deleted: its version is the token
+<prefix>/claims/<name, quoted>/<claim id>       one claim; its create revision is its place in the line
+<prefix>/clients/<client>/session/<lease>       there as long as the lease is; deleted means: all its claims are gone
+<prefix>/clients/<client>/evicted/<claim id>    a note to the client whose claim an operator took away
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+from urllib.parse import quote, unquote
+
+from ...core.claim import Claim
+
+
+class Keys:
+    """The keys under one prefix."""
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix.encode()
+        self.fence = self._prefix + b"/fence"
+        self.claims = self._prefix + b"/claims/"
+
+    def line(self, name: str) -> bytes:
+        """What the keys of all claims on this name, and of no other, begin with: a quoted name has no slash."""
+        return self.claims + quote(name, safe="").encode() + b"/"
+
+    def claim(self, claim: Claim) -> bytes:
+        return self.line(claim.name) + claim.id.encode()
+
+    def names(self, beginning: str) -> bytes:
+        """What the keys of all names that begin like this begin with."""
+        return self.claims + quote(beginning, safe="").encode()
+
+    def name_of(self, key: bytes) -> str:
+        """The name in a claim's key."""
+        return unquote(key[len(self.claims) :].split(b"/")[0].decode())
+
+    def client(self, client: str) -> bytes:
+        return b"%s/clients/%s/" % (self._prefix, client.encode())
+
+    def session(self, client: str, lease: int) -> bytes:
+        return self.client(client) + b"session/%x" % lease
+
+    def evicted(self, client: str, claim_id: str) -> bytes:
+        return self.client(client) + b"evicted/" + claim_id.encode()
+
+
+def after(prefix: bytes) -> bytes:
+    """The end of the range of all keys with this prefix: the first key that comes after them."""
+    return prefix[:-1] + bytes([prefix[-1] + 1])
+
+
+class Stood(NamedTuple):
+    """A claim as its key tells it."""
+
+    key: bytes
+    id: str
+    create: int
+    lease: int
+    owner: str
+    kind: str
+    weight: int
+    capacity: int
+    ttl: float
+    since: float
+    meta: str
+    client: str
+    token: int
+    """0 where the claim is too young to have it written down; then the fence's version at `create` is it."""
+
+
+def value_of(claim: Claim, client: str, token: int = 0) -> bytes:
+    """What a claim's key holds."""
+    fields = [claim.owner, claim.kind, claim.weight, claim.capacity, claim.ttl, claim.since, claim.meta, client, token]
+    return json.dumps(fields, separators=(",", ":")).encode()
+
+
+def stood(kv: Any) -> Stood:
+    """The claim behind this key and value."""
+    key = kv.key
+    return Stood(key, key.rpartition(b"/")[2].decode(), kv.create_revision, kv.lease, *json.loads(kv.value))
+
+
+def deciders(ahead: list[Stood], claim: Claim) -> list[Stood] | None:
+    """Those directly before the claim that keep it from holding, as long as all of them stand; None if it has room.
+
+    However many stand before them, the claim cannot hold while these do, so these alone have to be watched: for a lock
+    the one before, for a semaphore as many as it has permits, for a reader the writer before it.
+    """
+    room, used = claim.capacity, claim.weight
+    for at in range(len(ahead) - 1, -1, -1):
+        room = min(room, ahead[at].capacity)
+        used += ahead[at].weight
+        if used > room:
+            return ahead[at:]
+    return None

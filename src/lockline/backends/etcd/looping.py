@@ -1,0 +1,134 @@
+"""One connection for any number of tasks of one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+
+from ...core import clock
+from .address import Address, Endpoint
+from .wire import Broken, Call, Wire
+
+
+class LoopLink(asyncio.Protocol):
+    """A transport and the wire on it; what arrives wakes whoever waits for it."""
+
+    def __init__(self, wire: Wire) -> None:
+        self.wire = wire
+        self.heard = clock.now()
+        self._transport: asyncio.Transport | None = None
+        self.lost: Callable[[], None] | None = None
+        """Told when the connection ends by itself: there may be no request that would notice."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._transmit()
+
+    def data_received(self, data: bytes) -> None:
+        self.heard = clock.now()
+        done = self.wire.feed(data)
+        self._transmit()
+        self._wake(done)
+        if self.wire.broken is not None and self.lost is not None:
+            self.lost()
+
+    def connection_lost(self, problem: Exception | None) -> None:
+        self._wake(self.wire.fail(f"the connection was lost: {problem or 'closed by the server'}"))
+        if self.lost is not None:
+            self.lost()
+
+    def start(
+        self, method: str, messages: bytes, token: str | None = None, hear: Callable[[bytes], None] | None = None,
+        ends: bool = True,
+    ) -> Call:  # fmt: skip
+        """Begin a call."""
+        call = self.wire.start(method, messages, token, hear, ends)
+        self._transmit()
+        return call
+
+    def more(self, call: Call, messages: bytes) -> None:
+        """Another message on a call that goes on."""
+        self.wire.more(call, messages)
+        self._transmit()
+
+    def cancel(self, call: Call) -> None:
+        """Nobody waits for this any more."""
+        self.wire.cancel(call)
+        self._transmit()
+
+    def ping(self) -> None:
+        """Ask for a sign of life."""
+        self.wire.ping()
+        self._transmit()
+
+    def _transmit(self) -> None:
+        data = self.wire.outgoing()
+        if data and self._transport is not None:
+            self._transport.write(data)
+
+    def _wake(self, calls: list[Call]) -> None:
+        for call in calls:
+            if call.wake is not None:
+                call.wake()
+
+    async def finished(self, call: Call, until: float) -> bool:
+        """Wait for the end of this call; whether it came by then."""
+        if call.done:
+            return True
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[None] = loop.create_future()
+
+        def settle() -> None:
+            if not waiter.done():
+                waiter.set_result(None)
+
+        call.wake = settle
+        timer = loop.call_later(max(0.0, until - clock.now()), settle)
+        try:
+            await waiter
+        finally:
+            timer.cancel()
+        return call.done
+
+    def receive(self, until: float) -> None:
+        """Nothing to do: the loop reads."""
+
+    def nudge(self) -> None:
+        """Nothing to do: nobody sits in a read."""
+
+    def glance(self) -> None:
+        """Nothing to do: the loop reads."""
+
+    def close(self, why: str) -> None:
+        """Let go of the socket; whoever still waits gets no answer."""
+        self._wake(self.wire.fail(why))
+        if self._transport is not None:
+            self._transport.abort()
+
+    def forget(self) -> None:
+        """In a forked child: let go of the socket without a word to the server."""
+        sock = self._transport.get_extra_info("socket") if self._transport is not None else None
+        if sock is None or sock.fileno() < 0:
+            return
+        # The transport would take itself out of the selector, which the parent still uses. Putting nothing in the place of
+        # the child's copy lets go of the connection and leaves number, transport and selector as they are.
+        nothing = os.open(os.devnull, os.O_RDWR)
+        os.dup2(nothing, sock.fileno())
+        os.close(nothing)
+
+
+async def open_link(address: Address, endpoint: Endpoint, until: float) -> LoopLink:
+    """A fresh connection to this endpoint."""
+    link = LoopLink(Wire(str(endpoint), address.scheme))
+    try:
+        async with asyncio.timeout(max(0.001, until - clock.now())):
+            await asyncio.get_running_loop().create_connection(
+                lambda: link, endpoint.host, endpoint.port, ssl=address.tls
+            )
+    except TimeoutError:
+        raise Broken(f"{endpoint}: no connection in time") from None
+    except OSError as problem:
+        raise Broken(f"{endpoint}: {problem}") from None
+    return link

@@ -1,0 +1,141 @@
+"""What a client knows of its own claims, and the removal of those that nobody renewed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+
+from ...core.claim import Claim
+from ...core.runtime import Runtime, Worker
+from ...errors import LocklineError
+from .keys import Stood
+from .leases import Lease
+
+log = logging.getLogger("lockline")
+
+LINGER = 5.0
+"""How long the sweeper stays after the last claim, so that a busy client does not start one per acquire."""
+
+
+class Place:
+    """One claim of this client in its line."""
+
+    __slots__ = (
+        "ahead",
+        "claim",
+        "create",
+        "expires",
+        "gone",
+        "key",
+        "lease",
+        "repeated",
+        "revision",
+        "token",
+        "written",
+    )
+
+    def __init__(self, claim: Claim, key: bytes, create: int, token: int, lease: Lease, expires: float) -> None:
+        self.claim = claim
+        self.key = key
+        self.create = create
+        self.token = token
+        self.lease = lease
+        self.expires = expires
+        """When its ttl is over if it is not renewed. The server's lease may last longer, for others or by its rounding."""
+        self.written = False
+        """Whether the token has been written into the key, for others to read."""
+        self.gone = False
+        self.repeated = False
+        """Whether its `enter` went out more than once: the first may still be on its way."""
+        self.revision = 0
+        self.ahead: list[Stood] | None = None
+        """Who kept it from holding at that revision; None when that has to be looked up."""
+
+
+class Places:
+    """The claims of one client, and a sweeper that removes those whose ttl is over while the server's lease goes on."""
+
+    def __init__(self, runtime: Runtime, remove: Callable[[Place], Awaitable[None]]) -> None:
+        self._runtime = runtime
+        self._remove = remove
+        self.reset()
+
+    def reset(self) -> None:
+        """As new."""
+        self._places: dict[str, Place] = {}
+        self._worker: Worker | None = None
+        self._mutex = self._runtime.mutex()
+        self._signal = self._runtime.signal()
+        self._planned = 0.0
+        self._closed = False
+
+    def get(self, claim_id: str) -> Place | None:
+        return self._places.get(claim_id)
+
+    def all(self) -> list[Place]:
+        return list(self._places.values())
+
+    def add(self, place: Place) -> None:
+        """Remember this claim, and see to its end."""
+        self._places[place.claim.id] = place
+        if self._worker is None or place.expires < self._planned:
+            self._wake()
+
+    def drop(self, claim_id: str) -> Place | None:
+        return self._places.pop(claim_id, None)
+
+    def _wake(self) -> None:
+        with self._mutex:
+            if self._closed:
+                return
+            if self._worker is None or not self._worker.alive():
+                self._planned = float("inf")
+                self._worker = self._runtime.spawn(self._sweep, "lockline-etcd-sweeper")
+            else:
+                self._signal.set()
+
+    async def _sweep(self) -> None:
+        idle_since: float | None = None
+        while not self._closed:
+            self._signal.clear()
+            self._planned = float("inf")
+            now = self._runtime.now()
+            late = [place for place in self.all() if place.expires <= now]
+            failed = False
+            for place in late:
+                try:
+                    await self._remove(place)
+                except LocklineError as problem:
+                    # The server's lease is the net below.
+                    failed = True
+                    log.debug("removing the claim on %r whose ttl is over failed: %s", place.claim.name, problem)
+                except Exception:
+                    failed = True
+                    log.exception("the sweeper met an unexpected error and goes on")
+            plan = min((place.expires for place in self.all()), default=now + LINGER)
+            if failed:
+                plan = now + 0.5
+            if self._places:
+                idle_since = None
+            elif idle_since is None:
+                idle_since = now
+            elif now >= idle_since + LINGER and self._retire():
+                return
+            self._planned = plan
+            await self._signal.wait(plan)
+
+    def _retire(self) -> bool:
+        with self._mutex:
+            if self._places or self._signal.is_set():
+                return False
+            self._worker = None
+            return True
+
+    async def stop(self, until: float) -> None:
+        """End the sweeper."""
+        with self._mutex:
+            self._closed = True
+            worker, self._worker = self._worker, None
+        self._signal.set()
+        if worker is not None:
+            await worker.join(until)

@@ -1,0 +1,83 @@
+"""Lines as others see them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+from ...core.claim import Line, Standing
+from ...core.rule import admitted
+from . import channel as ways
+from . import messages as m
+from . import requests
+from .channel import OUT_OF_RANGE, Channel
+from .keys import Keys, Stood, after, stood
+from .places import Place
+from .wire import Refused
+
+LEASES_ASKED = 32
+"""Of how many leases the remaining time is asked for; those further back in a long line are shown with their ttl."""
+BATCH = 100
+
+
+def holders(line: Sequence[Stood]) -> Sequence[Stood]:
+    """Those whose turn it is."""
+    return line[: admitted(line)]
+
+
+async def look(channel: Channel, keys: Keys, name: str, mine: Mapping[str, Place], until: float) -> Line:
+    """The whole line; `mine` are the claims of which this client knows more than the server tells."""
+    answer = await channel.ask(ways.RANGE, requests.whole_line(keys.line(name)), "RangeResponse", until)
+    now = channel.now()
+    line = [stood(kv) for kv in answer.kvs]
+    line = [claim for claim in line if claim.id not in mine or mine[claim.id].expires > now]
+    young = [claim.create for claim in line if not claim.token and claim.id not in mine]
+    found = dict(zip(young, await tokens(channel, keys.fence, young, until), strict=True))
+    asked = list(dict.fromkeys(claim.lease for claim in line if claim.id not in mine))[:LEASES_ASKED]
+    left = {lease: await _time_to_live(channel, lease, until) for lease in asked}
+    count = admitted(line)
+    standings = []
+    for at, claim in enumerate(line):
+        own = mine.get(claim.id)
+        remaining = own.expires - now if own is not None else min(claim.ttl, left.get(claim.lease, claim.ttl))
+        standings.append(
+            Standing(
+                id=claim.id, owner=claim.owner, kind=claim.kind, holds=at < count, weight=claim.weight,
+                token=own.token if own is not None else claim.token or found[claim.create], capacity=claim.capacity,
+                ttl=claim.ttl, remaining=max(0.0, remaining), since=claim.since,
+                meta=json.loads(claim.meta) if claim.meta else None,
+            )
+        )  # fmt: skip
+    return Line(name, tuple(standings))
+
+
+async def _time_to_live(channel: Channel, lease: int, until: float) -> float:
+    answer = await channel.ask(ways.TIME_TO_LIVE, m.LeaseTimeToLiveRequest(ID=lease), "LeaseTimeToLiveResponse", until)
+    # Whole seconds, rounded down: half a second more is nearer the truth, and never nothing while it lives.
+    return float(answer.TTL) + 0.5 if answer.TTL >= 0 else 0.0
+
+
+async def tokens(channel: Channel, fence: bytes, creates: Sequence[int], until: float) -> list[int]:
+    """The tokens of claims created at these revisions: the version that the fence key had then; 0 where etcd forgot."""
+    found: list[int] = []
+    for start in range(0, len(creates), BATCH):
+        batch = creates[start : start + BATCH]
+        request = m.TxnRequest(success=[requests.get(fence, revision=create, keys_only=True) for create in batch])
+        try:
+            answer = await channel.ask(ways.TXN, request, "TxnResponse", until)
+        except Refused as refused:
+            if refused.code != OUT_OF_RANGE:
+                raise
+            # Compacted. One by one, so that only the oldest are without.
+            found += [0] if len(batch) == 1 else [(await tokens(channel, fence, [one], until))[0] for one in batch]
+            continue
+        found += [reply.response_range.kvs[0].version if reply.response_range.kvs else 0 for reply in answer.responses]
+    return found
+
+
+async def names(channel: Channel, keys: Keys, prefix: str, until: float) -> list[str]:
+    """The names that have a claim, sorted."""
+    beginning = keys.names(prefix)
+    request = m.RangeRequest(key=beginning, range_end=after(beginning), keys_only=True)
+    answer = await channel.ask(ways.RANGE, request, "RangeResponse", until)
+    return sorted({keys.name_of(kv.key) for kv in answer.kvs})

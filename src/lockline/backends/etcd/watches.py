@@ -1,0 +1,148 @@
+"""All that one client watches, on one stream of its one connection."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from typing import Any
+
+from . import channel as ways
+from . import messages as m
+from .channel import Channel, Link
+from .keys import after
+from .wire import Broken, Call, framed
+
+HOME = ""
+"""For whom the client's own keys are watched: for itself."""
+
+
+class Watches:
+    """Who is to be told of which key. Whatever goes wrong with a watch, the one it is for is told to look again."""
+
+    def __init__(
+        self,
+        channel: Channel,
+        mutex: AbstractContextManager[object],
+        home: bytes,
+        tell: Callable[[str], object],
+        tell_home: Callable[[bytes, bool], None],
+    ) -> None:
+        self._channel = channel
+        self._mutex = mutex
+        self._home = home
+        self._tell = tell
+        self._tell_home = tell_home
+        self._numbers = itertools.count(1)
+        self.cut()
+
+    def cut(self) -> None:
+        """The connection is gone, and every watch with it."""
+        self._link: Link | None = None
+        self._stream: Call | None = None
+        self._for: dict[int, str] = {}
+        self._by_claim: dict[str, dict[bytes, int]] = {}
+        self.at_home = False
+        self.revision = 0
+        """The latest change that was heard of. etcd may tell of a change a moment before its own reads show it."""
+
+    def watch(self, claim_id: str, keys: Iterable[tuple[bytes, bool]], revision: int) -> bool:
+        """Tell this claim when one of these keys is deleted (True: or put) after the revision; forget what it watched before.
+
+        Nothing is missed in between: the server begins with the past. False when there is no connection now.
+        """
+        wanted = dict(keys)
+        with self._mutex:
+            return self._watch(claim_id, wanted, revision)
+
+    def _watch(self, claim_id: str, wanted: dict[bytes, bool], revision: int) -> bool:
+        known = self._by_claim.get(claim_id, {})
+        orders = [self._dropped(number) for key, number in known.items() if key not in wanted]
+        fresh: dict[bytes, int] = {key: number for key, number in known.items() if key in wanted}
+        for key, puts in wanted.items():
+            if key not in known:
+                number = fresh[key] = next(self._numbers)
+                self._for[number] = claim_id
+                filters = [] if puts else [m.NO_PUT]
+                create = m.WatchCreateRequest(key=key, start_revision=revision + 1, watch_id=number, filters=filters)
+                orders.append(m.WatchRequest(create_request=create))
+        self._by_claim[claim_id] = fresh
+        return self._send(orders)
+
+    def watch_home(self, revision: int = 0) -> bool:
+        """Hear of what happens to this client's own keys after this revision (0: from now on)."""
+        with self._mutex:
+            if self.at_home and self._stream is not None:
+                return True
+            number = next(self._numbers)
+            self._for[number] = HOME
+            create = m.WatchCreateRequest(
+                key=self._home, range_end=after(self._home), watch_id=number, start_revision=revision and revision + 1
+            )
+            self.at_home = self._send([m.WatchRequest(create_request=create)])
+            return self.at_home
+
+    def drop(self, claim_id: str) -> None:
+        """This claim waits no more."""
+        if claim_id not in self._by_claim:
+            return
+        with self._mutex:
+            known = self._by_claim.pop(claim_id, None)
+            if known and self._stream is not None:
+                self._send([self._dropped(number) for number in known.values()])
+
+    def _dropped(self, number: int) -> Any:
+        self._for.pop(number, None)
+        return m.WatchRequest(cancel_request=m.WatchCancelRequest(watch_id=number))
+
+    def _send(self, orders: list[Any]) -> bool:
+        if not orders:
+            return True
+        body = b"".join(framed(order.SerializeToString()) for order in orders)
+        link = self._channel.link
+        try:
+            if link is None or link.wire.broken is not None:
+                return False
+            if self._stream is None or self._stream.done or self._link is not link:
+                self._link = link
+                self._stream = link.start(ways.WATCH, body, self._channel.token, self._hear, ends=False)
+                self._stream.wake = self._ended
+            else:
+                link.more(self._stream, body)
+        except Broken:
+            return False
+        return True
+
+    def _hear(self, message: bytes) -> None:
+        # Called in the middle of reading: nothing may be sent from here.
+        answer = m.WatchResponse.FromString(message)
+        who = self._for.get(answer.watch_id)
+        if who is None:
+            return
+        if answer.canceled:
+            self._for.pop(answer.watch_id, None)
+            if who == HOME:
+                self.at_home = False
+                self._tell_home(b"", True)
+            else:
+                self._by_claim.pop(who, None)
+                self._tell(who)
+            return
+        if not answer.events:
+            return
+        if who != HOME:
+            self.revision = max(self.revision, *(event.kv.mod_revision for event in answer.events), 0)
+            self._tell(who)
+            return
+        for event in answer.events:
+            self._tell_home(event.kv.key, event.type == m.DELETE)
+
+    def _ended(self) -> None:
+        """The server ended the stream: everybody looks again, and watches again if need be."""
+        told = list(self._by_claim)
+        self._stream = None
+        self._for.clear()
+        self._by_claim.clear()
+        self.at_home = False
+        for claim_id in told:
+            self._tell(claim_id)

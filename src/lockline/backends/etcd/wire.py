@@ -1,0 +1,238 @@
+"""gRPC calls on one HTTP/2 connection, without any I/O: bytes in, bytes out.
+
+HTTP/2 is the h2 library's, the messages are protobuf's; what is left of gRPC is five bytes before each message and two
+trailers after the last. grpcio was tried first: after a fork its child shares the parent's epoll set and aborts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from urllib.parse import unquote
+
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.errors import ErrorCodes
+from h2.events import (
+    ConnectionTerminated,
+    DataReceived,
+    PingAckReceived,
+    RemoteSettingsChanged,
+    ResponseReceived,
+    StreamEnded,
+    StreamReset,
+    TrailersReceived,
+    WindowUpdated,
+)
+from h2.exceptions import H2Error
+
+WINDOW = 4 << 20
+"""How much the server may send before we confirm it; more than any answer that Lockline asks for."""
+LARGEST = 64 << 20
+
+
+class Broken(Exception):
+    """The connection cannot be used any more; whether the request was applied is not known."""
+
+
+class Refused(Exception):
+    """The server answered, and the answer is an error: a gRPC status and its text."""
+
+    def __init__(self, code: int, text: str) -> None:
+        self.code = code
+        self.text = text
+        super().__init__(f"{text} (gRPC status {code})")
+
+
+class Call:
+    """One request and what came back for it so far."""
+
+    __slots__ = ("_buffer", "answers", "done", "ends", "failure", "hear", "stream", "unsent", "wake")
+
+    def __init__(self, stream: int, ends: bool, hear: Callable[[bytes], None] | None) -> None:
+        self.stream = stream
+        self.ends = ends
+        """Whether the request ends with what is still unsent."""
+        self.hear = hear
+        """Called with each message of a call that goes on; without it the messages are kept in `answers`."""
+        self.answers: list[bytes] = []
+        self.done = False
+        self.failure: Exception | None = None
+        self.wake: Callable[[], None] | None = None
+        self.unsent = bytearray()
+        self._buffer = bytearray()
+
+    def take(self, data: bytes) -> None:
+        """Bytes of the answer; whole messages are handed on."""
+        buffer = self._buffer
+        buffer += data
+        while len(buffer) >= 5:
+            size = int.from_bytes(buffer[1:5], "big")
+            if buffer[0] or size > LARGEST:
+                raise Broken(f"an answer of {size} bytes, or compressed, which was not asked for")
+            if len(buffer) < 5 + size:
+                return
+            message = bytes(buffer[5 : 5 + size])
+            del buffer[: 5 + size]
+            if self.hear is None:
+                self.answers.append(message)
+            else:
+                self.hear(message)
+
+    def end(self, failure: Exception | None) -> None:
+        """No more will come."""
+        if not self.done:
+            self.done, self.failure = True, failure
+
+
+def framed(message: bytes) -> bytes:
+    """A message as gRPC puts it on a stream: not compressed, its length, itself."""
+    return b"\0" + len(message).to_bytes(4, "big") + message
+
+
+class Wire:
+    """One connection. Not for two threads at once: the port that owns it sees to that."""
+
+    def __init__(self, authority: str, scheme: str) -> None:
+        self._h2 = H2Connection(
+            H2Configuration(
+                client_side=True,
+                header_encoding="utf-8",
+                # Both ends are programs that know the protocol; the checks cost more than the rest of the call.
+                validate_outbound_headers=False,
+                normalize_outbound_headers=False,
+                validate_inbound_headers=False,
+            )
+        )
+        self._head = [(":method", "POST"), (":scheme", scheme), (":authority", authority)]
+        self._tail = [("content-type", "application/grpc"), ("te", "trailers"), ("hasleader", "true")]
+        self._calls: dict[int, Call] = {}
+        self.pongs = 0
+        self.broken: str | None = None
+        self._h2.initiate_connection()
+        self._h2.increment_flow_control_window(WINDOW)
+
+    def start(
+        self,
+        method: str,
+        messages: bytes,
+        token: str | None = None,
+        hear: Callable[[bytes], None] | None = None,
+        ends: bool = True,
+    ) -> Call:
+        """Begin a call with these framed messages; with `ends` false more may follow."""
+        if self.broken is not None:
+            raise Broken(self.broken)
+        h2 = self._h2
+        try:
+            call = Call(h2.get_next_available_stream_id(), ends, hear)
+            headers = [*self._head, (":path", method), *self._tail]
+            if token is not None:
+                headers.append(("token", token))
+            h2.send_headers(call.stream, headers)
+            self._calls[call.stream] = call
+            if hear is not None:
+                h2.increment_flow_control_window(WINDOW, call.stream)
+            call.unsent += messages
+            self._push(call)
+        except H2Error as problem:
+            self.fail(f"HTTP/2: {problem}")
+            raise Broken(str(self.broken)) from problem
+        return call
+
+    def more(self, call: Call, messages: bytes) -> None:
+        """Another message on a call that goes on."""
+        if self.broken is not None or call.done:
+            raise Broken(self.broken or "the stream has ended")
+        call.unsent += messages
+        self._push(call)
+
+    def _push(self, call: Call) -> None:
+        h2 = self._h2
+        while call.unsent:
+            room = min(h2.local_flow_control_window(call.stream), h2.max_outbound_frame_size, len(call.unsent))
+            if room <= 0:
+                return  # the rest goes out when the server opens its window
+            chunk = bytes(call.unsent[:room])
+            del call.unsent[:room]
+            h2.send_data(call.stream, chunk, end_stream=call.ends and not call.unsent)
+
+    def cancel(self, call: Call) -> None:
+        """Tell the server that nobody waits for this any more."""
+        self._calls.pop(call.stream, None)
+        if call.done or self.broken is not None:
+            return
+        call.end(Broken("cancelled"))
+        try:
+            self._h2.reset_stream(call.stream, ErrorCodes.CANCEL)
+        except H2Error:
+            pass  # it has just ended by itself
+
+    def ping(self) -> None:
+        """Ask the other end for a sign of life."""
+        if self.broken is None:
+            self._h2.ping(b"lockline")
+
+    def outgoing(self) -> bytes:
+        """What has to be sent now."""
+        return self._h2.data_to_send()
+
+    def feed(self, data: bytes) -> list[Call]:
+        """Bytes from the server; the calls that are done now."""
+        try:
+            events = self._h2.receive_data(data)
+        except H2Error as problem:
+            return self.fail(f"HTTP/2: {problem}")
+        done: list[Call] = []
+        for event in events:
+            if isinstance(event, DataReceived):
+                call = self._calls.get(event.stream_id or 0)
+                if event.flow_controlled_length:
+                    self._h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id or 0)
+                if call is not None and event.data:
+                    try:
+                        call.take(event.data)
+                    except Broken as problem:
+                        return done + self.fail(str(problem))
+            elif isinstance(event, (ResponseReceived, TrailersReceived)):
+                call = self._calls.get(event.stream_id or 0)
+                if call is not None:
+                    self._status(call, dict(event.headers or ()))  # type: ignore[arg-type]
+            elif isinstance(event, StreamEnded):
+                call = self._calls.pop(event.stream_id or 0, None)
+                if call is not None:
+                    call.end(None)
+                    done.append(call)
+            elif isinstance(event, StreamReset):
+                call = self._calls.pop(event.stream_id or 0, None)
+                if call is not None:
+                    call.end(Broken(f"the server cut the call off (HTTP/2 error {event.error_code})"))
+                    done.append(call)
+            elif isinstance(event, (WindowUpdated, RemoteSettingsChanged)):
+                for call in list(self._calls.values()):
+                    if call.unsent:
+                        self._push(call)
+            elif isinstance(event, PingAckReceived):
+                self.pongs += 1
+            elif isinstance(event, ConnectionTerminated):
+                return done + self.fail("the server closed the connection")
+        return done
+
+    def _status(self, call: Call, headers: dict[str, str]) -> None:
+        status = headers.get("grpc-status")
+        if status is None:
+            if headers.get(":status", "200") != "200":
+                call.failure = Refused(14, f"HTTP status {headers[':status']}; is this an etcd client port?")
+        elif status != "0":
+            call.failure = Refused(int(status), unquote(headers.get("grpc-message", "")))
+        if call.failure is not None:
+            failure, call.failure = call.failure, None
+            call.end(failure)
+
+    def fail(self, why: str) -> list[Call]:
+        """The connection is gone: every call on it ends without an answer."""
+        if self.broken is None:
+            self.broken = why
+        calls, self._calls = list(self._calls.values()), {}
+        for call in calls:
+            call.end(Broken(self.broken))
+        return calls
