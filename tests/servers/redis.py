@@ -19,6 +19,8 @@ def _answers(port: int) -> bool:
     try:
         with contextlib.closing(redis.Redis(port=port, socket_timeout=2, socket_connect_timeout=2)) as client:
             return bool(client.ping())
+    except redis.AuthenticationError:
+        return True
     except (redis.ConnectionError, redis.TimeoutError, redis.ResponseError):
         return False
 

@@ -11,7 +11,7 @@ from .backend import RedisBackend
 from .keys import PREFIX, a_prefix
 from .target import understand
 
-MOST_CONNECTIONS = 10
+MOST_CONNECTIONS = 4
 
 
 def connect(

@@ -93,6 +93,10 @@ class RedisBackend:
         self._ears.forked()
         self._begin()
 
+    def now(self) -> float:
+        """The moment, on the clock of deadlines."""
+        return self._runtime.now()
+
     def _key(self, name: str) -> bytes:
         key = self._keys.get(name)
         if key is None:

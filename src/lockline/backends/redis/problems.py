@@ -41,8 +41,10 @@ class Refused(BackendUnavailable):
 class NoAnswer(Exception):
     """A request that was not answered; `sent` when the server may have seen it. Never leaves the backend."""
 
-    def __init__(self, address: Address, cause: object, *, sent: bool) -> None:
+    def __init__(self, address: Address, cause: object, *, sent: bool, late: bool = False) -> None:
         self.sent = sent
+        self.late = late
+        """It was not even tried: the time was over. What happened before is the better story."""
         super().__init__(f"{spelled(address)}: {cause or type(cause).__name__}")
 
 
@@ -64,6 +66,8 @@ def refusal(answer: object, address: Address) -> Refused:
         # An error of a command inside a script may come wrapped in the script's own.
         if code == "ERR" and f" {inner} " in text:
             code = inner
+    if code == "ERR" and "can't run this command" in text:
+        code = "NOPERM"
     cure = _CURES.get(code)
     return Refused(f"Redis at {spelled(address)} refused: {text}" + (f"; {cure}" if cure else ""), code)
 
@@ -71,7 +75,7 @@ def refusal(answer: object, address: Address) -> Refused:
 def failed_login(problem: Exception, address: Address) -> Exception:
     """What to raise when a connection could not be made: a refusal, if the server itself said no."""
     if isinstance(problem, redis.AuthenticationError):
-        code = "NOAUTH" if "required" in str(problem).lower() else "WRONGPASS"
+        code = "WRONGPASS" if "invalid" in str(problem).lower() else "NOAUTH"
         return refusal(f"{code} {problem}", address)
     if isinstance(problem, redis.exceptions.NoPermissionError):
         return refusal(f"NOPERM {problem}", address)

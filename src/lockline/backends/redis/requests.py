@@ -99,7 +99,9 @@ class Requests:
                 assert address is not None
                 problem = (await self.port.ask_all(address, requests, until))[-1]
             except NoAnswer as no_answer:
-                problem = no_answer
+                before, problem = problem, no_answer
+                if no_answer.late and before is not None:
+                    raise self._given_up(before, address) from no_answer
                 if address is None:
                     address = ("", 0)
                 if self._runtime.now() >= until:

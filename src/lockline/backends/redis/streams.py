@@ -11,6 +11,7 @@ import hiredis
 import redis
 
 from ...core import clock
+from ...errors import ClientClosed
 from .port import is_pushed, pack
 from .problems import Address, NoAnswer, failed_login, vet
 from .target import Target
@@ -47,7 +48,7 @@ class Stream:
         self._connection = connection = target.connection(self.address, sentinel=sentinel)
         left = until - clock.now()
         if left <= 0:
-            raise NoAnswer(self.address, "no time left to connect", sent=False)
+            raise NoAnswer(self.address, "no time left to connect", sent=False, late=True)
         try:
             async with asyncio.timeout(left):
                 await connect(connection)
@@ -64,7 +65,7 @@ class Stream:
         """Send these; their answers, when they come. Cancelling one leaves its place in the order."""
         now = clock.now()
         if until <= now:
-            raise NoAnswer(self.address, "no time left to ask", sent=False)
+            raise NoAnswer(self.address, "no time left to ask", sent=False, late=True)
         if not self._unsent:
             # Whoever asks in this turn of the loop travels in the same packet.
             self._loop.call_soon(self._flush)
@@ -150,8 +151,11 @@ class LoopPort:
         self._streams: dict[Address, Stream] = {}
         self._opening: dict[Address, asyncio.Lock] = {}
         self._vetted: set[Address] = set()
+        self._closed = False
 
     async def _stream(self, address: Address, until: float, sentinel: bool) -> Stream:
+        if self._closed:
+            raise ClientClosed("this client is closed; connect a new one")
         async with self._opening.setdefault(address, asyncio.Lock()):
             stream = self._streams.get(address)
             if stream is None or stream.broken is not None:
@@ -165,6 +169,8 @@ class LoopPort:
                         stream.close(ConnectionAbortedError("not usable"))
                         raise
                     self._vetted.add(address)
+                if self._closed:
+                    stream.close(ConnectionAbortedError("the client was closed"))
                 self._streams[address] = stream
             return stream
 
@@ -188,6 +194,7 @@ class LoopPort:
             stream.close(ConnectionAbortedError("dropped while idle"))
 
     async def close(self) -> None:
+        self._closed = True
         streams, self._streams = self._streams, {}
         for stream in streams.values():
             stream.close(ConnectionAbortedError("the client was closed"))

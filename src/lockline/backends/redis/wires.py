@@ -11,6 +11,7 @@ import hiredis
 import redis
 
 from ...core import clock
+from ...errors import ClientClosed
 from .port import is_pushed, pack
 from .problems import Address, NoAnswer, failed_login, vet
 from .target import Target
@@ -30,7 +31,7 @@ class Wire:
         connection = target.connection(address, sentinel=sentinel)
         left = until - clock.now()
         if left <= 0:
-            raise NoAnswer(address, "no time left to connect", sent=False)
+            raise NoAnswer(address, "no time left to connect", sent=False, late=True)
         connection.socket_connect_timeout = min(connection.socket_connect_timeout, left)
         connection.socket_timeout = min(self.patience, left)
         try:
@@ -59,7 +60,7 @@ class Wire:
         if timeout > self.patience:
             timeout = self.patience
         elif timeout <= 0:
-            raise NoAnswer(self.address, "no time left to ask", sent=False)
+            raise NoAnswer(self.address, "no time left to ask", sent=False, late=True)
         sock = self._sock
         if timeout != self._timeout:
             sock.settimeout(timeout)
@@ -189,9 +190,12 @@ class BlockingPort:
         """Sockets of the parent are closed here by their garbage, without a word: redis-py knows its process."""
         self._pools: dict[Address, Pool] = {}
         self._mutex = threading.Lock()
+        self._closed = False
 
     def _pool(self, address: Address, sentinel: bool) -> Pool:
         with self._mutex:
+            if self._closed:
+                raise ClientClosed("this client is closed; connect a new one")
             if address not in self._pools:
                 self._pools[address] = Pool(self._target, address, self._most, sentinel)
             return self._pools[address]
@@ -233,6 +237,7 @@ class BlockingPort:
 
     async def close(self) -> None:
         with self._mutex:
+            self._closed = True
             pools, self._pools = self._pools, {}
         for pool in pools.values():
             pool.clear()

@@ -1,0 +1,135 @@
+"""Every answer of a server as what it is: some pass by themselves, some are repaired, some come out typed."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+import lockline
+from lockline import BackendUnavailable
+from lockline.backends.redis.doctor import RULE
+from lockline.backends.redis.problems import Refused
+from tests.servers.redis import RedisServer, a_redis
+
+from .conftest import Town
+
+pytestmark = pytest.mark.server
+
+Connect = Callable[..., lockline.Client]
+
+
+def test_forgotten_scripts_are_brought_back_in_every_call(town: Town) -> None:
+    alice, bob = town.near(), town.near()
+    flush = lambda: town.server.command("SCRIPT", "FLUSH")  # noqa: E731
+    flush()
+    lease = alice.lock("x", ttl=1).acquire()
+    flush()
+    waiting = bob.lock("x").acquire.start()
+    town.direct.wait_for_line("x", holders=1, waiters=1)
+    flush()
+    lease.extend(5)
+    flush()
+    assert town.direct.line("x").holders
+    flush()
+    assert town.direct.names() == ["x"]
+    flush()
+    lease.release()
+    held = waiting.result(5)
+    flush()
+    assert town.direct.evict("x") == 1
+    with pytest.raises(lockline.LeaseLost):
+        held.release()
+
+
+def test_a_foreign_value_is_never_overwritten(town: Town) -> None:
+    alice = town.near()
+    town.server.command("SET", town.key("x"), "theirs")
+    for attempt in (alice.lock("x").acquire, alice.lock("x").try_acquire):
+        with pytest.raises(Refused, match="never overwrites") as caught:
+            attempt()
+        assert caught.value.code == "WRONGTYPE"
+    assert town.server.command("GET", town.key("x")) == "theirs"
+
+
+def test_a_full_server_says_so(connect: Connect) -> None:
+    with a_redis("--maxmemory-policy", "noeviction") as server:
+        client = connect(server.url)
+        held = client.lock("before").acquire()
+        server.command("CONFIG", "SET", "maxmemory", "1")
+        with pytest.raises(Refused, match="memory") as caught:
+            client.lock("x").acquire()
+        assert caught.value.code == "OOM"
+        server.command("CONFIG", "SET", "maxmemory", "0")
+        held.release()
+
+
+def test_missing_login_and_missing_permission_are_told_apart(connect: Connect) -> None:
+    with a_redis("--requirepass", "secret") as server:
+        with pytest.raises(Refused) as caught:
+            connect(server.url).lock("x").acquire()
+        assert caught.value.code == "NOAUTH"
+        admin = server.client(password="secret")
+        admin.execute_command("ACL", "SETUSER", "poor", "on", ">p", "~*", "&*", "+info", "+hello", "+auth")
+        with pytest.raises(Refused) as caught:
+            connect(f"redis://poor:p@127.0.0.1:{server.port}").lock("x").acquire()
+        assert caught.value.code == "NOPERM"
+        admin.close()
+
+
+def test_the_documented_rule_is_enough_for_everything(server: RedisServer, connect: Connect) -> None:
+    server.command(*RULE.replace(">password", ">p").split(" "))
+    url = f"redis://lockline:p@127.0.0.1:{server.port}"
+    client, other = connect(url), connect(url)
+    with client.lock("x", ttl=0.5) as lease:
+        got: list[lockline.Lease] = []
+        thread = threading.Thread(target=lambda: got.append(other.lock("x").acquire(timeout=5)))
+        thread.start()
+        time.sleep(0.7)
+        assert lease.valid
+    thread.join(5)
+    assert client.list() == ["x"]
+    assert client.evict("x") == 1
+    with pytest.raises(lockline.LeaseLost):
+        got[0].release()
+    assert all(finding.level != "error" for finding in client.examine())
+    server.command("ACL", "DELUSER", "lockline")
+
+
+def test_a_replica_is_asked_again_until_it_is_a_primary(server: RedisServer, connect: Connect) -> None:
+    with a_redis("--replicaof", f"127.0.0.1 {server.port}") as replica:
+        client = connect(replica.url)
+        threading.Timer(0.5, lambda: replica.command("REPLICAOF", "NO", "ONE")).start()
+        began = time.monotonic()
+        client.lock("x").acquire().release()
+        assert 0.4 < time.monotonic() - began < 5
+
+
+def test_a_replica_that_stays_one_is_a_typed_error_in_time(server: RedisServer, connect: Connect) -> None:
+    with (
+        a_redis("--replicaof", f"127.0.0.1 {server.port}") as replica,
+        pytest.raises(BackendUnavailable, match="READONLY"),
+    ):
+        connect(replica.url).lock("x", ttl=0.5).acquire()
+
+
+def test_a_busy_server_is_waited_for(own_server: RedisServer, connect: Connect) -> None:
+    """A script of somebody else runs for too long: the server answers BUSY until it is killed."""
+    own_server.command("CONFIG", "SET", "busy-reply-threshold", "50")
+    client = connect(own_server.url)
+    client.lock("x").acquire().release()
+
+    def run() -> None:
+        try:
+            own_server.command("EVAL", "while true do end", 0)
+        except Exception:
+            pass  # killed below
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    time.sleep(0.2)
+    threading.Timer(0.3, lambda: own_server.command("SCRIPT", "KILL")).start()
+    client.lock("x").acquire(timeout=5).release()
+    thread.join(10)

@@ -1,0 +1,235 @@
+"""redis-py's lock interface on Lockline: what code on that lock relies on still holds."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import inspect
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+from redis.exceptions import LockError, LockNotOwnedError
+
+from lockline import ConfigError
+from lockline.drop_in import AsyncLock, Lock, _clients, aclose
+from tests.servers.redis import RedisServer
+
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture(params=[False, True], ids=["bytes", "decoded"])
+def client(server: RedisServer, request: pytest.FixtureRequest) -> Iterator[redis.Redis]:
+    with redis.Redis(port=server.port, decode_responses=request.param) as client:
+        yield client
+        # The Lockline client goes with its redis-py client; here a bit earlier.
+        lockline_client = _clients.pop(client, None)
+        if lockline_client is not None:
+            lockline_client.close()
+
+
+def test_it_has_every_public_method_of_the_original() -> None:
+    for ours, theirs in ((Lock, redis.lock.Lock), (AsyncLock, redis.asyncio.lock.Lock)):
+        for name in ("acquire", "release", "extend", "reacquire", "owned", "locked"):
+            known = list(inspect.signature(getattr(theirs, name)).parameters)
+            assert list(inspect.signature(getattr(ours, name)).parameters) == known
+
+
+def test_one_argument_moves_a_lock_over(client: redis.Redis) -> None:
+    lock = client.lock("x", timeout=10, lock_class=Lock)
+    assert not lock.locked()
+    with lock as held:
+        assert held is lock
+        assert lock.locked()
+        assert lock.owned()
+        assert lock.lease.token > 0
+        other = client.lock("x", timeout=10, lock_class=Lock)
+        assert not other.acquire(blocking=False)
+        assert not other.owned()
+    assert not lock.locked()
+    assert not lock.owned()
+
+
+def test_a_wait_ends_in_time(client: redis.Redis) -> None:
+    held = client.lock("x", lock_class=Lock)
+    assert held.acquire()
+    answers = []
+
+    def rival() -> None:
+        lock = client.lock("x", blocking_timeout=0.2, lock_class=Lock)
+        answers.append(lock.acquire())
+        with pytest.raises(LockError), lock:
+            raise AssertionError("never inside")
+
+    thread = threading.Thread(target=rival)
+    thread.start()
+    thread.join(10)
+    assert answers == [False]
+    held.release()
+
+
+def test_a_waiter_gets_it_when_it_is_released(client: redis.Redis) -> None:
+    held = client.lock("x", lock_class=Lock)
+    held.acquire()
+    got = threading.Event()
+
+    def rival() -> None:
+        with client.lock("x", lock_class=Lock):
+            got.set()
+
+    thread = threading.Thread(target=rival)
+    thread.start()
+    assert not got.wait(0.2)
+    held.release()
+    assert got.wait(5)
+    thread.join(5)
+
+
+def test_release_without_hold_and_after_expiry_are_told_apart(client: redis.Redis) -> None:
+    lock = client.lock("x", timeout=0.2, lock_class=Lock)
+    with pytest.raises(LockError):
+        lock.release()
+    lock.acquire()
+    time.sleep(0.3)
+    assert not lock.owned()
+    with pytest.raises(LockNotOwnedError):
+        lock.release()
+    with pytest.raises(LockError):
+        lock.release()
+
+
+def test_extend_and_reacquire_lengthen(client: redis.Redis) -> None:
+    lock = client.lock("x", timeout=0.5, lock_class=Lock)
+    with pytest.raises(LockError):
+        lock.extend(1)
+    lock.acquire()
+    assert lock.extend(1) is True
+    assert lock.lease.remaining() > 1.2
+    assert lock.extend(5, replace_ttl=True) is True
+    assert 4 < lock.lease.remaining() <= 5
+    assert lock.reacquire() is True
+    lock.release()
+    endless = client.lock("y", lock_class=Lock)
+    endless.acquire()
+    with pytest.raises(LockError, match="no timeout"):
+        endless.extend(1)
+    with pytest.raises(LockError, match="no timeout"):
+        endless.reacquire()
+    endless.release()
+
+
+def test_a_thread_sees_only_its_own_hold(client: redis.Redis) -> None:
+    lock = client.lock("x", lock_class=Lock)
+    lock.acquire()
+    errors = []
+
+    def other() -> None:
+        try:
+            lock.release()
+        except LockError as problem:
+            errors.append(problem)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    thread.join(5)
+    assert len(errors) == 1
+    lock.release()
+
+
+def test_without_thread_local_another_thread_may_release(client: redis.Redis) -> None:
+    lock = client.lock("x", thread_local=False, lock_class=Lock)
+    lock.acquire()
+    thread = threading.Thread(target=lock.release)
+    thread.start()
+    thread.join(5)
+    assert not lock.locked()
+
+
+def test_the_bodys_own_error_comes_out_of_the_block(client: redis.Redis) -> None:
+    def body() -> None:
+        with client.lock("x", timeout=0.1, lock_class=Lock):
+            time.sleep(0.2)
+            raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine"):
+        body()
+    with client.lock("x", timeout=0.1, raise_on_release_error=False, lock_class=Lock):
+        time.sleep(0.2)
+    with pytest.raises(LockNotOwnedError), client.lock("x", timeout=0.1, lock_class=Lock):
+        time.sleep(0.2)
+
+
+def test_a_token_of_the_callers_own_is_refused_and_not_ignored(client: redis.Redis) -> None:
+    with pytest.raises(ConfigError, match="token"):
+        client.lock("x", lock_class=Lock).acquire(token="mine")
+
+
+def test_a_server_that_is_gone_is_redis_pys_connection_error() -> None:
+    with redis.Redis(port=1) as client:
+        lock = client.lock("x", timeout=0.2, lock_class=Lock)
+        with pytest.raises(redis.ConnectionError):
+            lock.acquire()
+        _clients.pop(client).close()
+
+
+def test_the_lockline_client_goes_with_its_redis_client(server: RedisServer) -> None:
+    client = redis.Redis(port=server.port)
+    with client.lock("x", lock_class=Lock):
+        pass
+    inner = _clients[client]
+    client.close()
+    del client
+    gc.collect()
+    assert inner._engine._closed
+
+
+def run(server: RedisServer, story: Callable[[redis.asyncio.Redis], Coroutine[Any, Any, None]]) -> None:
+    async def body() -> None:
+        async with redis.asyncio.Redis(port=server.port) as client:
+            try:
+                await story(client)
+            finally:
+                await aclose(client)
+
+    asyncio.run(body())
+
+
+def test_asyncio_the_whole_interface(server: RedisServer) -> None:
+    async def story(client: redis.asyncio.Redis) -> None:
+        lock = client.lock("x", timeout=5, lock_class=AsyncLock)  # type: ignore[arg-type]
+        assert not await lock.locked()
+        async with lock:
+            assert await lock.locked()
+            assert await lock.owned()
+            assert await lock.extend(5) is True
+            assert await lock.reacquire() is True
+            other = client.lock("x", timeout=5, lock_class=AsyncLock)  # type: ignore[arg-type]
+            assert not await other.acquire(blocking=False)
+            assert not await asyncio.create_task(other.acquire(blocking_timeout=0.1))
+        assert not await lock.locked()
+        with pytest.raises(LockError):
+            await lock.release()
+
+    run(server, story)
+
+
+def test_asyncio_tasks_take_turns(server: RedisServer) -> None:
+    async def story(client: redis.asyncio.Redis) -> None:
+        inside = most = 0
+
+        async def one() -> None:
+            nonlocal inside, most
+            async with client.lock("x", lock_class=AsyncLock):  # type: ignore[arg-type]
+                inside += 1
+                most = max(most, inside)
+                await asyncio.sleep(0.001)
+                inside -= 1
+
+        await asyncio.gather(*(one() for _ in range(30)))
+        assert most == 1
+
+    run(server, story)

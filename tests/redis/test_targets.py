@@ -1,0 +1,212 @@
+"""What `connect` understands: URLs, and the clients that users of redis-py already have."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+import redis.sentinel
+
+import lockline
+from lockline import BackendUnavailable, ConfigError
+from lockline.backends.redis.keys import key_of, name_of, pattern
+from lockline.backends.redis.target import understand
+from tests.servers.redis import RedisServer, a_redis
+
+Connect = Callable[..., lockline.Client]
+
+
+@pytest.mark.parametrize(
+    ("url", "kind", "addresses", "options"),
+    [
+        ("redis://", "one", (("localhost", 6379),), {}),
+        ("redis://h:1/3", "one", (("h", 1),), {"db": 3}),
+        ("redis://u:p%40@h", "one", (("h", 6379),), {"username": "u", "password": "p@"}),
+        ("redis://h?db=2&socket_timeout=0.5&protocol=3", "one", (("h", 6379),), {"db": 2, "socket_timeout": 0.5, "protocol": 3}),
+        ("rediss://h:7?ssl_ca_certs=/ca.pem", "one", (("h", 7),), {"ssl_ca_certs": "/ca.pem"}),
+        ("unix:///run/redis.sock?db=1", "one", (("/run/redis.sock", 0),), {"db": 1}),
+        ("redis+sentinel://a,b:2,[::1]:3/svc", "sentinel", (("a", 26379), ("b", 2), ("::1", 3)), {}),
+        ("redis+sentinel://u:p@a/svc/4?socket_timeout=1", "sentinel", (("a", 26379),), {"username": "u", "password": "p", "db": 4, "socket_timeout": 1.0}),
+        ("redis+cluster://a,b:2", "cluster", (("a", 6379), ("b", 2)), {}),
+        ("redis+cluster://:p@a?ssl=true", "cluster", (("a", 6379),), {"password": "p"}),
+    ],
+)  # fmt: skip
+def test_a_url_is_understood(url: str, kind: str, addresses: Any, options: dict[str, Any]) -> None:
+    target = understand(url, "blocking", {})
+    assert (target.kind, target.addresses, target.options) == (kind, addresses, options)
+    assert target.tls == ("rediss" in url or "ssl=true" in url)
+    assert "p@" not in target.url
+    assert ":p" not in target.url
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "unix://",
+        "redis+sentinel://a,b",
+        "redis+sentinel://,/svc",
+        "redis+cluster://a/3",
+        "redis://h?no_such_option=1",
+        "redis://h?wait_replicas=two",
+        "redis://h?prefix={x}",
+        "redis://h?socket_timeout=soon",
+    ],
+)
+@pytest.mark.parametrize("connect", [lockline.connect, lockline.aio.connect])
+def test_a_wrong_url_is_found_before_any_request(url: str, connect: Callable[..., Any]) -> None:
+    with pytest.raises(ConfigError):
+        connect(url)
+
+
+@pytest.mark.parametrize("option", [{"wait_replicas": -1}, {"wait_replicas": True}, {"max_connections": 0}, {"no": 1}])
+def test_a_wrong_option_is_found_before_any_request(option: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        lockline.connect("redis://localhost", **option)
+
+
+@pytest.mark.parametrize(
+    "name", ["a", "{", "}", "{}", "a{b}c", "%7B", "a b\tc\n", "*?[x]^\\", "é\u2028中\U0001f512", "x" * 512, "\x00"]
+)
+def test_any_name_is_one_key_in_one_slot(name: str) -> None:
+    key = key_of(name)
+    assert name_of(key) == name
+    text = key.decode()
+    assert text.index("}") == len(text) - 1
+    assert not any(character in text for character in " \t\n\x00")
+    assert len({key_of(other) for other in (name, name + "x", name.upper() + "y")}) == 3
+    assert pattern(name).endswith("*}")
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("name", ["a{b}c d", "*", "a*", "[a]", "é\n%", "\\"])
+def test_a_prefix_lists_exactly_the_names_that_begin_so(server: RedisServer, connect: Connect, name: str) -> None:
+    client = connect(server.url)
+    names = [name, name + "/1", "other", "x" + name]
+    leases = [client.lock(each).acquire() for each in names]
+    assert client.list(name) == sorted(names[:2])
+    assert client.list() == sorted(names)
+    for lease in leases:
+        lease.release()
+    assert client.list() == []
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("protocol", [2, 3])
+@pytest.mark.parametrize("decoded", [False, True])
+def test_a_users_own_client_will_do(server: RedisServer, connect: Connect, protocol: int, decoded: bool) -> None:
+    with redis.Redis(port=server.port, db=3, protocol=protocol, decode_responses=decoded) as own:
+        client = connect(own)
+        assert client.url.endswith("/3")
+        _contend(client, connect(own))
+        assert own.dbsize() == 1, "the lines are in the user's database"
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_a_users_own_asyncio_client_will_do(server: RedisServer, protocol: int) -> None:
+    async def story() -> None:
+        async with (
+            redis.asyncio.Redis(port=server.port, protocol=protocol, decode_responses=True) as own,
+            lockline.aio.connect(own) as client,
+            lockline.aio.connect(own) as other,
+        ):
+            lease = await client.lock("x").acquire()
+            waiting = asyncio.create_task(other.lock("x").acquire())
+            await asyncio.sleep(0.1)
+            await lease.release()
+            await (await waiting).release()
+
+    asyncio.run(story())
+
+
+@pytest.mark.server
+def test_either_flavour_takes_either_client(server: RedisServer, connect: Connect) -> None:
+    _contend(connect(redis.asyncio.Redis(port=server.port)), connect(server.url))
+
+
+def _contend(one: lockline.Client, other: lockline.Client) -> None:
+    lease = one.lock("x").acquire()
+    got: list[lockline.Lease] = []
+    thread = threading.Thread(target=lambda: got.append(other.lock("x").acquire(timeout=5)))
+    thread.start()
+    lease.release()
+    thread.join(10)
+    got[0].adopt()
+    assert got[0].token > lease.token
+    got[0].release()
+
+
+@pytest.mark.server
+def test_a_password_a_user_and_a_unix_socket(connect: Connect, tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with a_redis("--unixsocket", str(path)) as server:
+        server.command("ACL", "SETUSER", "ann", "on", ">s3cret", "~*", "&*", "+@all")
+        _contend(connect(f"unix://{path}"), connect(f"redis://ann:s3cret@127.0.0.1:{server.port}"))
+        with pytest.raises(BackendUnavailable, match="WRONGPASS"):
+            connect(f"redis://ann:wrong@127.0.0.1:{server.port}").lock("x").acquire()
+
+
+@pytest.mark.server
+def test_a_users_own_connection_is_not_used(server: RedisServer, connect: Connect) -> None:
+    pool = redis.ConnectionPool(port=server.port, max_connections=1)
+    with redis.Redis(connection_pool=pool) as own:
+        busy = pool.get_connection()
+        connect(own).lock("x").acquire(timeout=2).release()
+        pool.release(busy)
+    pool.disconnect()
+
+
+@pytest.fixture
+def old_server() -> Iterator[int]:
+    """Something that says it is Redis 5."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        while True:
+            try:
+                client, _ = listener.accept()
+            except OSError:
+                return
+            with client:
+                while data := client.recv(65536):
+                    text = b"# Server\r\nredis_version:5.0.14\r\n"
+                    client.sendall(
+                        b"$%d\r\n%s\r\n" % (len(text), text) if b"INFO" in data else b"+OK\r\n" * data.count(b"*")
+                    )
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    yield int(listener.getsockname()[1])
+    listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
+    thread.join(5)
+
+
+def test_an_old_server_gets_a_clear_error(old_server: int, connect: Connect) -> None:
+    client = connect(f"redis://127.0.0.1:{old_server}?protocol=2")
+    with pytest.raises(BackendUnavailable, match=r"5\.0.*6\.2"):
+        client.lock("x").acquire()
+
+
+def test_something_that_is_no_redis_gets_a_clear_error(connect: Connect) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            client, _ = listener.accept()
+            with client:
+                client.recv(65536)
+                client.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        client = connect(f"redis://127.0.0.1:{listener.getsockname()[1]}?protocol=2")
+        with pytest.raises(BackendUnavailable):
+            client.lock("x", ttl=0.5).acquire()
+        thread.join(5)
