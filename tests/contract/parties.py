@@ -23,6 +23,8 @@ from concurrent.futures import TimeoutError as StillBusy
 from types import TracebackType
 from typing import Any
 
+import pytest
+
 import lockline
 from lockline import aio, sync
 
@@ -143,6 +145,8 @@ class Party:
     """One thread or one task with a client."""
 
     flavour: str
+    lacks: frozenset[str] = frozenset()
+    """What the backend refuses to give."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -154,16 +158,24 @@ class Party:
     def rlock(self, *args: Any, **options: Any) -> Face:
         return self._face(self.client.real.rlock(*args, **options))  # type: ignore[no-any-return]
 
+    def _offered(self, kind: str) -> None:
+        if kind in self.lacks:
+            pytest.skip(f"this backend refuses a {kind}, and says so")
+
     def rwlock(self, *args: Any, **options: Any) -> Face:
+        self._offered("read-write lock")
         return self._face(self.client.real.rwlock(*args, **options))  # type: ignore[no-any-return]
 
     def semaphore(self, *args: Any, **options: Any) -> Face:
+        self._offered("semaphore")
         return self._face(self.client.real.semaphore(*args, **options))  # type: ignore[no-any-return]
 
     def read(self, *args: Any, **options: Any) -> Face:
+        self._offered("read-write lock")
         return self._face(self.client.real.rwlock(*args, **options).read())  # type: ignore[no-any-return]
 
     def write(self, *args: Any, **options: Any) -> Face:
+        self._offered("read-write lock")
         return self._face(self.client.real.rwlock(*args, **options).write())  # type: ignore[no-any-return]
 
     def do(self, work: Callable[[], Any]) -> Any:

@@ -67,6 +67,7 @@ class Scene:
         number = len(self._parties)
         name = name or (NAMES[number] if number < len(NAMES) else f"party-{number}")
         party: Party = ThreadParty(name) if self.flavour == "sync" else TaskParty(name, self.loop)
+        party.lacks = getattr(self.world, "lacks", frozenset())
         self._parties.append(party)
         return party
 

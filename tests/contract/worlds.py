@@ -53,6 +53,8 @@ class World:
     """Lines and tokens outlive the clients: a new client of the same place finds them."""
     shortest_ttl: ClassVar[float] = 0.0
     """The ttl that the system rounds shorter ones up to; 0 where any ttl is kept as it is."""
+    lacks: ClassVar[frozenset[str]] = frozenset()
+    """Primitives that the system refuses, and says so: "read-write lock", "semaphore"."""
     runtime_clock: ClassVar[bool] = False
     """Claims run out by `runtime.now()`, so that a test can turn the clock; elsewhere by the store's own."""
     has_lines: ClassVar[bool] = True

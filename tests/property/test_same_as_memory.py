@@ -79,7 +79,11 @@ def perform(duel: Duel, step: tuple[Any, ...]) -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     params = [
-        pytest.param((name, flavour), id=f"{name}-{flavour}", marks=world.marks)
+        pytest.param(
+            (name, flavour),
+            id=f"{name}-{flavour}",
+            marks=world.marks if world.runtime_clock else (*world.marks, pytest.mark.slow),
+        )
         for name, world in chosen(metafunc.config).items()
         if world.has_lines
         for flavour in world.flavours
@@ -97,7 +101,7 @@ def duel(request: pytest.FixtureRequest, opened_worlds: Opened) -> Iterator[Duel
 
 def test_random_programs_find_no_difference_to_memory(duel: Duel) -> None:
     @settings(
-        max_examples=EXAMPLES or (150 if duel.virtual else 12),
+        max_examples=EXAMPLES or (150 if duel.virtual else 6),
         deadline=None,
         database=None,
         suppress_health_check=list(HealthCheck),
