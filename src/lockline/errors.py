@@ -9,6 +9,17 @@ from collections.abc import Mapping
 class LocklineError(Exception):
     """The root: `except LocklineError` catches all of Lockline and nothing else."""
 
+    def __reduce__(self) -> tuple[object, ...]:
+        # Its text and attributes travel between processes; a pool that could not read an error would break.
+        return _made_again, (type(self), self.args, dict(vars(self)))
+
+
+def _made_again(kind: type[LocklineError], args: tuple[object, ...], attributes: dict[str, object]) -> LocklineError:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    vars(error).update(attributes)
+    return error
+
 
 class ConfigError(LocklineError, ValueError):
     """Wrong use, found before any I/O."""

@@ -229,7 +229,8 @@ class Handle:
         if self.valid:
             return
         if self._live.lost is not None:
-            raise self._live.lost
+            # The same error each time, but not with the traces of all the times before.
+            raise self._live.lost.with_traceback(None)
         raise not_held(self._live)
 
     def on_lost(self, callback: Callable[..., object]) -> None:

@@ -1,0 +1,225 @@
+"""The keeper: one background renewer, in batches, that neither gives up nor holds on too long."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+import lockline
+from lockline import BackendUnavailable, LeaseLost, aio
+from lockline.core import keeper as keeper_module
+from tests.contract.faults import Faults
+from tests.contract.parties import Face, ThreadParty
+
+
+@pytest.fixture
+def alice() -> Iterator[ThreadParty]:
+    party = ThreadParty("alice")
+    party.client = Face(party, lockline.connect(f"memory:keeper-{time.monotonic_ns()}"))
+    yield party
+    party.client.close()
+    party.end()
+
+
+def eventually(condition: Callable[[], object], seconds: float = 5.0) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.002)
+
+
+def keepers() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "lockline-keeper"]
+
+
+def test_a_claim_is_renewed_three_times_in_a_ttl(alice: ThreadParty) -> None:
+    faults = Faults(alice)
+    lease = alice.lock("x", ttl=0.6).acquire()
+    time.sleep(1.2)
+    assert 4 <= faults.count("renew") <= 8
+    lease.release()
+
+
+def test_claims_that_are_due_together_travel_together(alice: ThreadParty) -> None:
+    sizes: list[int] = []
+    backend = alice.client.real._engine.backend
+    renew = backend.renew
+
+    async def counted(claims: list[object], until: float) -> object:
+        sizes.append(len(claims))
+        return await renew(claims, until)
+
+    backend.renew = counted
+    leases = [alice.lock(f"x{number}", ttl=0.6).acquire() for number in range(50)]
+    eventually(lambda: len(sizes) >= 3)
+    assert max(sizes) == 50
+    assert all(lease.valid for lease in leases)
+    for lease in leases:
+        lease.release()
+
+
+def test_a_failed_renewal_is_tried_again_long_before_the_next_is_due(alice: ThreadParty) -> None:
+    faults = Faults(alice)
+    lease = alice.lock("x", ttl=1.5).acquire()
+    faults.fail("renew", times=2)
+    eventually(lambda: faults.count("renew") >= 1)
+    began = time.monotonic()
+    eventually(lambda: faults.count("renew") >= 3)
+    assert time.monotonic() - began < 0.45
+    assert lease.valid
+    lease.release()
+
+
+def test_a_batch_that_hangs_does_not_hide_the_loss_of_another_lease(alice: ThreadParty) -> None:
+    faults = Faults(alice)
+    told: list[float] = []
+    short = alice.lock("short", ttl=0.5, renew=False).acquire()
+    short.on_lost(lambda: told.append(time.monotonic()))
+    long = alice.lock("long", ttl=1.2).acquire()
+    began = time.monotonic()
+    faults.hang("renew")
+    eventually(lambda: told)
+    assert told[0] - began < 0.65
+    assert long.valid
+    faults.heal()
+    eventually(lambda: faults.count("renew") > 2)
+    assert long.valid
+    long.release()
+    with pytest.raises(LeaseLost):
+        short.release()
+
+
+def test_a_renewal_that_hangs_for_ever_cannot_keep_a_lease_valid(alice: ThreadParty) -> None:
+    """Even a backend that breaks its word and ignores the deadline: the lease ends by its own clock."""
+    faults = Faults(alice)
+    faults.delay("renew", 3.0)
+    lease = alice.lock("x", ttl=0.3).acquire()
+    assert lease.lost.wait(1.0)
+    assert not lease.valid
+    with pytest.raises(LeaseLost):
+        lease.check()
+
+
+def test_a_claim_that_waits_is_renewed_too(alice: ThreadParty) -> None:
+    other = ThreadParty("other")
+    other.client = alice.client.given_to(other)
+    held = alice.lock("x", ttl=30).acquire()
+    faults = Faults(alice)
+    waits = other.lock("x", ttl=0.3).acquire.start()
+    eventually(lambda: faults.count("renew") >= 6)
+    assert not waits.done
+    assert faults.count("enter") == 1
+    held.release()
+    waits.result(2).release()
+    other.end()
+
+
+def test_what_could_not_be_withdrawn_is_withdrawn_later_and_then_forgotten(alice: ThreadParty) -> None:
+    faults = Faults(alice)
+    faults.fail("enter", after=True)
+    faults.fail("leave", times=3)
+    with pytest.raises(BackendUnavailable):
+        alice.lock("x", ttl=30).acquire()
+    keeper = alice.client.real._engine._keeper
+    assert keeper._debts
+    eventually(lambda: not keeper._debts)
+    assert not alice.client.inspect("x").claims
+
+
+def test_a_debt_ends_with_the_claims_ttl(alice: ThreadParty) -> None:
+    faults = Faults(alice)
+    faults.fail("enter", after=True)
+    faults.fail("leave", times=None)
+    with pytest.raises(BackendUnavailable):
+        alice.lock("x", ttl=0.3).acquire()
+    eventually(lambda: not alice.client.real._engine._keeper._debts)
+
+
+def test_an_idle_keeper_goes_home_and_comes_back(alice: ThreadParty, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeper_module, "LINGER", 0.1)
+    before = len(keepers())
+    alice.lock("x").acquire().release()
+    assert len(keepers()) == before + 1
+    eventually(lambda: len(keepers()) == before)
+    faults = Faults(alice)
+    lease = alice.lock("x", ttl=0.3).acquire()
+    eventually(lambda: faults.count("renew") >= 3)
+    assert lease.valid
+    lease.release()
+
+
+def test_a_claim_that_comes_while_the_keeper_retires_is_renewed(
+    alice: ThreadParty, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The claim is added just after the keeper has looked for the last time and before it is gone."""
+    monkeypatch.setattr(keeper_module, "LINGER", 0.05)
+    keeper = alice.client.real._engine._keeper
+    alice.lock("x").acquire().release()
+    taken: list[object] = []
+
+    class Late:
+        def __init__(self, signal: object) -> None:
+            self._signal = signal
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self._signal, name)
+
+        def is_set(self) -> bool:
+            answer = self._signal.is_set()  # type: ignore[attr-defined]
+            if not taken:
+                taken.append(alice.lock("y", ttl=0.3).acquire.start())
+                time.sleep(0.1)
+            return bool(answer)
+
+    keeper._signal = Late(keeper._signal)
+    eventually(lambda: taken)
+    lease = taken[0].result(2)  # type: ignore[attr-defined]
+    time.sleep(0.9)
+    assert lease.valid
+    lease.release()
+
+
+def test_one_client_has_one_keeper(alice: ThreadParty) -> None:
+    before = len(keepers())
+    leases = [alice.lock(f"x{number}").acquire() for number in range(100)]
+    assert len(keepers()) <= before + 1
+    for lease in leases:
+        lease.release()
+
+
+def test_close_ends_the_keeper(alice: ThreadParty) -> None:
+    before = len(keepers())
+    client = lockline.connect("memory:keeper-close")
+    lease = client.lock("x").acquire()
+    assert len(keepers()) == before + 1
+    client.close()
+    assert len(keepers()) == before
+    assert not lease.valid
+
+
+def test_a_client_that_is_closed_by_its_own_callback_does_not_wait_for_itself() -> None:
+    client = lockline.connect(f"memory:keeper-{time.monotonic_ns()}")
+    lease = client.lock("x", ttl=0.2, renew=False).acquire()
+    closed = threading.Event()
+
+    def stop() -> None:
+        client.close()
+        closed.set()
+
+    lease.on_lost(stop)
+    assert closed.wait(3)
+
+
+def test_the_end_of_a_loop_leaves_no_keeper_that_complains() -> None:
+    """A program that forgets to close: `asyncio.run` cancels the keeper, and nothing is said of it."""
+
+    async def main() -> None:
+        client = aio.connect("memory:keeper-forgotten")
+        lease = await client.lock("x").acquire()
+        await lease.release()
+
+    asyncio.run(main())
