@@ -321,22 +321,21 @@ class Protocol:
         return Seen(Held(holder, number, mine[0][2], max(0, times[needed - 1]) / 1000), waiters)
 
     async def show(self, name: str, claim: str, ttl: float, info: str, until: float) -> None:
-        """Let people see that somebody waits. No answer is waited for."""
-        talk = await self.port.talk(_nothing, until)
-        try:
-            talk.send_all(requests.show(name, claim, self._ms(ttl), info))
-        finally:
-            talk.part()
+        """Let people see that somebody waits: at a majority, so that whoever asks a majority sees it."""
+        await self._tell_majority(requests.show(name, claim, self._ms(ttl), info), until)
 
     async def hide(self, name: str, claim: str, until: float) -> None:
         """The wait is over; by when this returns, a majority knows (or the entry's ttl has to end it)."""
+        await self._tell_majority(requests.hide(name, claim), until)
+
+    async def _tell_majority(self, request: Request, until: float) -> None:
         needed = rules.majority(len(self.port.labels))
         talk = await self.port.talk(_nothing, until)
         try:
             until = min(until, self.port.now() + self.port.patience(float("inf")))
-            talk.send_all(requests.hide(name, claim))
-            while needed > 0 and await talk.next(until) is not None:
-                needed -= 1
+            talk.send_all(request)
+            while needed > 0 and (answer := await talk.next(until)) is not None:
+                needed -= not isinstance(answer[2], Failure)
         finally:
             talk.part()
 

@@ -1,0 +1,209 @@
+"""A node in plain Python, step for step what the Lua does: for the simulation, and for holding the Lua to it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+from .requests import Request
+from .scripts import JUMP, LARGEST, LEAP, REMEMBERED
+
+
+class Lease:
+    """One lease at one node."""
+
+    __slots__ = ("attempt", "expires", "info", "number")
+
+    def __init__(self, attempt: str, number: int, info: str, expires: float) -> None:
+        self.attempt = attempt
+        self.number = number
+        self.info = info
+        self.expires = expires
+
+    def text(self) -> bytes:
+        return f"{self.attempt} {self.number} {self.info}".encode()
+
+
+class Memory:
+    """What a node remembers, and what its disk may bring back after a restart."""
+
+    def __init__(self) -> None:
+        self.gate: str | None = None
+        self.record: dict[str, Any] = {}
+        self.counters: dict[str, int] = {}
+        self.leases: dict[str, Lease] = {}
+        self.tombstones: dict[str, float] = {}
+
+
+class ModelNode:
+    """One node. `clock` gives milliseconds, and may lie; numbers do not depend on it unless the node is set up anew."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.clock = clock
+        self.runs = 0
+        self.memory = Memory()
+        self.expired: Callable[[str, str], None] | None = None
+        """Told when a ttl has ended something: ("lease", name), ("tombstone", attempt) or ("refusing", "")."""
+
+    # -- life --------------------------------------------------------------------------------------
+
+    def snapshot(self) -> Memory:
+        """A copy of the data directory."""
+        return copy.deepcopy(self.memory)
+
+    def restart(self, memory: Memory | None) -> None:
+        """Come back with this memory, or with none."""
+        self.runs += 1
+        self.memory = memory or Memory()
+
+    @property
+    def run(self) -> str:
+        return f"run{self.runs}"
+
+    def _purge(self) -> None:
+        now = self.clock()
+        memory = self.memory
+        for name in [name for name, lease in memory.leases.items() if lease.expires <= now]:
+            del memory.leases[name]
+            if self.expired is not None:
+                self.expired("lease", name)
+        for attempt in [attempt for attempt, ends in memory.tombstones.items() if ends <= now]:
+            del memory.tombstones[attempt]
+            if self.expired is not None:
+                self.expired("tombstone", attempt)
+
+    # -- requests ----------------------------------------------------------------------------------
+
+    def apply(self, request: Request, cluster: str) -> list[Any]:
+        """One step."""
+        self._purge()
+        return getattr(self, f"_{request.op}")(cluster, *request.args)  # type: ignore[no-any-return]
+
+    def _shut(self, cluster: str) -> list[Any] | None:
+        gate = self.memory.gate
+        if gate == cluster:
+            return None
+        if gate is None:
+            return [b"shut", b"empty"]
+        state, _, rest = gate.partition(" ")
+        whose, _, till = rest.partition(" ")
+        if state == "refusing" and whose == cluster:
+            left = int(till) - int(self.clock())
+            if left > 0:
+                return [b"shut", b"refusing", str(left).encode()]
+            self.memory.gate = cluster
+            if self.expired is not None:
+                self.expired("refusing", "")
+            return None
+        return [b"shut", b"other", gate.encode()]
+
+    def _lift(self, name: str, to: int) -> None:
+        counters = self.memory.counters
+        if "" in counters and to <= LARGEST and to > counters.get(name, counters[""]):
+            counters[name] = to
+
+    def _acquire(self, cluster: str, name: str, attempt: str, ttl: int, hint: int, info: str) -> list[Any]:
+        memory = self.memory
+        if why := self._shut(cluster):
+            return why
+        if attempt in memory.tombstones:
+            return [b"buried"]
+        lease = memory.leases.get(name)
+        if lease is not None:
+            left = int(lease.expires - self.clock())
+            if lease.attempt != attempt:
+                return [b"no", lease.text(), left]
+            lease.expires = max(lease.expires, self.clock() + ttl)
+            return [b"yes", str(lease.number).encode()]
+        counters = memory.counters
+        if "" not in counters:
+            return [b"shut", b"forgot"]
+        last = counters.get(name, counters[""])
+        number = max(last + 1, min(hint, last + LEAP))
+        if number > LARGEST:
+            return [b"shut", b"full"]
+        counters[name] = number
+        if len(counters) > REMEMBERED:
+            oldest = min((other for other in counters if other), key=lambda other: (counters[other], other.encode()))
+            counters[""] = max(counters[""], counters.pop(oldest))
+        memory.leases[name] = Lease(attempt, number, info, self.clock() + ttl)
+        return [b"yes", str(number).encode()]
+
+    def _promote(self, cluster: str, name: str, attempt: str, number: int) -> list[Any]:
+        if why := self._shut(cluster):
+            return why
+        lease = self.memory.leases.get(name)
+        if lease is None or lease.attempt != attempt or lease.number > number:
+            return [b"no", lease.text() if lease else b""]
+        lease.number = number
+        self._lift(name, number)
+        return [b"yes", str(number).encode()]
+
+    def _extend(self, cluster: str, name: str, attempt: str, number: int, ttl: int) -> list[Any]:
+        if why := self._shut(cluster):
+            return why
+        lease = self.memory.leases.get(name)
+        if lease is None or lease.attempt != attempt or lease.number != number:
+            return [b"no", lease.text() if lease else b""]
+        lease.expires = max(lease.expires, self.clock() + ttl)
+        return [b"yes", str(number).encode()]
+
+    def _release(self, cluster: str, name: str, attempt: str, high: int, burial: int) -> list[Any]:
+        memory = self.memory
+        lease = memory.leases.get(name)
+        there = lease is not None and lease.attempt == attempt
+        if there:
+            del memory.leases[name]
+        elif memory.gate is not None and burial > 0:
+            memory.tombstones[attempt] = self.clock() + burial
+        if memory.gate == cluster:
+            self._lift(name, high)
+        elif not there and (why := self._shut(cluster)):
+            return why
+        return [b"yes" if there else b"no", b""]
+
+    def _greet(self, cluster: str, durable: str) -> list[Any]:
+        memory = self.memory
+        record = memory.record
+        if not record:
+            return [b"empty", self.run.encode()]
+        if "" not in memory.counters or memory.gate is None:
+            memory.gate = None
+            return [b"forgot", self.run.encode(), record["cluster"].encode()]
+        if record["run"] != self.run:
+            record["run"] = self.run
+            if not (record["durable"] == "1" and durable == "1"):
+                self._jump()
+        record["durable"] = durable
+        return [b"known", self.run.encode(), record["cluster"].encode()]
+
+    def _jump(self) -> None:
+        memory = self.memory
+        highest = max(memory.counters.values())
+        memory.counters = {"": min(highest + JUMP, LARGEST)}
+        if not (memory.gate or "").startswith("retired "):
+            until = int(self.clock() + memory.record["longest"] * 1.02 + 10)
+            memory.gate = f"refusing {memory.record['cluster']} {until}"
+
+    def _install(self, cluster: str, longest: int, floor: int, durable: str = "0") -> list[Any]:
+        memory = self.memory
+        number = max([floor, *memory.counters.values()])
+        memory.counters = {"": number}
+        memory.record = {"cluster": cluster, "longest": longest, "run": self.run, "durable": durable}
+        memory.gate = cluster
+        return [b"yes", str(number).encode()]
+
+    def _highest(self, cluster: str) -> list[Any]:
+        if why := self._shut(cluster):
+            return why
+        if "" not in self.memory.counters:
+            return [b"shut", b"forgot"]
+        return [b"yes", str(max(self.memory.counters.values())).encode()]
+
+    def _retire(self, cluster: str) -> list[Any]:
+        if self.memory.gate != f"retired {cluster}":
+            if why := self._shut(cluster):
+                return why
+            self.memory.gate = f"retired {cluster}"
+        return [b"yes", str(max(self.memory.counters.values())).encode()]
