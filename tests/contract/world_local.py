@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 
 from .worlds import World, joins
 
@@ -19,5 +20,5 @@ class LocalWorld(World):
         return f"local://{self.folder}/{self.unique()}/locks.db"
 
     def debris(self, place: str) -> list[str]:
-        with sqlite3.connect(place.removeprefix("local://")) as file:
+        with closing(sqlite3.connect(place.removeprefix("local://"))) as file:
             return [str(row) for row in file.execute("SELECT * FROM claims")]
