@@ -1,0 +1,106 @@
+"""A server under load is flushed, paused, frozen, restarted, and loses its connections: the same clients go on."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import lockline
+from tests.servers.redis import RedisServer
+
+from .crowd import Crowd
+
+pytestmark = [pytest.mark.server, pytest.mark.slow]
+
+
+def flush_scripts(server: RedisServer) -> None:
+    server.command("SCRIPT", "FLUSH")
+
+
+def kill_connections(server: RedisServer) -> None:
+    for kind in ("normal", "pubsub"):
+        server.command("CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes")
+
+
+def pause(server: RedisServer) -> None:
+    server.command("CLIENT", "PAUSE", 300)
+    time.sleep(0.3)
+
+
+def sleep(server: RedisServer) -> None:
+    server.command("DEBUG", "SLEEP", "0.5")
+
+
+def restart(server: RedisServer) -> None:
+    server.kill()
+    server.start()
+
+
+DISTURBANCES = (flush_scripts, kill_connections, pause, sleep, restart)
+
+
+@pytest.mark.timeout(150)
+def test_a_crowd_goes_on_through_every_disturbance(own_server: RedisServer, tmp_path: Path) -> None:
+    """The server keeps its data (fsync always), so there is no excuse: never two holders."""
+    with Crowd(own_server.url, tmp_path, 6, ["a", "b"], ttl=3.0) as crowd:
+        crowd.wait_for_grants(2)
+        for disturb in DISTURBANCES:
+            for _ in range(3):
+                disturb(own_server)
+                time.sleep(0.1)
+            crowd.wait_for_grants(2, since=time.monotonic(), seconds=20)
+        crowd.stop()
+        crowd.check_tokens()
+        crowd.check_resource()
+        assert crowd.overlaps() == []
+        assert len(crowd.history()) > 100
+
+
+@pytest.mark.timeout(100)
+def test_a_restart_without_data_forgets_holders_but_never_lowers_a_token(tmp_path: Path) -> None:
+    from tests.servers.redis import a_redis
+
+    with a_redis() as server, Crowd(server.url, tmp_path, 4, ["a"], ttl=2.0) as crowd:
+        crowd.wait_for_grants(5)
+        deaths = []
+        for _ in range(3):
+            deaths.append(time.monotonic())
+            server.kill()
+            server.start()
+            crowd.wait_for_grants(2, since=time.monotonic(), seconds=20)
+        crowd.stop()
+        crowd.check_tokens()
+        crowd.check_resource()
+        for earlier, later in crowd.overlaps():
+            assert any(earlier.began < death < later.began for death in deaths), "only a restart may forget a holder"
+
+
+@pytest.mark.parametrize("disturb", DISTURBANCES)
+def test_a_held_lease_and_a_waiter_survive(
+    own_server: RedisServer, connect: Callable[..., lockline.Client], disturb: Callable[[RedisServer], None]
+) -> None:
+    holder, waiter = connect(own_server.url), connect(own_server.url)
+    lease = holder.lock("x", ttl=3).acquire()
+    got: list[lockline.Lease] = []
+
+    def wait() -> None:
+        with waiter.lock("x", ttl=3) as mine:
+            got.append(mine)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    time.sleep(0.2)
+    for _ in range(2):
+        disturb(own_server)
+        time.sleep(0.3)
+    assert lease.valid
+    assert not got
+    began = time.monotonic()
+    lease.release()
+    thread.join(10)
+    assert got[0].token > lease.token
+    assert time.monotonic() - began < 3

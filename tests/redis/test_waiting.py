@@ -1,0 +1,162 @@
+"""Who waits is told; who died waiting holds up nobody; and the server keeps little."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+import lockline
+from tests.servers.process import wait_for
+from tests.servers.redis import RedisServer, empty_within
+
+from .conftest import Town
+from .crowd import ROOT
+
+pytestmark = pytest.mark.server
+
+Connect = Callable[..., lockline.Client]
+
+WAITER = """
+import sys, lockline
+client = lockline.connect(sys.argv[1])
+client.lock("x", ttl=60).acquire()
+"""
+
+
+def test_all_dead_waiters_are_skipped_in_one_step(server: RedisServer, connect: Connect) -> None:
+    client, last = connect(server.url), connect(server.url)
+    lease = client.lock("x", ttl=60).acquire()
+    crowd = [subprocess.Popen([sys.executable, "-c", WAITER, server.url], cwd=ROOT) for _ in range(8)]
+    wait_for(lambda: len(client.inspect("x").waiters) == 8, 30, "eight in the line")
+    got: list[float] = []
+
+    def wait() -> None:
+        with last.lock("x", ttl=60):
+            got.append(time.monotonic())
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    wait_for(lambda: len(client.inspect("x").waiters) == 9, 10, "the ninth")
+    for process in crowd:
+        process.kill()
+        process.wait()
+    # The server has to see the connections end, nothing more.
+    wait_for(lambda: server.command("INFO", "clients")["connected_clients"] <= 6, 10, "the ends of their connections")
+    began = time.monotonic()
+    lease.release()
+    thread.join(10)
+    assert got[0] - began < 1.0
+
+
+def test_a_waiter_that_was_taken_for_dead_comes_back(server: RedisServer, connect: Connect) -> None:
+    """Its subscription was just being renewed when its turn came."""
+    holder, waiter = connect(server.url), connect(server.url)
+    lease = holder.lock("x").acquire()
+    got: list[lockline.Lease] = []
+
+    def wait() -> None:
+        with waiter.lock("x") as mine:
+            got.append(mine)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    wait_for(lambda: len(holder.inspect("x").waiters) == 1, 10, "the waiter")
+    server.command("CLIENT", "KILL", "TYPE", "pubsub")
+    lease.release()
+    thread.join(10)
+    assert got
+    assert not holder.inspect("x").claims
+
+
+def test_one_subscription_whatever_the_number_of_locks(server: RedisServer, connect: Connect) -> None:
+    holder, waiter = connect(server.url), connect(server.url)
+    leases = [holder.lock(f"x{n}").acquire() for n in range(50)]
+
+    def wait(n: int) -> None:
+        with waiter.lock(f"x{n}"):
+            pass
+
+    threads = [threading.Thread(target=wait, args=(n,)) for n in range(50)]
+    for thread in threads:
+        thread.start()
+    for n in range(50):
+        wait_for(lambda n=n: len(holder.inspect(f"x{n}").waiters) == 1, 10, "a waiter")
+    clients = server.client().client_list()
+    assert len(clients) <= 12
+    assert len([each for each in clients if int(each["sub"]) > 0]) <= 2
+    for lease in leases:
+        lease.release()
+    for thread in threads:
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+def test_every_key_has_a_ttl_and_the_database_returns_to_its_size(server: RedisServer, connect: Connect) -> None:
+    client, other = connect(server.url), connect(server.url)
+    for n in range(20):
+        lease = client.lock(f"x{n}", ttl=0.5).acquire()
+        assert other.lock(f"x{n}").try_acquire() is None
+        with pytest.raises(lockline.AcquireTimeout):
+            other.lock(f"x{n}").acquire(timeout=0.01)
+        assert client.inspect(f"x{n}").waiters == ()
+        lease.release()
+    for key in server.command("KEYS", "*"):
+        assert 0 < server.command("PTTL", key) <= 10_000
+        assert server.command("HKEYS", key) == ["last"]
+    # A second for what Redis itself needs to drop keys that have expired.
+    empty_within([server], 12)
+
+
+def test_a_float_ttl_is_kept_to_the_millisecond(server: RedisServer, connect: Connect) -> None:
+    client = connect(server.url)
+    for ttl in (0.25, 1.5, 10):
+        lease = client.lock("x", ttl=ttl, renew=False).acquire()
+        (holder,) = client.inspect("x").holders
+        assert ttl - 0.2 < holder.remaining <= ttl + 0.002
+        assert holder.ttl == ttl
+        lease.release()
+
+
+def test_an_evicted_holder_is_told_soon(town: Town) -> None:
+    alice = town.near()
+    lease = alice.lock("x", ttl=60).acquire()
+    time.sleep(1.0)  # by now it listens, although it never waited
+    began = time.monotonic()
+    assert town.direct.evict("x") == 1
+    assert lease.lost.wait(5)
+    assert time.monotonic() - began < 2
+    with pytest.raises(lockline.LeaseLost):
+        lease.release()
+
+
+def test_the_next_one_knows_when_a_short_claim_ahead_runs_out(town: Town) -> None:
+    """Carol planned to look when Alice would expire, in a minute; but Bob, who came in between, was stopped."""
+    alice, carol = town.near(), town.near()
+    lease = alice.lock("x", ttl=60).acquire()
+    bob = town.direct.process()
+    bob.send("acquire", name="x", ttl=2)
+    town.direct.wait_for_line("x", holders=1, waiters=1)
+    waiting = carol.lock("x", ttl=60).acquire.start()
+    town.direct.wait_for_line("x", holders=1, waiters=2)
+    bob.stop()
+    began = time.monotonic()
+    lease.release()
+    waiting.result(10).release()
+    assert time.monotonic() - began < 4
+
+
+def test_a_token_survives_a_clock_that_steps_back(server: RedisServer, connect: Connect) -> None:
+    """The last ticket is remembered while the clock may be behind it."""
+    client = connect(server.url)
+    lease = client.lock("x").acquire()
+    lease.release()
+    ahead = lease.token + 8_000_000
+    server.command("HSET", "{ll:x}", "last", ahead)
+    again = client.lock("x").acquire()
+    assert again.token == ahead + 1
+    again.release()
