@@ -36,7 +36,7 @@ def test_every_claim_in_the_store_has_an_end(world: Scene, kind: str) -> None:
 
 def test_a_lease_that_nobody_renews_goes_to_the_next_within_its_ttl(world: Scene) -> None:
     alice, bob = world.party(), world.party()
-    ttl = world.ttl(0.5)
+    ttl = world.ttl(0.3)
     began = time.monotonic()
     left = alice.lock("x", ttl=ttl, renew=False).acquire()
     lease = bob.lock("x").acquire(timeout=ttl * 4)
@@ -49,9 +49,9 @@ def test_a_lease_that_nobody_renews_goes_to_the_next_within_its_ttl(world: Scene
 
 def test_a_lease_that_is_kept_outlives_its_ttl_many_times(world: Scene) -> None:
     alice, bob = world.party(), world.party()
-    ttl = world.ttl(0.3)
+    ttl = world.ttl(0.2)
     lease = alice.lock("x", ttl=ttl).acquire()
-    end = time.monotonic() + 4 * ttl
+    end = time.monotonic() + 3 * ttl
     while time.monotonic() < end:
         assert lease.valid
         assert bob.lock("x").try_acquire() is None
@@ -61,10 +61,10 @@ def test_a_lease_that_is_kept_outlives_its_ttl_many_times(world: Scene) -> None:
 
 def test_a_waiter_without_a_timeout_outwaits_a_holder_that_renews(world: Scene) -> None:
     alice, bob = world.party(), world.party()
-    ttl = world.ttl(0.3)
+    ttl = world.ttl(0.2)
     lease = alice.lock("x", ttl=ttl).acquire()
     waits = bob.lock("x", ttl=ttl).acquire.start()
-    time.sleep(4 * ttl)
+    time.sleep(3 * ttl)
     assert not waits.done
     lease.release()
     waits.result(2).release()
@@ -72,7 +72,7 @@ def test_a_waiter_without_a_timeout_outwaits_a_holder_that_renews(world: Scene) 
 
 def test_fifty_readers_hold_three_ttls_and_all_stay_valid(world: Scene) -> None:
     alice = world.party()
-    ttl = world.ttl(0.6)
+    ttl = world.ttl(0.4)
     readers = [world.sibling(alice) for _ in range(50)]
     leases = [reader.read("x", ttl=ttl).acquire() for reader in readers]
     end = time.monotonic() + 3 * ttl

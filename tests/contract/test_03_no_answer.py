@@ -110,7 +110,7 @@ def test_an_acquire_that_times_out_without_reaching_the_store_leaves_the_line_la
     alice, bob = world.party(), world.party()
     lease = alice.lock("x").acquire()
     faults = Faults(bob)
-    faults.fail("leave", times=3)
+    faults.fail("leave", times=2)
     with pytest.raises(AcquireTimeout):
         bob.lock("x", ttl=30).acquire(timeout=0.1)
     world.wait_for(lambda: len(world.line("x").claims) == 1, what="the withdrawal")

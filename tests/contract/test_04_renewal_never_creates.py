@@ -60,11 +60,10 @@ def test_a_holder_that_was_cut_off_does_not_take_the_lock_back(world: Scene) -> 
 
 def test_two_renewals_of_three_may_fail(world: Scene) -> None:
     alice = world.party()
-    ttl = world.ttl(1.0)
+    ttl = world.ttl(0.6)
     lease = alice.lock("x", ttl=ttl).acquire()
     faults = Faults(alice)
-    end = time.monotonic() + 3 * ttl
-    while time.monotonic() < end:
+    for _ in range(3):
         faults.fail("renew", times=2)
         seen = faults.count("renew")
         world.wait_for(lambda seen=seen: faults.count("renew") >= seen + 3, 2 * ttl)
@@ -90,7 +89,7 @@ def test_errors_until_the_deadline_are_loss_and_the_holder_hears_of_it_before_th
 
 def test_an_error_that_is_no_connection_error_does_not_end_the_keeper(world: Scene) -> None:
     alice = world.party()
-    ttl = world.ttl(0.6)
+    ttl = world.ttl(0.4)
     lease = alice.lock("x", ttl=ttl).acquire()
     faults = Faults(alice)
     faults.fail("renew", error=RuntimeError("a bug in a backend"), times=2)

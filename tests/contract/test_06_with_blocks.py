@@ -42,13 +42,26 @@ def test_the_bodys_error_comes_out_and_the_lock_is_free(world: Scene) -> None:
 
 
 def test_the_bodys_error_comes_out_of_a_lost_lease_with_the_loss_beside_it(world: Scene) -> None:
+    """Loss and error come in the same moment: in asyncio too it is the body's own error that ends the block."""
     alice = world.party()
-    with pytest.raises(OwnError) as caught, alice.lock("x", ttl=60):
-        # Nobody has noticed yet: in asyncio too it is the body's own error that ends the block.
-        world.evict("x")
-        raise OwnError("mine")
+    lock = alice.lock("x", ttl=60).real
+
+    def work() -> None:
+        with lock as lease:
+            lease._live.lose("evicted")
+            raise OwnError("mine")
+
+    async def async_work() -> None:
+        async with lock as lease:
+            lease._live.lose("evicted")
+            raise OwnError("mine")
+
+    with pytest.raises(OwnError) as caught:
+        alice.do(work if world.flavour == "sync" else async_work)
     assert isinstance(caught.value.__context__, LeaseLost)
     assert any("was lost" in note for note in caught.value.__notes__)
+    # The cancel that was on its way has been taken back.
+    alice.lock("x").acquire(timeout=1).release()
 
 
 def test_the_bodys_error_comes_out_when_the_release_fails(world: Scene) -> None:

@@ -347,7 +347,7 @@ def test_ctrl_c_from_the_keyboard_while_waiting(world: Scene, story: str) -> Non
 def test_ctrl_c_at_any_call_inside_the_code(world: Scene, call: str) -> None:
     """Also between two steps: where the lease is in nobody's hands, nobody renews it, and its ttl frees the lock."""
     alice, bob = world.party(), world.party()
-    ttl = world.ttl(0.25)
+    ttl = world.ttl(0.1)
 
     def with_block(lock: lockline.Lock) -> Callable[[], None]:
         def work() -> None:

@@ -78,7 +78,7 @@ def test_a_lease_that_was_adopted_outlives_the_one_who_took_it(world: Scene) -> 
     lease = worker.lock("x", ttl=ttl).acquire().given_to(alice)
     lease.adopt()
     worker.end()
-    time.sleep(3 * ttl)
+    time.sleep(2 * ttl)
     assert lease.valid
     assert bob.lock("x").try_acquire() is None
     lease.release()
@@ -103,7 +103,7 @@ def test_a_lease_that_a_task_returned_goes_on_being_renewed(world: Scene, how: s
         return await asyncio.create_task(lock.acquire())
 
     lease = alice.do(take)
-    alice.do(lambda: asyncio.sleep(3 * ttl))
+    alice.do(lambda: asyncio.sleep(2 * ttl))
     assert lease.valid
     assert bob.lock("x").try_acquire() is None
     lease.release()
@@ -162,7 +162,7 @@ def test_one_clients_keeper_does_not_keep_anothers_reader_alive(world: Scene) ->
 
 def test_many_leases_are_renewed_in_few_requests(world: Scene) -> None:
     alice = world.party()
-    ttl = world.ttl(0.6)
+    ttl = world.ttl(0.4)
     leases = [alice.lock(f"x{number}", ttl=ttl).acquire() for number in range(60)]
     faults = Faults(alice)
     time.sleep(2 * ttl)

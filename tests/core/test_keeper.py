@@ -74,6 +74,27 @@ def test_a_failed_renewal_is_tried_again_long_before_the_next_is_due(alice: Thre
     lease.release()
 
 
+def test_the_time_a_renewal_takes_is_not_trusted(alice: ThreadParty) -> None:
+    lease = alice.lock("x", ttl=0.9).acquire()
+    engine = alice.client.real._engine
+    renew = engine.backend.renew
+    sent: list[float] = []
+
+    async def slow(claims: list[object], until: float) -> object:
+        sent.append(engine.runtime.now())
+        fates = await renew(claims, until)
+        await engine.runtime.sleep(0.2)
+        return fates
+
+    engine.backend.renew = slow
+    for _ in range(2):
+        seen = len(sent)
+        eventually(lambda seen=seen: len(sent) > seen)
+        eventually(lambda: lease.remaining() > 0.9 - 0.3 - 0.05)
+        assert lease.real._live.deadline <= sent[-1] + 0.9
+    lease.release()
+
+
 def test_a_batch_that_hangs_does_not_hide_the_loss_of_another_lease(alice: ThreadParty) -> None:
     faults = Faults(alice)
     told: list[float] = []
