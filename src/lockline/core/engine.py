@@ -257,6 +257,10 @@ class Engine:
                 await self.downgrade(live)
             return
         live.remaining()
+        if self._closed and live.lost is not None:
+            # close() has withdrawn it; there is nobody left to ask.
+            self._shut(handle)
+            raise live.lost
         self._keeper.drop(live)
         self._forget(live)
         now = self.runtime.now()

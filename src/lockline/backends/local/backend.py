@@ -13,7 +13,7 @@ from typing import TypeVar
 from ...core.backend import Finding, Findings
 from ...core.claim import Claim, Gone, Grant, Line, Waiting
 from ...core.runtime import Runtime
-from ...errors import BackendUnavailable
+from ...errors import BackendUnavailable, ClientClosed
 from ...guarantees import Guarantees
 from .files import file_system
 from .peers import Peers
@@ -55,6 +55,7 @@ class LocalBackend:
         self._mailbox = self._runtime.mailbox(self._receive, self._peers.nudge)
         self._news: list[str] = []
         self._interrupted = False
+        self._closed = False
         self._listening = False
         self._reading: asyncio.AbstractEventLoop | None = None
 
@@ -71,6 +72,8 @@ class LocalBackend:
         while True:
             try:
                 with self._mutex:
+                    if self._closed:
+                        raise ClientClosed("this client is closed; connect a new one")
                     return work()
             except Busy:
                 pass
@@ -245,4 +248,5 @@ class LocalBackend:
             self._reading = None
         self._peers.close()
         with self._mutex:
+            self._closed = True
             self._store.close()
