@@ -36,7 +36,7 @@ demo: $(BASE) ## the main job in under a minute: lost updates, a lock, and a fro
 	@$(RUN) examples/demo.py
 
 test: $(READY) $(SERVERS) ## everything, on real servers
-	$(RUN) -m pytest -q
+	$(RUN) scripts/run_tests.py
 
 fast: $(READY) ## the edit-test loop: no servers, nothing slow
 	$(RUN) -m pytest -q -m "not slow and not server"
