@@ -136,7 +136,12 @@ class Duel:
     def pass_time(self, share: float = 1.2) -> None:
         """Let so many SHORTs pass on both sides."""
         self.clock.time += SHORT * share
-        if not self.virtual:
+        if self.virtual:
+            return
+        if self._loop is not None:
+            # A client whose loop stands still is a frozen one, and the end of its claims another story.
+            self._loop.run_until_complete(asyncio.sleep(REAL_SHORT * share))
+        else:
             time.sleep(REAL_SHORT * share)
 
     def keep_in_step(self) -> None:

@@ -38,7 +38,7 @@ class EtcdMember:
             f"--initial-advertise-peer-urls=http://127.0.0.1:{self.peer_port}",
             f"--initial-cluster={peers}",
             "--initial-cluster-state=new",
-            f"--initial-cluster-token={self.folder.name}",
+            f"--initial-cluster-token={self.folder.parent.name}",
             f"--listen-metrics-urls=http://127.0.0.1:{self.metrics_port}",
             *options,
         ]
