@@ -9,6 +9,8 @@ import subprocess
 import sys
 import time
 
+import pytest
+
 from tests.servers.process import wait_for
 
 from .conftest import LOCKLINE, Shell, alive, end
@@ -76,6 +78,31 @@ def test_the_lock_is_kept_and_renewed_until_the_last_grandchild_has_ended(shell:
     assert not shell.held()
 
 
+def test_a_dead_process_that_nobody_waited_for_does_not_keep_the_lock(shell: Shell) -> None:
+    # The parent leaves the group, its child comes back into it and ends: a zombie is all that is left of the group.
+    script = """
+import os, time
+group = os.getpgrp()
+ready, done = os.pipe()
+if os.fork() == 0:
+    os.setpgid(0, 0)
+    if os.fork() == 0:
+        os.setpgid(0, group)
+        os._exit(0)
+    print(os.getpid(), file=open("parent", "w"))
+    for file in (0, 1, 2):
+        os.close(file)
+    os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+    os.write(done, b"x")
+    time.sleep(60)
+os.read(ready, 1)
+os._exit(3)
+"""
+    run = shell.start("run", "job", "--", sys.executable, "-c", script)
+    assert end(run)[0] == 3
+    assert alive(shell.pid_in("parent"))
+
+
 def test_a_daemon_that_left_the_group_does_not_keep_the_lock(shell: Shell) -> None:
     run = shell.run(
         "setsid sh -c 'echo $$ > daemon; exec sleep 60' > /dev/null 2>&1 & while [ ! -s daemon ]; do sleep 0.02; done; exit 3"
@@ -141,6 +168,7 @@ def test_a_killed_run_takes_its_command_with_it(shell: Shell) -> None:
     assert shell("run", "job", "--timeout", "20", "--", "true").returncode == 0
 
 
+@pytest.mark.slow
 def test_a_store_that_no_longer_answers_stops_the_command_before_the_deadline(shell: Shell) -> None:
     # The command notes when it was told, on the clock that leases run on.
     script = """

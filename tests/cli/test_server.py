@@ -13,7 +13,7 @@ from tests.servers.redis import RedisServer, a_redis
 
 from .conftest import Shell, end
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 WORK = """
 import os, signal, time

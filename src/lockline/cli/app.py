@@ -68,6 +68,11 @@ def lockline(ctx: click.Context) -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """The exit code of one call of `lockline` with these arguments."""
+    # A shell that asks for completion passes no arguments either: its question is in the environment.
+    if not arguments and "_LOCKLINE_COMPLETE" not in os.environ:
+        with click.Context(lockline, info_name="lockline") as ctx:
+            click.echo(lockline.get_help(ctx), err=True)
+        return codes.USAGE
     try:
         code = lockline.main(list(arguments), prog_name="lockline", standalone_mode=False)
         return code if isinstance(code, int) else codes.FINE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import threading
@@ -71,4 +72,4 @@ def describe(line: Line, owner: str) -> str:
 
 def on_terminal() -> bool:
     """Whether there is anybody to show it to."""
-    return sys.stderr is not None and sys.stderr.isatty()
+    return sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
