@@ -40,7 +40,7 @@ def connection(server: RedisServer) -> Iterator[redis.Redis]:
 
 
 def install(connection: redis.Redis, cluster: str, floor: int = FAR, longest: int = 1000) -> list[Any]:
-    request = Request("install", (3, "a,b,c", longest, floor, "0", "", ""))
+    request = Request("install", (3, "a,b,c", longest, floor, "0", "", "", 1))
     return connection.execute_command(*command(request, cluster, whole=True))  # type: ignore[no-any-return]
 
 

@@ -23,6 +23,7 @@ COMMANDS: Final = {
     "evict": Entry("evict", "Take a lock away from whoever holds it."),
     "doctor": Entry("doctor", "Say what a backend guarantees and what is dangerous about it."),
     "fence": Entry("fence", "Check a fencing token where the data is."),
+    "redlock": Entry("redlock", "Set up and look after the servers behind redlock://.", "redis"),
     "completion": Entry("completion", "Print the completion script for a shell."),
 }
 

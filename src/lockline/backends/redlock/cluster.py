@@ -6,6 +6,7 @@ from a floor that is above every number a grant can have used.
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 import time
 from collections import Counter
@@ -94,10 +95,19 @@ class Server:
         return _ask(self._connection, *command(request, cluster, whole=True))
 
     def install(
-        self, cluster: str, *, size: int, members: str, longest: int, floor: int, instead: str = "", run: str = ""
+        self,
+        cluster: str,
+        *,
+        size: int,
+        members: str,
+        longest: int,
+        floor: int,
+        instead: str = "",
+        run: str = "",
+        opens: bool = True,
     ) -> str:
         """Give the server its record and open its gate; what it said."""
-        request = Request("install", (size, members, longest, floor, self.durable, instead, run))
+        request = Request("install", (size, members, longest, floor, self.durable, instead, run, int(opens)))
         reply = self.ask(request, cluster)
         if reply[0] == b"no":
             raise OperatorError(f"{self.label} did not take the record: {reply[1].decode()}")
@@ -167,17 +177,13 @@ def init(nodes: Sequence[Node], *, longest: float = LONGEST, floor: int | None =
             raise OperatorError(
                 f"they are a cluster of {record.members} already; `lockline redlock resize` changes that"
             )
-        if not empty:
+        if not empty and not any(one.state == "preparing" for one in found):
             return Plan([f"nothing to do: cluster {cluster} of {size} is set up"], lambda: None, {"cluster": cluster})
-        # Began with one, or interrupted half-way: nothing has been granted yet unless a majority ever served.
-        half_way = len(empty) < size and record.highest and floor is None
-        serving = [one for one in found if one.state == "serving"]
-        if half_way and (
-            len(serving) >= majority(size) or any(one.said and one.said.incarnation > 1 for one in serving)
-        ):
+        # An open gate means that grants may have been made: then an empty server has lost something.
+        if floor is None and empty and any(one.state != "preparing" for one in found if one not in empty):
             raise OperatorError(
-                f"{', '.join(one.label for one in empty)}: lost memory, not a new cluster; `lockline redlock replace` keeps the "
-                "tokens rising (or `init --floor N`, with N above every token ever used, if a majority is lost)"
+                f"{', '.join(one.label for one in empty)}: lost memory, not new; `lockline redlock replace` keeps the tokens rising "
+                "(or, if a majority is lost, `init --floor N` with N above every token ever used)"
             )
         longest = record.longest / 1000
     start = floor or 0
@@ -192,14 +198,27 @@ def init(nodes: Sequence[Node], *, longest: float = LONGEST, floor: int | None =
                 said = server.greet()
                 if said.state != "known":
                     server.install(
-                        cluster, size=size, members=members, longest=round(longest * 1000), floor=max(start, highest)
+                        cluster,
+                        size=size,
+                        members=members,
+                        longest=round(longest * 1000),
+                        floor=max(start, highest),
+                        opens=False,
                     )
+            finally:
+                server.close()
+        for node in nodes:
+            server = Server(node)
+            try:
+                server.greet()
+                server.ask(Request("open", ()), cluster)
             finally:
                 server.close()
 
     sentences = [
         f"make {one.label} a server of cluster {cluster} ({size} servers, longest ttl {longest:g} s)" for one in empty
     ]
+    sentences.append("then open the gates of all")
     if floor is not None:
         sentences.append(f"count from {floor} there: no token at or below it may be in use")
     return Plan(sentences, act, {"cluster": cluster})
@@ -296,8 +315,6 @@ def resize(old: Sequence[Node], new: Sequence[Node], *, sleep: Callable[[float],
     record = next(said for said in records if said.cluster == cluster)
     wait = record.longest / 1000 * (1 + 2 * DRIFT) + 0.01
     # From the old id and the new list: a repeated step goes on with the same new cluster.
-    import hashlib
-
     successor = hashlib.sha256(f"{cluster} {members}".encode()).hexdigest()[:16]
 
     def act() -> None:

@@ -93,6 +93,8 @@ class Membership:
             return f"belongs to a set of {said.size} servers, {len(self.labels)} are named here"
         if said.gate.startswith("retired"):
             return "retired: the set of servers has been changed"
+        if said.gate.startswith("preparing"):
+            return "not ready: its setting up was not finished"
         if said.gate.startswith("refusing"):
             return "not ready: refuses for a while after its restart"
         return f"cluster {said.cluster}"

@@ -182,7 +182,7 @@ class ModelNode:
         memory = self.memory
         highest = max(memory.counters.values())
         memory.counters = {"": min(highest + JUMP, LARGEST)}
-        if not (memory.gate or "").startswith("retired "):
+        if memory.gate == memory.record["cluster"] or (memory.gate or "").startswith("refusing "):
             until = int(self.clock() + memory.record["longest"] * 1.02 + 10)
             memory.gate = f"refusing {memory.record['cluster']} {until}"
 

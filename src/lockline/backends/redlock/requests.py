@@ -127,6 +127,8 @@ def keys_and_arguments(request: Request, cluster: str) -> tuple[tuple[str, ...],
         return (scripts.GATE, scripts.COUNTERS, scripts.NODE), args
     if op == "install":
         return (scripts.GATE, scripts.COUNTERS, scripts.NODE), (cluster, *args)
+    if op == "open":
+        return (scripts.GATE,), (cluster,)
     if op in ("retire", "highest"):
         return (scripts.GATE, scripts.COUNTERS), (cluster,)
     raise AssertionError(op)

@@ -2,7 +2,7 @@
 
 Three keys belong to the node, whatever the number of locks:
 
-    gate       the cluster id while the node serves; otherwise why it does not ("refusing ID UNTIL", "retired ID")
+    gate       the cluster id while the node serves; otherwise why it does not ("preparing ID", "refusing ID UNTIL", "retired ID")
     node       the record: cluster id, incarnation, run id, size, members, longest ttl
     counters   a sorted set: each name's counter C, and the floor F under the empty name
 
@@ -220,7 +220,7 @@ if record[2] ~= run then
     local lifted = math.max(highest + JUMP, now[1] * 1000000 + now[2])
     redis.call('DEL', KEYS[2])
     redis.call('ZADD', KEYS[2], text(math.min(lifted, LARGEST)), '')
-    if not string.find(gate, '^retired ') then
+    if gate == record[1] or string.find(gate, '^refusing ') then
       gate = 'refusing ' .. record[1] .. ' ' .. text(milliseconds() + record[4] * 1.02 + 10)
       redis.call('SET', KEYS[1], gate)
     end
@@ -232,7 +232,7 @@ return {'known', run, record[1], record[3], record[4], record[6], record[7], gat
 """
 
 _INSTALL: Final = """
--- KEYS gate counters node   ARGV cluster size members longest floor durable instead run
+-- KEYS gate counters node   ARGV cluster size members longest floor durable instead run opens
 local run = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')
 if ARGV[8] ~= '' and ARGV[8] ~= run then return {'no', 'restarted'} end
 local record = redis.call('HGET', KEYS[3], 'cluster')
@@ -250,8 +250,16 @@ redis.call('ZADD', KEYS[2], text(number), '')
 redis.call('HSET', KEYS[3], 'cluster', ARGV[1], 'size', ARGV[2], 'members', ARGV[3], 'longest', ARGV[4],
   'run', run, 'durable', ARGV[6])
 redis.call('HINCRBY', KEYS[3], 'incarnation', 1)
-redis.call('SET', KEYS[1], ARGV[1])
+-- A new cluster's gates stay shut until every server has its record: an open gate means that grants may have been made.
+redis.call('SET', KEYS[1], ARGV[9] == '1' and ARGV[1] or 'preparing ' .. ARGV[1])
 return {'yes', text(number)}
+"""
+
+_OPEN: Final = """
+-- KEYS gate   ARGV cluster
+local gate = redis.call('GET', KEYS[1])
+if gate == 'preparing ' .. ARGV[1] then redis.call('SET', KEYS[1], ARGV[1]) end
+return {'yes', ''}
 """
 
 _RETIRE: Final = """
@@ -307,6 +315,7 @@ SCRIPTS: Final = {
     "hide": script(_HIDE),
     "greet": script(_GREET),
     "install": script(_INSTALL),
+    "open": script(_OPEN),
     "retire": script(_RETIRE),
     "highest": script(_HIGHEST),
 }

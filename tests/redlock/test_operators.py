@@ -1,0 +1,269 @@
+"""`lockline redlock`: each step shows what it will do, can be repeated, and keeps the tokens rising."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import lockline
+from lockline import LeaseLost, QuorumNotReached
+from lockline.backends.redlock import cluster
+from lockline.backends.redlock.cluster import OperatorError
+from lockline.backends.redlock.nodes import TROUBLE, from_url
+from tests.servers.process import wait_for
+from tests.servers.redis import RedisServer, a_folder
+
+from .servers import Servers, servers, url_of
+
+pytestmark = pytest.mark.server
+
+LONGEST = 1.0
+
+
+def run(*words: str, code: int = 0) -> Any:
+    """Call `lockline redlock` and read its JSON."""
+    done = subprocess.run(
+        [sys.executable, "-m", "lockline.cli", "redlock", *words, "--json"],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == code, done.stderr + done.stdout
+    return json.loads(done.stdout) if done.stdout else done.stderr
+
+
+def a_token(url: str, name: str = "x") -> int:
+    """What one acquire gives now, with patience for a cluster that is coming back."""
+    with lockline.connect(url) as client:
+        until = time.monotonic() + 10
+        while True:
+            try:
+                lease = client.lock(name, ttl=LONGEST).acquire(timeout=5)
+            except QuorumNotReached:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.05)
+                continue
+            lease.release()
+            return lease.token
+
+
+@pytest.fixture
+def bare() -> Iterator[Servers]:
+    """Three servers that nobody has set up."""
+    with a_folder("redlock") as folder:
+        made = Servers(folder, 3, keeps_data=False)
+        try:
+            yield made.start()
+        finally:
+            made.stop()
+
+
+def test_servers_that_were_never_set_up_say_what_to_do(bare: Servers) -> None:
+    with lockline.connect(bare.url) as client, pytest.raises(QuorumNotReached, match="lockline redlock init") as caught:
+        client.lock("x").acquire()
+    assert len(caught.value.nodes) == 3
+    assert all("empty" in what for what in caught.value.nodes.values())
+
+
+def test_init_makes_a_cluster_and_again_changes_nothing(bare: Servers) -> None:
+    shown = run("init", bare.url, "--dry-run")
+    assert shown["done"] is False
+    assert len(shown["plan"]) == 4
+    assert run("status", bare.url, code=1)["serving"] is False
+    made = run("init", bare.url, "--max-ttl", "5s")
+    assert made["done"]
+    first = a_token(bare.url)
+    again = run("init", bare.url)
+    assert again["cluster"] == made["cluster"]
+    assert again["plan"][0].startswith("nothing to do")
+    assert a_token(bare.url) > first
+    told = run("status", bare.url)
+    assert told["serving"]
+    assert {node["state"] for node in told["nodes"]} == {"serving"}
+    assert {node["max_ttl"] for node in told["nodes"]} == {5.0}
+
+
+def test_a_ttl_beyond_the_clusters_longest_is_refused(bare: Servers) -> None:
+    run("init", bare.url, "--max-ttl", "5s")
+    with lockline.connect(bare.url) as client, pytest.raises(lockline.ConfigError, match="max-ttl"):
+        client.lock("x", ttl=6).acquire()
+    assert bare.keys() == [[], [], []]
+
+
+def test_init_does_not_take_a_wiped_server_for_a_new_one(bare: Servers) -> None:
+    run("init", bare.url, "--max-ttl", "1s")
+    a_token(bare.url)
+    bare[0].command("FLUSHALL")
+    told = run("init", bare.url, code=69)
+    assert "replace" in told
+
+
+def test_an_init_that_was_interrupted_can_be_repeated(bare: Servers) -> None:
+    nodes = from_url(bare.url, asynchronous=False)[0]
+    bare[2].freeze()
+    with pytest.raises(OperatorError):
+        cluster.init(nodes)
+    bare[2].thaw()
+    plan = cluster.init(nodes)
+    bare[2].kill()
+    with pytest.raises(TROUBLE):
+        plan.act()
+    # Two servers have their records, and no gate is open, so nothing can have been granted.
+    with lockline.connect(bare.url) as client, pytest.raises(QuorumNotReached):
+        client.lock("x").acquire()
+    bare[2].start()
+    run("init", bare.url)
+    a_token(bare.url)
+
+
+def test_one_server_named_twice_is_found_out(bare: Servers) -> None:
+    twice = f"redlock://127.0.0.1:{bare[0].port},localhost:{bare[0].port},127.0.0.1:{bare[1].port}"
+    assert "same server" in run("init", twice, code=69)
+
+
+def test_a_client_with_another_list_is_refused_loudly() -> None:
+    with servers(5) as five, lockline.connect(url_of(five.nodes[:3])) as client:
+        with pytest.raises(QuorumNotReached, match="not the cluster's own") as caught:
+            client.lock("x").acquire()
+        assert any("set of 5" in what for what in caught.value.nodes.values())
+
+
+@pytest.mark.parametrize("how", ["FLUSHALL", "wipe"])
+def test_a_wiped_server_stays_out_until_it_is_replaced(how: str) -> None:
+    with servers(3, longest=LONGEST) as three:
+        before = a_token(three.url)
+        if how == "wipe":
+            three[0].kill()
+            three[0].start()
+        else:
+            three[0].command("FLUSHALL")
+        # The other two go on; the empty one gives nothing.
+        middle = a_token(three.url)
+        assert middle > before
+        assert three[0].command("KEYS", "*") == []
+        label = f"127.0.0.1:{three[0].port}"
+        shown = run("replace", label, three.url, "--dry-run")
+        assert len(shown["plan"]) == 3
+        began = time.monotonic()
+        assert run("replace", label, three.url)["done"]
+        assert time.monotonic() - began > LONGEST
+        assert run("replace", label, three.url)["plan"][0].startswith("nothing to do")
+        # Now it counts, together with one other alone.
+        three[1].kill()
+        assert a_token(three.url) > middle
+
+
+def test_a_majority_that_was_wiped_needs_a_floor_from_the_operator() -> None:
+    with servers(3, longest=LONGEST) as three:
+        before = a_token(three.url)
+        for node in three.nodes[:2]:
+            node.command("FLUSHALL")
+        with lockline.connect(three.url) as client, pytest.raises(QuorumNotReached, match="floor"):
+            client.lock("x", ttl=LONGEST).acquire()
+        assert "floor" in run("replace", f"127.0.0.1:{three[0].port}", three.url, code=69)
+        assert "above" in run("init", three.url, "--floor", str(before), code=69)
+        floor = before + 10**12
+        run("init", three.url, "--floor", str(floor))
+        assert a_token(three.url) > floor
+
+
+def test_a_restart_that_may_have_lost_something_jumps_and_refuses_for_a_while() -> None:
+    with servers(3, "--appendonly", "yes", "--appendfsync", "everysec", longest=LONGEST) as three:
+        before = a_token(three.url)
+        three[0].kill()
+        three[0].start()
+        (state,) = {
+            node["state"] for node in run("status", three.url)["nodes"] if node["node"].endswith(str(three[0].port))
+        }
+        assert state == "refusing"
+        three[1].kill()
+        with lockline.connect(three.url) as client:
+            began = time.monotonic()
+            with pytest.raises(QuorumNotReached) as caught:
+                client.lock("x", ttl=LONGEST).acquire()
+            assert any("not ready" in what for what in caught.value.nodes.values())
+            assert any("unreachable" in what for what in caught.value.nodes.values())
+            wait_for(lambda: _try(client), 5, "the end of the refusal")
+            assert time.monotonic() - began > LONGEST / 3
+        assert a_token(three.url) > before + 2**32
+
+
+def _try(client: Any) -> bool:
+    try:
+        lease = client.lock("x", ttl=LONGEST).try_acquire()
+    except QuorumNotReached:
+        return False
+    if lease is not None:
+        lease.release()
+    return lease is not None
+
+
+def test_a_restart_of_a_server_that_forgets_nothing_changes_nothing() -> None:
+    with servers(3, keeps_data=True, longest=60.0) as three, lockline.connect(three.url) as client:
+        lease = client.lock("x", ttl=20).acquire()
+        for node in three.nodes:
+            node.kill()
+        for node in three.nodes:
+            node.start()
+        lease.extend(20)
+        assert lease.valid
+        other = client.lock("y").acquire(timeout=5)
+        assert other.token > lease.token
+        other.release()
+        lease.release()
+
+
+def test_a_rollback_to_an_older_copy_keeps_tokens_rising() -> None:
+    import shutil
+
+    with servers(3, "--appendonly", "yes", "--appendfsync", "everysec", longest=LONGEST) as three:
+        first = a_token(three.url)
+        old = three[0].folder / "copy"
+        shutil.copytree(three[0].folder, old, ignore=shutil.ignore_patterns("copy"))
+        tokens = [a_token(three.url) for _ in range(5)]
+        three[0].kill()
+        shutil.rmtree(three[0].folder / "appendonlydir")
+        shutil.copytree(old / "appendonlydir", three[0].folder / "appendonlydir")
+        three[0].start()
+        three[1].kill()
+        tokens.append(a_token(three.url))
+        assert [first, *tokens] == sorted({first, *tokens})
+
+
+@pytest.mark.slow
+def test_resize_moves_to_other_servers_and_tokens_go_on_rising() -> None:
+    with servers(3, longest=LONGEST) as three, a_folder("redlock-more") as folder:
+        more = [RedisServer(folder / f"more-{n}").start() for n in range(2)]
+        try:
+            client = lockline.connect(three.url)
+            held = client.lock("held", ttl=LONGEST).acquire()
+            before = a_token(three.url)
+            new = url_of([*three.nodes, *more])
+            assert len(run("resize", new, three.url, "--dry-run")["plan"]) == 4
+            made = run("resize", new, three.url)
+            assert made["done"]
+            assert a_token(new) > before
+            # Whoever still has the old list hears of it, and what it held is lost.
+            with pytest.raises(QuorumNotReached):
+                client.lock("x", ttl=LONGEST).acquire()
+            with pytest.raises(LeaseLost):
+                held.check()
+            client.close()
+            assert run("resize", new, three.url)["plan"][0].startswith("nothing to do")
+            smaller = url_of([three[0], *more])
+            token = a_token(new)
+            run("resize", smaller, new)
+            assert a_token(smaller) > token
+            with lockline.connect(new) as old, pytest.raises(QuorumNotReached):
+                old.lock("x", ttl=LONGEST).acquire()
+        finally:
+            for node in more:
+                node.stop()
