@@ -99,9 +99,11 @@ def sql(name: str, connection: Any, lease: Any, count: int) -> list[Row]:
     def begin() -> None:
         cursor.execute("SELECT 1" if name == "postgresql" else "BEGIN IMMEDIATE")
 
+    # Over a network the statement is what counts, in the same process what the commit does. The other figure is there
+    # to be seen: a transaction of three round trips has a fourth, whatever a fence does.
     served = name == "postgresql"
     return [
-        compared(f"{name}: a transaction with one UPDATE", bare, fenced, 1.3, count),
+        compared(f"{name}: a transaction with one UPDATE", bare, fenced, None if served else 1.3, count),
         compared(
             f"{name}: the UPDATE alone, and enter alone", update, enter, 1.3 if served else None, count,
             before=begin, after=connection.commit,

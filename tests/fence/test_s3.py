@@ -8,6 +8,7 @@ import socketserver
 import threading
 import uuid
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -241,6 +242,39 @@ def test_other_bad_input_writes_nothing(s3: Any, key: str) -> None:
     assert content(s3, key) == b"x"
     with pytest.raises(ClientError):
         S3Fence(s3, "no-such-bucket").enter(key, 5)
+
+
+class Careless(BaseHTTPRequestHandler):
+    """A store that takes every put, whatever its condition says."""
+
+    def do_PUT(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.send_response(200)
+        self.send_header("ETag", '"x"')
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def do_DELETE(self) -> None:
+        self.send_response(204)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+def test_a_store_that_ignores_conditions_is_found_out(s3: Any, key: str) -> None:
+    S3Fence(s3, "bucket").verify()
+    assert content(s3, "lockline-verify") is None
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Careless)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    client = an_s3(f"http://127.0.0.1:{server.server_address[1]}")
+    try:
+        with pytest.raises(ConfigError, match="ignores IfNoneMatch"):
+            S3Fence(client, "bucket").verify()
+    finally:
+        client.close()
+        server.shutdown()
+        server.server_close()
 
 
 def test_the_same_awaited(s3: Any, key: str) -> None:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
+from ..core.live import Handle
 from ..errors import ConfigError, StaleToken
 
 LARGEST: Final = 2**63 - 1
@@ -86,9 +87,11 @@ def offer_of(resource: str, holder: Any, lock: str | None = None, exact: bool = 
     A bare token says nothing of its lock. It is taken for one of the lock with the resource's own name,
     unless `lock` names another: two locks count apart, and so their marks lie apart.
     """
-    if type(holder) is int:
-        return Offer(a_name(lock or resource, "lock"), a_token(holder), "")
-    if isinstance(holder, Offer):
+    if isinstance(holder, Handle):
+        if holder.kind in SHARED:
+            an_exclusive(holder.kind)
+        offer = Offer(holder.name, a_token(holder.token), holder.id)
+    elif isinstance(holder, Offer):
         offer = holder
         if not (exact and offer.token == 0 and offer.grant):
             a_token(offer.token)
@@ -98,9 +101,6 @@ def offer_of(resource: str, holder: Any, lock: str | None = None, exact: bool = 
         from .sequencer import read_sequencer  # only where a text is offered
 
         offer = read_sequencer(holder)
-    elif hasattr(holder, "token") and hasattr(holder, "id") and hasattr(holder, "name"):
-        an_exclusive(holder.kind)
-        offer = Offer(holder.name, a_token(holder.token), holder.id)
     else:
         return Offer(a_name(lock or resource, "lock"), a_token(holder), "")
     if lock is not None and lock != offer.lock:

@@ -114,6 +114,27 @@ class S3Fence:
         offer = offer_of(a_resource(key), holder, lock)
         self._put(key, offer, some_bytes(body), NOTHING, options, again=True)
 
+    def verify(self, key: str = "lockline-verify") -> None:
+        """ConfigError if this store ignores the condition on a put, as some do: then it protects nothing. Once is enough.
+
+        Writes a small object under that name, which must not be in use, and takes it away again.
+        """
+        from botocore.exceptions import ClientError
+
+        place = {"Bucket": self._bucket, "Key": a_resource(key)}
+        try:
+            self._client.put_object(**place, Body=b"1", IfNoneMatch="*")
+            for condition in ({"IfNoneMatch": "*"}, {"IfMatch": '"0123456789abcdef0123456789abcdef"'}):
+                try:
+                    self._client.put_object(**place, Body=b"2", **condition)
+                except ClientError as problem:
+                    if _status(problem) in CHANGED:
+                        continue
+                    raise
+                raise ConfigError(f"this store ignores {next(iter(condition))} on a put; S3Fence cannot protect it")
+        finally:
+            self._client.delete_object(**place)
+
     def look(self, key: str, lock: str | None = None) -> Mark | None:
         """The mark at the object. It is that of the lock whose holder came last: an object has one fence."""
         seen = self._look(a_resource(key))

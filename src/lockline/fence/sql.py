@@ -76,7 +76,8 @@ class SqlFence:
         return _result(port, self._enter(port, resource, offer, writes=writes))
 
     async def _enter(self, port: Port, resource: str, offer: Offer, *, writes: bool) -> None:
-        await port.prepare()
+        if port.prepares:
+            await port.prepare()
         if port.in_transaction() is False:
             raise ConfigError(
                 "this connection commits each statement by itself, so the check and the write would be two acts; "

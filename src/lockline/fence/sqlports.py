@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 from ..errors import ConfigError
 from .rule import Mark, Offer
-from .sqltext import rendered
+from .sqltext import FIELDS, rendered
 
 DIALECT_OF_DRIVER = {
     "sqlite3": "sqlite", "aiosqlite": "sqlite", "pysqlite2": "sqlite", "pysqlcipher3": "sqlite", "sqlcipher3": "sqlite",
@@ -37,6 +37,7 @@ class Port(Protocol):
 
     dialect: str
     awaits: bool
+    prepares: bool
 
     async def prepare(self) -> None:
         """Make ready; may begin the transaction that the connection would begin anyway."""
@@ -54,17 +55,22 @@ class Port(Protocol):
 def port_for(connection: Any, dialect: str | None) -> Port:
     """The port for whatever connection this is."""
     kind: Any = type(connection)
+    return _port_class(kind)(connection, dialect)
+
+
+@lru_cache(maxsize=256)
+def _port_class(kind: Any) -> Callable[[Any, str | None], Port]:
     if _descends(kind, "sqlalchemy"):
-        return SqlAlchemyPort(connection, dialect)
+        return SqlAlchemyPort
     if _descends(kind, "psycopg"):
-        return PsycopgPort(connection, dialect)
+        return PsycopgPort
     if _descends(kind, "aiosqlite"):
-        return AioSqlitePort(connection, dialect)
-    if not hasattr(connection, "cursor"):
+        return AioSqlitePort
+    if not hasattr(kind, "cursor"):
         raise ConfigError(
             f"SqlFence takes a DB-API connection, or a connection or session of SQLAlchemy, not {kind.__name__}"
         )
-    return DbApiPort(connection, dialect)
+    return DbApiPort
 
 
 @lru_cache(maxsize=8)
@@ -91,6 +97,8 @@ def _driver(kind: Any) -> tuple[str, str]:
 
 
 def _bound(order: tuple[str, ...] | None, resource: str, offer: Offer | None) -> Any:
+    if order == FIELDS and offer is not None:
+        return resource, *offer
     if offer is None:
         return () if order is not None else {}
     values = {"resource": resource, "lock": offer.lock, "token": offer.token, "grant": offer.grant}
@@ -101,6 +109,7 @@ class DbApiPort:
     """Any connection after PEP 249."""
 
     awaits = False
+    prepares = False
 
     def __init__(self, connection: Any, dialect: str | None) -> None:
         kind: Any = type(connection)
@@ -145,30 +154,29 @@ class AioSqlitePort(DbApiPort):
 class PsycopgPort:
     """A connection of psycopg 3, blocking or not."""
 
+    prepares = False
+
     def __init__(self, connection: Any, dialect: str | None) -> None:
         self.dialect = dialect or "postgresql"
         self._connection = connection
-        self._psycopg = _module("psycopg")
-        self.awaits = isinstance(connection, self._psycopg.AsyncConnection)
+        kind: Any = type(connection)
+        # Cursors of our own: the user's may give rows as dictionaries or objects.
+        self.awaits, self._cursor, self._row = _psycopg(kind)
 
     async def prepare(self) -> None:
         pass
 
     async def execute(self, text: str, table: str, resource: str, offer: Offer | None, rows: bool) -> Done:
         sql, order = rendered(text, table, "format")
-        values = _bound(order, resource, offer) or None
-        # A cursor of our own: the user's may give rows as dictionaries or objects.
-        row_factory = self._psycopg.rows.tuple_row
+        cursor = self._cursor(self._connection, row_factory=self._row)
         if self.awaits:
-            awaited = self._psycopg.AsyncCursor(self._connection, row_factory=row_factory)
-            await awaited.execute(sql, values)
-            return Done(awaited.rowcount, await awaited.fetchone() if rows else None)
-        cursor = self._psycopg.Cursor(self._connection, row_factory=row_factory)
-        cursor.execute(sql, values)
+            await cursor.execute(sql, _bound(order, resource, offer) or None)
+            return Done(cursor.rowcount, await cursor.fetchone() if rows else None)
+        cursor.execute(sql, _bound(order, resource, offer) or None)
         return Done(cursor.rowcount, cursor.fetchone() if rows else None)
 
     def in_transaction(self) -> bool | None:
-        return in_transaction(self._connection)
+        return self._connection.pgconn.transaction_status != 0 or not self._connection.autocommit
 
     def fresh(self) -> Any:
         info = self._connection.info
@@ -177,8 +185,17 @@ class PsycopgPort:
         )
 
 
+@lru_cache(maxsize=64)
+def _psycopg(kind: Any) -> tuple[bool, Any, Any]:
+    psycopg = _module("psycopg")
+    awaits = issubclass(kind, psycopg.AsyncConnection)
+    return awaits, psycopg.AsyncCursor if awaits else psycopg.Cursor, psycopg.rows.tuple_row
+
+
 class SqlAlchemyPort:
     """A connection or a session of SQLAlchemy 2, blocking or not."""
+
+    prepares = True
 
     def __init__(self, connection: Any, dialect: str | None) -> None:
         kind: Any = type(connection)
