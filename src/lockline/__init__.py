@@ -1,6 +1,7 @@
 """Lockline: the distributed lock that tells the truth about what it holds."""
 
-from . import aio
+from typing import TYPE_CHECKING, Any
+
 from .core.claim import Line, Standing
 from .errors import (
     AcquireTimeout,
@@ -16,6 +17,9 @@ from .errors import (
 )
 from .guarantees import Guarantees
 from .sync import Client, Lease, Lock, RWLock, connect
+
+if TYPE_CHECKING:
+    from . import aio
 
 __version__ = "0.1.0"
 
@@ -40,3 +44,12 @@ __all__ = [
     "aio",
     "connect",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # asyncio alone is most of the time that `import lockline` would take; who does not use it does not pay for it.
+    if name == "aio":
+        import importlib
+
+        return importlib.import_module(".aio", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

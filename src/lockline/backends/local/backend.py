@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import random
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from ...core.backend import Finding, Findings
 from ...core.claim import Claim, Gone, Grant, Line, Waiting
@@ -18,6 +17,9 @@ from ...guarantees import Guarantees
 from .files import file_system
 from .peers import Peers
 from .store import Busy, Row, Store, Told
+
+if TYPE_CHECKING:
+    import asyncio
 
 T = TypeVar("T")
 
@@ -110,6 +112,8 @@ class LocalBackend:
             self._peers.open()
             self._listening = True
         if self._runtime.flavour == "asyncio":
+            import asyncio
+
             self._reading = asyncio.get_running_loop()
             self._reading.add_reader(self._peers.fileno(), self._read)
         for client in self._peers.dead():
