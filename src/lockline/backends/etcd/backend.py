@@ -373,7 +373,7 @@ class EtcdBackend:
                     fates[claim.id] = Gone()
                     continue
                 if step.WhichOneof("choice") == "request_txn":
-                    place.written, place.lease, place.claim = True, lease, claim
+                    place.written, place.lease, place.claim = True, lease, _told(claim, place)
                 place.expires = max(place.expires, sent + claim.ttl)
                 fates[claim.id] = None
         return True
@@ -382,8 +382,8 @@ class EtcdBackend:
         """A look at the claim's key; or its key put anew, when something in it has changed."""
         if place.written and lease is place.lease and claim.weight >= place.claim.weight:
             return requests.still_there(place.key)
-        told = claim if claim.ttl >= place.claim.ttl else claim._replace(ttl=place.claim.ttl)
-        return requests.rewritten(place.key, place.create, value_of(told, self._client, place.token), lease.id)
+        value = value_of(_told(claim, place), self._client, place.token)
+        return requests.rewritten(place.key, place.create, value, lease.id)
 
     async def _forget(self, place: Place) -> None:
         """Remove what is left of this claim at the server."""
@@ -539,6 +539,12 @@ class EtcdBackend:
         finally:
             self._leases.reset()
             self._channel.close()
+
+
+def _told(claim: Claim, place: Place) -> Claim:
+    """The claim as others shall see it: lighter and of another kind if it became so, and its ttl never less than before."""
+    known = claim if claim.weight < place.claim.weight else place.claim
+    return known._replace(ttl=max(claim.ttl, place.claim.ttl))
 
 
 def _ahead(kvs: Sequence[Any]) -> list[Stood]:
