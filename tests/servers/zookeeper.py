@@ -11,7 +11,14 @@ from .process import ServerProcess, free_port, missing, program, wait_for
 
 TICK = 200
 """Milliseconds; a session lasts at least two ticks."""
-JARS = ("/usr/share/java/zookeeper.jar", "/opt/zookeeper/lib/*")
+JARS = (
+    # Debian's jar names what it needs in its manifest, but for TLS and the log.
+    ":".join(
+        f"/usr/share/java/{jar}.jar"
+        for jar in ("zookeeper", "slf4j-simple", "netty-codec", "netty-resolver", "netty-transport-native-unix-common")
+    ),
+    "/opt/zookeeper/lib/*",
+)
 JVM = ("-Xmx192m", "-Xss512k", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 
@@ -39,7 +46,7 @@ def class_path() -> str:
     if from_outside:
         return from_outside
     for jar in JARS:
-        if os.path.exists(jar.rstrip("*")):
+        if os.path.exists(jar.partition(":")[0].rstrip("*")):
             return jar
     missing("zookeeper is not installed; `make setup` installs it")
     raise AssertionError("unreachable")
@@ -74,7 +81,10 @@ class ZooKeeper(ServerProcess):
         config = folder / "zoo.cfg"
         config.write_text("".join(f"{key}={value}\n" for key, value in wanted.items()) + members)
         # Empty parents are looked for every second instead of every minute.
-        given = {"znode.container.checkIntervalMs": "1000", "zookeeper.jmx.log4j.disable": "true", **(properties or {})}
+        given = {
+            "znode.container.checkIntervalMs": "1000", "zookeeper.jmx.log4j.disable": "true",
+            "org.slf4j.simpleLogger.defaultLogLevel": "warn", **(properties or {}),
+        }  # fmt: skip
         argv = [
             *before, java, *JVM, *(f"-D{key}={value}" for key, value in given.items()), "-cp", class_path(), MAIN, str(config),
         ]  # fmt: skip

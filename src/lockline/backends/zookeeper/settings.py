@@ -89,22 +89,26 @@ def from_client(client: KazooClient, *, root: str, acl: Sequence[ACL] | None) ->
 def from_url(url: str, *, session: float | None, root: str | None, acl: Any) -> Settings:
     """What a `zk://` URL says; ConfigError names what it should have said."""
     rest = url.partition("://")[2]
-    if not rest:
-        raise ConfigError(f"{url!r}: write zk://host:2181,host:2181/chroot")
     rest, _, query = rest.partition("?")
     authority, slash, path = rest.partition("/")
     login, _, hosts = authority.rpartition("@")
+    # What goes into an error message.
+    shown = url.replace(f"{login}@", f"{login.partition(':')[0]}@", 1) if login else url
+    if not rest:
+        raise ConfigError(f"{shown!r}: write zk://host:2181,host:2181/chroot")
     if not hosts:
-        raise ConfigError(f"{url!r} names no server; write zk://host:2181,host:2181/chroot")
+        raise ConfigError(f"{shown!r} names no server; write zk://host:2181,host:2181/chroot")
     asked = dict(parse_qsl(query, keep_blank_values=True))
     unknown = set(asked) - KNOWN
     if unknown:
-        raise ConfigError(f"{url!r}: unknown {', '.join(sorted(unknown))}; known are {', '.join(sorted(KNOWN))}")
+        raise ConfigError(f"{shown!r}: unknown {', '.join(sorted(unknown))}; known are {', '.join(sorted(KNOWN))}")
     chroot = (slash + path).rstrip("/")
-    options = _login(url, login, asked) | _tls(url, asked)
+    if any(part in ("", ".", "..") for part in chroot.split("/")[1:]):
+        raise ConfigError(f"{shown!r}: {chroot} is no path of a node")
+    options = _login(shown, login, asked) | _tls(asked)
     signed = "auth_data" in options or "sasl_options" in options
     settings = Settings(
-        url=_public(url, login, hosts, chroot, asked),
+        url=_public(login, hosts, chroot, asked),
         hosts=hosts,
         chroot=chroot,
         root=_root(root or asked.get("root", "lockline")),
@@ -115,11 +119,11 @@ def from_url(url: str, *, session: float | None, root: str | None, acl: Any) -> 
     try:
         KazooClient(hosts=hosts + chroot)
     except ValueError as problem:
-        raise ConfigError(f"{url!r}: {problem}") from None
+        raise ConfigError(f"{shown!r}: {problem}") from None
     return settings
 
 
-def _login(url: str, login: str, asked: dict[str, str]) -> dict[str, Any]:
+def _login(shown: str, login: str, asked: dict[str, str]) -> dict[str, Any]:
     user, _, password = login.partition(":")
     user, password = unquote(user), unquote(password)
     if "sasl" in asked:
@@ -132,11 +136,11 @@ def _login(url: str, login: str, asked: dict[str, str]) -> dict[str, Any]:
     if not login:
         return {}
     if not user or not password:
-        raise ConfigError(f"{_without(url, login)!r}: digest authentication needs user:password@")
+        raise ConfigError(f"{shown!r}: digest authentication needs user:password@")
     return {"auth_data": [("digest", f"{user}:{password}")]}
 
 
-def _tls(url: str, asked: dict[str, str]) -> dict[str, Any]:
+def _tls(asked: dict[str, str]) -> dict[str, Any]:
     given = {"ca", "cert", "key", "key_password", "verify", "check_hostname"} & set(asked)
     if not _yes(asked.get("tls", "no"), "tls"):
         if given:
@@ -192,11 +196,7 @@ def _acl(value: Any, signed: bool) -> Sequence[ACL]:
     raise ConfigError(f"acl is open, creator (with a login), or a list of kazoo's ACL, not {value!r}")
 
 
-def _public(url: str, login: str, hosts: str, chroot: str, asked: dict[str, str]) -> str:
+def _public(login: str, hosts: str, chroot: str, asked: dict[str, str]) -> str:
     shown = "&".join(f"{key}={quote(value, safe='/')}" for key, value in asked.items() if key != "key_password")
     user = login.partition(":")[0]
     return f"zk://{user + '@' if user else ''}{hosts}{chroot}{'?' + shown if shown else ''}"
-
-
-def _without(url: str, login: str) -> str:
-    return url.replace(login, login.partition(":")[0])

@@ -180,7 +180,7 @@ class Wire:
             if state == KeeperState.AUTH_FAILED:
                 self._started = False
                 raise BackendUnavailable("ZooKeeper refused the credentials")
-            if not self.ours and state == KeeperState.CLOSED:
+            if not self.ours and self.client._stopped.is_set():
                 raise BackendUnavailable("the KazooClient that was given to Lockline has been stopped")
             if not await self._up.wait(until):
                 raise BackendUnavailable(

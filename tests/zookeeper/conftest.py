@@ -1,0 +1,84 @@
+"""A ZooKeeper of one and an ensemble of three, each started once; a chroot of its own for every test."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+
+import lockline
+
+from ..servers.proxy import Proxy
+from ..servers.zookeeper import Ensemble, ZooKeeper
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeper]:
+    server = ZooKeeper(tmp_path_factory.mktemp("zookeeper")).start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def ensemble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
+    ensemble = Ensemble(tmp_path_factory.mktemp("ensemble")).start()
+    yield ensemble
+    ensemble.stop()
+
+
+@pytest.fixture
+def url(server: ZooKeeper) -> str:
+    """A place that no other test has seen."""
+    return f"{server.url}/t{next(_numbers)}"
+
+
+@pytest.fixture
+def client_of() -> Iterator[Callable[..., lockline.Client]]:
+    """Makes clients that are closed after the test."""
+    made: list[lockline.Client] = []
+
+    def make(target: Any, **options: Any) -> lockline.Client:
+        made.append(lockline.connect(target, **options))
+        return made[-1]
+
+    yield make
+    for client in made:
+        client.close()
+
+
+@pytest.fixture
+def kazoo(server: ZooKeeper) -> Iterator[KazooClient]:
+    """A plain client, to look behind the scenes."""
+    client = KazooClient(hosts=f"127.0.0.1:{server.port}")
+    client.start()
+    yield client
+    client.stop()
+    client.close()
+
+
+@pytest.fixture
+def proxy(server: ZooKeeper) -> Iterator[Proxy]:
+    """The way to the server, with a hand on the wire."""
+    proxy = Proxy(("127.0.0.1", server.port))
+    yield proxy
+    proxy.close()
+
+
+def chroot(url: str) -> str:
+    """The folder of Lockline's nodes at this place."""
+    return "/" + url.rpartition("/")[2] + "/lockline"
+
+
+def end_session(kazoo: KazooClient, client: lockline.Client) -> None:
+    """Have the ensemble end this client's session, as if its time had run out: another connection takes it and closes it."""
+    wire = client._engine.backend._wire  # type: ignore[attr-defined]
+    hosts = ",".join(f"{host}:{port}" for host, port in kazoo.hosts)
+    thief = KazooClient(hosts=hosts, client_id=wire.client.client_id)
+    thief.start()
+    thief.stop()
+    thief.close()

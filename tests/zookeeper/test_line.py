@@ -1,0 +1,84 @@
+"""The names of the nodes tell the line, and a waiter watches exactly what can bring its turn."""
+
+from __future__ import annotations
+
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lockline.backends.zookeeper.line import (
+    Place,
+    admitted,
+    decisive,
+    escaped,
+    lighter_name,
+    node_name,
+    read_line,
+    unescaped,
+)
+
+
+def place(sequence: int, weight: int = 1, capacity: int = 1) -> Place:
+    return Place(sequence, f"{weight}.{capacity}.c{sequence}.{sequence:010d}", f"c{sequence}", weight, capacity)
+
+
+@given(st.text(min_size=1))
+def test_any_name_becomes_the_name_of_a_node_and_back(name: str) -> None:
+    node = escaped(name)
+    assert unescaped(node) == name
+    assert not set(node) & set("/.\0 ")
+
+
+def test_the_line_is_read_in_the_order_of_the_sequence_whatever_the_order_of_the_list() -> None:
+    nodes = [node_name(1, 1, f"a-{n}") + f"{n:010d}" for n in (9, 10, 2)]
+    assert [seen.id for seen in read_line(nodes)] == ["a-2", "a-9", "a-10"]
+
+
+def test_what_is_no_claim_is_passed_over() -> None:
+    assert read_line(["lost+found", "x.y", "1.1.a.b.c", "lock-0000000001", "=x.0000000001"]) == []
+
+
+def test_the_sequence_may_run_over_and_all_the_way_round() -> None:
+    for numbers in ([2147483646, 2147483647, -2147483648, -2147483647], [-2, -1, 0, 1]):
+        nodes = [node_name(1, 1, str(n)) + f"{n:010d}" for n in numbers]
+        assert [seen.id for seen in read_line(reversed(nodes))] == [str(n) for n in numbers]
+
+
+def test_a_claim_that_became_lighter_keeps_its_place() -> None:
+    (writer,) = read_line(["8.8.w.0000000003"])
+    line = read_line(["8.8.w.0000000003", lighter_name(writer, 1), "1.8.r.0000000004"])
+    assert [(seen.id, seen.weight) for seen in line] == [("w", 1), ("r", 1)]
+    assert admitted(line) == 2
+
+
+def test_behind_a_lock_only_the_one_just_ahead_is_watched() -> None:
+    line = [place(n) for n in range(200)]
+    assert decisive(line[:-1], line[-1]) == [line[-2]]
+
+
+def test_behind_a_semaphore_of_three_the_three_just_ahead_are_watched() -> None:
+    line = [place(n, capacity=3) for n in range(20)]
+    assert decisive(line[:-1], line[-1]) == [line[-2], line[-3], line[-4]]
+
+
+def test_a_reader_watches_the_last_writer_and_no_other_reader() -> None:
+    line = [place(0, 8, 8), place(1, 1, 8), place(2, 8, 8), place(3, 1, 8), place(4, 1, 8)]
+    assert decisive(line[:-1], line[-1]) == [line[2]]
+
+
+CLAIMS = st.lists(st.tuples(st.integers(1, 4), st.integers(1, 4)), min_size=1, max_size=7)
+
+
+@given(CLAIMS)
+def test_while_those_who_are_watched_stay_nobody_elses_leaving_brings_the_turn(claims: list[tuple[int, int]]) -> None:
+    line = [place(at, weight, capacity) for at, (weight, capacity) in enumerate(claims)]
+    *ahead, mine = line
+    if admitted(line) == len(line) or not ahead:
+        return
+    watched = decisive(ahead, mine)
+    others = [seen for seen in ahead if seen not in watched]
+    for count in range(len(others) + 1):
+        for gone in itertools.combinations(others, count):
+            left = [seen for seen in line if seen not in gone]
+            assert admitted(left) < len(left)

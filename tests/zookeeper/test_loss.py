@@ -1,0 +1,279 @@
+"""Session expiry, not disconnection, is loss, and the holder knows before the next one begins."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+from kazoo.client import KazooClient
+
+import lockline
+from lockline import LeaseLost, aio
+from lockline.core.clock import now
+
+from ..servers.process import wait_for
+from ..servers.proxy import Proxy
+from .conftest import chroot, end_session
+
+pytestmark = pytest.mark.server
+Clients = Callable[..., lockline.Client]
+
+
+def test_a_session_that_is_ended_loses_every_lease_of_the_client_at_once(
+    client_of: Clients, url: str, kazoo: KazooClient
+) -> None:
+    client = client_of(url)
+    leases = [client.lock(f"x{n}", ttl=300, renew=n % 2 == 0).acquire() for n in range(6)]
+    end_session(kazoo, client)
+    wait_for(lambda: not any(lease.valid for lease in leases), 3, "the loss of all")
+    assert all(lease.lost.wait(2) for lease in leases)
+    for lease in leases:
+        with pytest.raises(LeaseLost):
+            lease.release()
+
+
+def test_the_same_client_has_a_new_session_at_its_next_acquire(
+    client_of: Clients, url: str, kazoo: KazooClient
+) -> None:
+    client = client_of(url)
+    for _ in range(3):
+        lease = client.lock("x").acquire(timeout=10)
+        end_session(kazoo, client)
+        wait_for(lambda lease=lease: not lease.valid, 5, "the loss")
+        again = client.lock("x").acquire(timeout=10)
+        assert again.token > lease.token
+        assert again.valid
+        again.release()
+
+
+def test_a_lease_of_the_old_session_does_not_come_back_with_the_new_one(
+    client_of: Clients, url: str, kazoo: KazooClient
+) -> None:
+    client = client_of(url)
+    old = client.lock("old", ttl=600, renew=False).acquire()
+    end_session(kazoo, client)
+    wait_for(lambda: client._engine.backend._wire.session.ended, 5)  # type: ignore[attr-defined]
+    # Nobody has looked at the old lease meanwhile.
+    new = client.lock("new").acquire(timeout=10)
+    assert new.valid
+    assert not old.valid
+    new.release()
+
+
+def test_a_release_after_the_session_ended_leaves_the_next_holder_and_its_new_parent_alone(
+    client_of: Clients, url: str, kazoo: KazooClient
+) -> None:
+    client, other = client_of(url), client_of(url)
+    late = client.lock("x").acquire()
+    end_session(kazoo, client)
+    wait_for(lambda: not kazoo.get_children(f"{chroot(url)}/x"), 5)
+    kazoo.delete(f"{chroot(url)}/x")
+    taken = other.lock("x").acquire(timeout=5)
+    with pytest.raises(LeaseLost):
+        late.release()
+    assert taken.valid
+    assert [held.id for held in other.inspect("x").claims] == [taken.id]
+    taken.release()
+
+
+def test_a_waiter_whose_session_ended_stands_in_the_line_again(
+    client_of: Clients, url: str, kazoo: KazooClient
+) -> None:
+    client, other = client_of(url), client_of(url)
+    held = other.lock("x").acquire()
+    got: list[lockline.Lease] = []
+    waiter = threading.Thread(target=lambda: got.append(client.lock("x").acquire(timeout=20)))
+    waiter.start()
+    wait_for(lambda: len(other.inspect("x").waiters) == 1)
+    (before,) = other.inspect("x").waiters
+    end_session(kazoo, client)
+    wait_for(lambda: [w.id for w in other.inspect("x").waiters] not in ([], [before.id]), 5, "a new place in the line")
+    held.release()
+    waiter.join(10)
+    assert got[0].valid
+    assert got[0].token > before.token
+    got[0].release()
+
+
+def test_a_waiter_that_was_removed_by_hand_is_not_told_that_it_holds_for_long(
+    client_of: Clients, url: str, kazoo: KazooClient
+) -> None:
+    client, other = client_of(url), client_of(url)
+    held = other.lock("x").acquire()
+    seen: list[bool] = []
+
+    def wait() -> None:
+        lease = client.lock("x", ttl=30).acquire(timeout=20)
+        seen.append(lease.lost.wait(3) if lease.id == waiting.id else True)
+        if lease.valid:
+            lease.release()
+
+    waiter = threading.Thread(target=wait)
+    waiter.start()
+    wait_for(lambda: len(other.inspect("x").waiters) == 1)
+    (waiting,) = other.inspect("x").waiters
+    parent = f"{chroot(url)}/x"
+    (node,) = [node for node in kazoo.get_children(parent) if waiting.id in node]
+    kazoo.delete(f"{parent}/{node}")
+    held.release()
+    waiter.join(10)
+    assert seen == [True]
+
+
+def test_a_holder_in_a_black_hole_knows_before_the_next_one_holds(proxy: Proxy, url: str, client_of: Clients) -> None:
+    holder = client_of(f"zk://127.0.0.1:{proxy.port}/{url.rpartition('/')[2]}")
+    other = client_of(url)
+    for ttl in (1.0, 2.0):
+        lease = holder.lock("x", ttl=ttl).acquire(timeout=10)
+        time.sleep(ttl)
+        assert lease.valid
+        told: list[float] = []
+        lease.on_lost(lambda _, told=told: told.append(now()))
+        proxy.black_hole()
+        began = now()
+        taken = other.lock("x", ttl=ttl).acquire(timeout=15)
+        granted = now()
+        assert not lease.valid
+        wait_for(lambda told=told: told, 1)
+        assert told[0] < granted
+        assert told[0] - began <= ttl
+        taken.release()
+        proxy.heal()
+        proxy.cut()
+
+
+def test_a_long_ttl_does_not_outlive_the_session_that_carries_it(proxy: Proxy, url: str, client_of: Clients) -> None:
+    """A ttl of a day, a session of two seconds: cut off, the holder trusts it no longer than the session."""
+    holder = client_of(f"zk://127.0.0.1:{proxy.port}/{url.rpartition('/')[2]}", session=2)
+    other = client_of(url)
+    lease = holder.lock("x", ttl=86400, renew=False).acquire(timeout=10)
+    time.sleep(4)
+    assert lease.valid
+    proxy.black_hole()
+    began = now()
+    assert lease.lost.wait(5)
+    known = now()
+    taken = other.lock("x").acquire(timeout=10)
+    assert known - began <= 2.0
+    assert known < now()
+    taken.release()
+    proxy.heal()
+
+
+def test_a_connection_that_breaks_for_a_moment_loses_nothing(proxy: Proxy, url: str, client_of: Clients) -> None:
+    client = client_of(f"zk://127.0.0.1:{proxy.port}/{url.rpartition('/')[2]}")
+    lease = client.lock("x", ttl=3).acquire()
+    proxy.refuse()
+    proxy.cut()
+    time.sleep(0.7)
+    assert lease.valid
+    proxy.heal()
+    wait_for(lambda: client._engine.backend._wire.client.connected, 5)  # type: ignore[attr-defined]
+    time.sleep(1.5)
+    assert lease.valid
+    lease.release()
+
+
+def test_a_blocked_loop_does_not_keep_others_from_the_lock(url: str, client_of: Clients) -> None:
+    """kazoo's thread keeps the session alive while the loop is stuck; the claim ends with its ttl all the same."""
+    other = client_of(url)
+    got: list[float] = []
+
+    async def story() -> bool:
+        async with aio.connect(url) as client:
+            lease = await client.lock("x", ttl=1.0).acquire()
+            began = time.monotonic()
+
+            def take() -> None:
+                with other.lock("x").acquire(timeout=10):
+                    got.append(time.monotonic() - began)
+
+            taker = threading.Thread(target=take)
+            taker.start()
+            time.sleep(2.5)  # noqa: ASYNC251 - the loop is blocked, that is the story
+            taker.join(10)
+            return lease.valid
+
+    assert asyncio.run(story()) is False
+    assert 0.95 <= got[0] <= 2.4
+
+
+FROZEN = """
+import sys, lockline
+client = lockline.connect(sys.argv[1])
+lease = client.lock("x", ttl=float(sys.argv[2])).acquire()
+print("held", lease.token, flush=True)
+for line in sys.stdin:
+    print(lease.valid, flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_a_frozen_holder_is_removed_with_its_session_and_says_lost_when_it_wakes(url: str, client_of: Clients) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", FROZEN, url, "1.5"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        token = int(process.stdout.readline().split()[1])
+        os.kill(process.pid, signal.SIGSTOP)
+        began = time.monotonic()
+        lease = client_of(url).lock("x").acquire(timeout=15)
+        waited = time.monotonic() - began
+        os.kill(process.pid, signal.SIGCONT)
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert process.stdout.readline().strip() == "False"
+        process.kill()
+    assert lease.token > token
+    assert waited < 1.5 + 2.0
+    lease.release()
+
+
+@pytest.mark.slow
+def test_a_killed_holder_frees_the_lock_within_its_ttl_and_a_tick(url: str, client_of: Clients) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", FROZEN, url, "1.5"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.kill()
+    began = time.monotonic()
+    client_of(url).lock("x").acquire(timeout=15).release()
+    assert time.monotonic() - began < 1.5 + 1.0
+
+
+def test_a_smaller_ttl_makes_the_session_shorter_and_keeps_what_it_carries(
+    client_of: Clients, url: str, kazoo: KazooClient
+) -> None:
+    client = client_of(url)
+    first = client.lock("x", ttl=20).acquire()
+    session = client._engine.backend._wire.session  # type: ignore[attr-defined]
+    assert session.timeout == pytest.approx(20, abs=0.01)
+    second = client.lock("y", ttl=2).acquire(timeout=10)
+    assert client._engine.backend._wire.session is session  # type: ignore[attr-defined]
+    assert session.timeout == pytest.approx(2, abs=0.01)
+    assert first.valid
+    assert second.valid
+    time.sleep(2.5)
+    assert first.valid
+    first.release()
+    second.release()
+
+
+def test_a_client_that_is_closed_ends_its_session_at_once(client_of: Clients, url: str, kazoo: KazooClient) -> None:
+    client = client_of(url)
+    leases = [client.lock(name, ttl=60).acquire() for name in ("x", "y")]
+    began = time.monotonic()
+    client.close()
+    assert time.monotonic() - began < 3
+    other = client_of(url)
+    wait_for(lambda: not other.list(), 3, "an empty place")
+    assert not any(lease.valid for lease in leases)

@@ -1,0 +1,143 @@
+"""What Lockline makes in ZooKeeper: one ephemeral node per claim under a container, and nothing that stays."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError, NotEmptyError
+
+import lockline
+
+from ..servers.process import wait_for
+from .conftest import chroot
+
+pytestmark = pytest.mark.server
+Clients = Callable[..., lockline.Client]
+
+
+def test_a_claim_is_one_ephemeral_node_of_the_session_and_its_czxid_is_the_token(
+    client_of: Clients, url: str, kazoo: KazooClient
+) -> None:
+    client = client_of(url, owner="me")
+    lease = client.lock("orders/42", meta={"why": "test"}).acquire()
+    parent = f"{chroot(url)}/orders%2F42"
+    (node,) = kazoo.get_children(parent)
+    data, stat = kazoo.get(f"{parent}/{node}")
+    assert lease.token == stat.czxid
+    assert stat.ephemeralOwner == client._engine.backend._wire.session.id  # type: ignore[attr-defined]
+    assert lease.id in node
+    assert b'"me"' in data
+    assert b'"why"' in data
+    lease.release()
+    assert kazoo.get_children(parent) == []
+
+
+def test_tokens_rise_although_the_sequence_starts_again_with_a_new_parent(
+    client_of: Clients, url: str, kazoo: KazooClient
+) -> None:
+    client = client_of(url)
+    first = client.lock("x").acquire()
+    first.release()
+    kazoo.delete(f"{chroot(url)}/x")
+    second = client.lock("x").acquire()
+    (node,) = kazoo.get_children(f"{chroot(url)}/x")
+    assert node.endswith("0000000000")
+    assert second.token > first.token
+    second.release()
+
+
+def test_the_server_itself_removes_a_parent_that_nobody_uses(client_of: Clients, url: str, kazoo: KazooClient) -> None:
+    client = client_of(url)
+    client.lock("gone").acquire().release()
+    wait_for(lambda: kazoo.exists(f"{chroot(url)}/gone") is None, 10, "the end of the empty parent")
+    wait_for(lambda: kazoo.exists(chroot(url)) is None, 10, "the end of the empty folder")
+    client.lock("gone").acquire().release()
+
+
+def test_a_parent_that_is_removed_all_the_time_never_comes_out_as_an_error(
+    client_of: Clients, url: str, kazoo: KazooClient
+) -> None:
+    client, ended, removed = client_of(url), threading.Event(), [0]
+
+    def remove() -> None:
+        while not ended.is_set():
+            try:
+                kazoo.delete(f"{chroot(url)}/x")
+                removed[0] += 1
+            except (NoNodeError, NotEmptyError):
+                pass
+
+    remover = threading.Thread(target=remove)
+    remover.start()
+    tokens = []
+    until = time.monotonic() + 20
+    while (len(tokens) < 100 or removed[0] < 10) and time.monotonic() < until:
+        with client.lock("x") as lease:
+            tokens.append(lease.token)
+    ended.set()
+    remover.join()
+    assert removed[0] >= 10
+    assert tokens == sorted(set(tokens))
+
+
+def test_a_name_and_a_longer_one_have_nothing_to_do_with_each_other(client_of: Clients, url: str) -> None:
+    client = client_of(url)
+    names = ["a", "a/b", "a/b/c", ".", "..", "a.b", "ä ö/ü", "%2F", "\x01\x7f", "x" * 512]
+    leases = [client.lock(name).try_acquire() for name in names]
+    assert all(leases)
+    assert client.list() == sorted(names)
+    assert client.list("a/") == ["a/b", "a/b/c"]
+    for lease in leases:
+        assert lease is not None
+        lease.release()
+    assert client.list() == []
+
+
+def test_locks_of_one_client_exclude_each_other(client_of: Clients, url: str) -> None:
+    client = client_of(url)
+    inside, most, done = [0], [0], [0]
+
+    def work() -> None:
+        for _ in range(10):
+            with client.lock("x"):
+                inside[0] += 1
+                most[0] = max(most[0], inside[0])
+                time.sleep(0.001)
+                inside[0] -= 1
+                done[0] += 1
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (most[0], done[0]) == (1, 60)
+
+
+def test_a_downgrade_leaves_no_second_node_behind(client_of: Clients, url: str, kazoo: KazooClient) -> None:
+    alice, bob = client_of(url), client_of(url)
+    lease = alice.rwlock("x").write().acquire()
+    waits: list[lockline.Lease] = []
+    reader = threading.Thread(target=lambda: waits.append(bob.rwlock("x").read().acquire(timeout=10)))
+    reader.start()
+    wait_for(lambda: len(alice.inspect("x").claims) == 2)
+    lease.downgrade()
+    reader.join(5)
+    assert len(alice.inspect("x").holders) == 2
+    assert len(kazoo.get_children(f"{chroot(url)}/x")) == 3
+    waits[0].release()
+    lease.release()
+    assert kazoo.get_children(f"{chroot(url)}/x") == []
+
+
+def test_foreign_nodes_in_the_folder_are_no_claims(client_of: Clients, url: str, kazoo: KazooClient) -> None:
+    kazoo.ensure_path(f"{chroot(url)}/x/somebody-elses")
+    client = client_of(url)
+    lease = client.lock("x").acquire(timeout=2)
+    assert len(client.inspect("x").claims) == 1
+    lease.release()
+    kazoo.delete(f"{chroot(url)}/x", recursive=True)

@@ -1,0 +1,188 @@
+"""What a lock costs, counted at the server."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import pytest
+
+import lockline
+from lockline import aio
+
+from ..servers.process import wait_for
+from ..servers.proxy import Proxy
+from ..servers.zookeeper import ZooKeeper, facts
+
+pytestmark = pytest.mark.server
+
+
+class Counted:
+    """What the server did in the block."""
+
+    def __init__(self, server: ZooKeeper) -> None:
+        self._server = server
+
+    def _now(self) -> tuple[int, int, int, int]:
+        told = facts(self._server.port)
+        return tuple(  # type: ignore[return-value]
+            int(float(told.get(key, 0)))
+            for key in (
+                "zk_cnt_readlatency", "zk_cnt_updatelatency", "zk_sum_node_deleted_watch_count",
+                "zk_sum_node_children_watch_count",
+            )
+        )  # fmt: skip
+
+    def __enter__(self) -> Counted:
+        self._before = self._now()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        after = self._now()
+        self.reads, self.writes, self.events, self.child_events = (
+            now - then for then, now in zip(self._before, after, strict=True)
+        )
+
+
+async def until_they_wait(client: aio.Client, count: int) -> None:
+    """Wait until so many stand in the line of x."""
+    while len((await client.inspect("x")).waiters) < count:  # noqa: ASYNC110 - the server has the only event
+        await asyncio.sleep(0.02)
+
+
+def test_an_uncontended_acquire_is_a_create_and_a_look_and_a_release_is_a_delete(
+    server: ZooKeeper, url: str, client_of: Callable[..., lockline.Client]
+) -> None:
+    client = client_of(url, session=30)
+    client.lock("x", ttl=60).acquire().release()
+    with Counted(server) as cost:
+        for _ in range(50):
+            client.lock("x", ttl=60).acquire().release()
+    assert cost.writes == pytest.approx(100, abs=3)
+    # One look each; the four-letter words of this test are requests too.
+    assert cost.reads <= 60
+    assert cost.events == cost.child_events == 0
+
+
+def test_an_uncontended_acquire_is_one_round_trip_of_latency(
+    proxy: Proxy, url: str, client_of: Callable[..., lockline.Client]
+) -> None:
+    client = client_of(f"zk://127.0.0.1:{proxy.port}/{url.rpartition('/')[2]}", session=30)
+    client.lock("x", ttl=60).acquire().release()
+    proxy.delay(0.1)
+    began = time.monotonic()
+    lease = client.lock("x", ttl=60).acquire()
+    acquired = time.monotonic() - began
+    lease.release()
+    released = time.monotonic() - began - acquired
+    proxy.heal()
+    assert 0.2 <= acquired < 0.38
+    assert 0.2 <= released < 0.38
+
+
+def test_a_try_that_fails_writes_nothing(
+    server: ZooKeeper, url: str, client_of: Callable[..., lockline.Client]
+) -> None:
+    client, other = client_of(url, session=30), client_of(url, session=30)
+    lease = client.lock("x", ttl=60).acquire()
+    assert other.lock("x", ttl=60).try_acquire() is None
+    with Counted(server) as cost:
+        for _ in range(30):
+            assert other.lock("x", ttl=60).try_acquire() is None
+    assert cost.writes <= 2
+    lease.release()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("waiters", [20, 200])
+def test_a_release_costs_the_same_whether_twenty_or_two_hundred_wait(server: ZooKeeper, url: str, waiters: int) -> None:
+    """No herd: of all who wait, the release wakes one."""
+
+    async def story() -> tuple[Counted, list[int]]:
+        order: list[int] = []
+        clients = [aio.connect(url, session=30) for _ in range(5)]
+        holder = aio.connect(url, session=30)
+
+        async def wait(number: int) -> None:
+            lease = await clients[number % 5].lock("x", ttl=60).acquire()
+            order.append(lease.token)
+            if len(order) == 11:
+                reached.set()
+                await go_on.wait()
+            await lease.release()
+
+        reached, go_on = asyncio.Event(), asyncio.Event()
+        lease = await holder.lock("x", ttl=60).acquire()
+        tasks = []
+        for number in range(waiters):
+            tasks.append(asyncio.create_task(wait(number)))
+        await until_they_wait(holder, waiters)
+        # Eleven hand-overs, with nothing else going on.
+        with Counted(server) as cost:
+            await lease.release()
+            await asyncio.wait_for(reached.wait(), 30)
+        go_on.set()
+        await asyncio.gather(*tasks)
+        for client in (*clients, holder):
+            await client.close()
+        return cost, order
+
+    cost, order = asyncio.run(story())
+    assert len(order) == waiters
+    assert order == sorted(order)
+    # One for each hand-over, and one to a holder of more than a moment, which watches its own node for an eviction.
+    assert cost.events <= 11 + 2
+    assert cost.child_events == 0
+    assert cost.writes <= 11 + 12
+    assert cost.reads <= 11 * 2 + 10 + 12
+
+
+@pytest.mark.parametrize("waiters", [10])
+def test_a_permit_that_is_given_back_wakes_no_more_than_the_semaphore_has_permits(
+    server: ZooKeeper, url: str, waiters: int
+) -> None:
+    async def story() -> Counted:
+        async with aio.connect(url, session=30) as client, aio.connect(url, session=30) as other:
+            held = [await client.semaphore("x", 3, ttl=60).acquire() for _ in range(3)]
+            tasks = [asyncio.create_task(other.semaphore("x", 3, ttl=60).acquire()) for _ in range(waiters)]
+            await until_they_wait(client, waiters)
+            with Counted(server) as cost:
+                await held[2].release()
+                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED, timeout=10)
+            for lease in held[:2]:
+                await lease.release()
+            left = set(tasks)
+            while left:
+                done, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED, timeout=10)
+                for task in done:
+                    await task.result().release()
+        return cost
+
+    cost = asyncio.run(story())
+    assert cost.events <= 3
+
+
+def test_readers_behind_a_writer_come_in_together(url: str, client_of: Callable[..., lockline.Client]) -> None:
+    writer = client_of(url).rwlock("x").write().acquire()
+
+    async def story() -> None:
+        async with aio.connect(url) as client:
+            tasks = [asyncio.create_task(client.rwlock("x").read().acquire()) for _ in range(20)]
+            await until_they_wait(client, 20)
+            await asyncio.to_thread(writer.release)
+            leases = await asyncio.wait_for(asyncio.gather(*tasks), 5)
+            assert len((await client.inspect("x")).holders) == 20
+            for lease in leases:
+                await lease.release()
+
+    asyncio.run(story())
+
+
+def test_nothing_is_watched_by_a_client_that_only_holds_for_a_moment(
+    server: ZooKeeper, url: str, client_of: Callable[..., lockline.Client]
+) -> None:
+    client = client_of(url, session=30)
+    for _ in range(20):
+        client.lock("x", ttl=60).acquire().release()
+    wait_for(lambda: int(facts(server.port)["zk_watch_count"]) == 0, 5, "no watch left")
