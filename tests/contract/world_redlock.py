@@ -46,7 +46,7 @@ class RedlockWorld(World):
     def debris(self, place: str) -> list[str]:
         """Whatever stays at any node; tombstones have a ttl and no name, so they are not seen here."""
         (prefix,) = parse_qs(urlsplit(place).query)["prefix"]
-        return sorted({key for keys in self.servers.keys(f"lockline:redlock:*:{prefix}*") for key in keys})
+        return sorted({key for keys in self.servers.left_over(f"lockline:redlock:*:{prefix}*") for key in keys})
 
 
 @joins

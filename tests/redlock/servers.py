@@ -44,7 +44,7 @@ class Servers:
         for node in self.nodes:
             node.stop()
 
-    def keys(self, pattern: str = "lockline:redlock:*") -> list[list[str]]:
+    def left_over(self, pattern: str = "lockline:redlock:*") -> list[list[str]]:
         """The keys of each server that is not one of its own three."""
         own = {"lockline:redlock:gate", "lockline:redlock:node", "lockline:redlock:counters"}
         return [sorted(set(node.command("KEYS", pattern)) - own) for node in self.nodes if node.running]

@@ -95,7 +95,7 @@ def test_a_ttl_beyond_the_clusters_longest_is_refused(bare: Servers) -> None:
     run("init", bare.url, "--max-ttl", "5s")
     with lockline.connect(bare.url) as client, pytest.raises(lockline.ConfigError, match="max-ttl"):
         client.lock("x", ttl=6).acquire()
-    assert bare.keys() == [[], [], []]
+    assert bare.left_over() == [[], [], []]
 
 
 def test_init_does_not_take_a_wiped_server_for_a_new_one(bare: Servers) -> None:

@@ -157,10 +157,8 @@ class RedlockBackend:
                 raise self._too_long(claim)
             assert attempt.token is not None
             return Grant(attempt.token, attempt.sent)
-        votes = len(attempt.numbers) + sum(
-            not isinstance(reply, Failure) and reply[0] in (b"no", b"buried") for reply in attempt.refusals.values()
-        )
-        if votes < rules.majority(len(self.port.labels)):
+        nodes = len(self.port.labels)
+        if attempt.unreached(nodes, rules.majority(nodes)):
             replies = {**attempt.refusals, **{node: [b"yes"] for node in attempt.numbers}}
             raise self.protocol.unreached(f"{claim.name!r} could not be asked for at a majority of servers", replies)
         return None

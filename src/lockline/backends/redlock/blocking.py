@@ -34,6 +34,8 @@ SETTLE = 0.02
 """How long a first connection waits for the slower nodes once a majority is there."""
 TICK = 0.25
 LINGER = 5.0
+LAST_CHANCE = 0.5
+"""How long `close` tries to deliver releases that have not arrived."""
 
 Due = tuple[int, Request, float, Note]
 
@@ -434,9 +436,24 @@ class BlockingPort:
             self._mutex.notify_all()
         self._bell.set()
         for bundle in idle:
+            bundle.tidy()
+            for wire in bundle.wires:
+                for _, request, _, _ in wire.due:
+                    self.owe(wire.node, request)
             bundle.close()
         if tender is not None and tender is not threading.current_thread():
             tender.join(1.0)
+        # What could not be delivered yet gets a last chance; after that only its ttl ends it.
+        last = [
+            threading.Thread(target=self._open, args=(node,), name="lockline-connect", daemon=True)
+            for node, debts in enumerate(self._debts)
+            if debts
+        ]
+        for thread in last:
+            thread.start()
+        until = clock.now() + LAST_CHANCE
+        for thread in last:
+            thread.join(max(0.0, until - clock.now()))
         for spares in self.spares:
             while spares:
                 spares.pop().disconnect()

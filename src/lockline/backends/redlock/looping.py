@@ -14,7 +14,7 @@ import redis
 from ...core import clock
 from ...errors import ClientClosed
 from . import requests
-from .blocking import SETTLE
+from .blocking import LAST_CHANCE, SETTLE
 from .membership import Membership, greeting
 from .nodes import TROUBLE, Node
 from .port import Note
@@ -237,6 +237,14 @@ class LoopWire:
         self._lose(Failure("unreachable", "closed"))
         self._task.cancel()
         await asyncio.wait([self._task], timeout=1.0)
+        if self._debts:
+            # What could not be delivered yet gets a last chance; after that only its ttl ends it.
+            try:
+                async with asyncio.timeout(LAST_CHANCE):
+                    await self._open()
+            except (TimeoutError, *TROUBLE):
+                pass
+        self.up = False
         await self._close_connection()
 
 
@@ -311,8 +319,8 @@ class LoopPort:
 
     async def close(self) -> None:
         self.closed = True
-        for wire in self.wires:
-            await wire.close()
+        if self.wires:
+            await asyncio.gather(*(wire.close() for wire in self.wires))
 
 
 async def _ask(connection: Any, *words: Any) -> Any:

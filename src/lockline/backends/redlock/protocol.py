@@ -24,7 +24,7 @@ class Attempt:
     """One try for one lease: what each node has said about it. Once granted it is the hold itself."""
 
     __slots__ = (
-        "high", "id", "info", "name", "never_sent", "numbers", "promoted", "refusals", "sent", "token", "ttl", "undone",
+        "high", "id", "info", "name", "never_sent", "numbers", "promoted", "refusals", "sent", "silent", "token", "ttl", "undone",
     )  # fmt: skip
 
     def __init__(self, name: str, attempt_id: str, ttl: float, info: str) -> None:
@@ -38,6 +38,8 @@ class Attempt:
         """Nodes that hold my lease, and under which number."""
         self.refusals: dict[int, Reply] = {}
         self.never_sent: set[int] = set()
+        self.silent = 0
+        """How many nodes had said nothing when the time was over."""
         self.high = 0
         """The highest number seen anywhere; a release spreads it, so that the next attempt finds equal counters."""
         self.token: int | None = None
@@ -67,6 +69,13 @@ class Attempt:
         self.refusals[node] = reply
         if reply[0] == b"no" and reply[1]:
             self.high = max(self.high, int(reply[1].split(b" ", 2)[1]))
+
+    def unreached(self, nodes: int, needed: int) -> bool:
+        """Whether so many nodes failed to take part that no majority of votes was possible, for anybody."""
+        failures = sum(
+            isinstance(reply, Failure) or reply[0] not in (b"no", b"buried") for reply in self.refusals.values()
+        )
+        return failures + self.silent > nodes - needed
 
     def knows(self, node: int) -> bool:
         """Whether the node has done the acquire, or never will: then a release can leave no trace."""
@@ -137,7 +146,8 @@ class Protocol:
                     return False
                 attempt.token = token
                 return True
-            if len(numbers) + waiting < needed:
+            # Others hold too many nodes: no use in waiting. Too many cannot be asked: wait, so that the error can tell of all.
+            if len(numbers) + waiting < needed and (not waiting or not attempt.unreached(nodes, needed)):
                 return False
             pause = until
             if len(numbers) >= needed:
@@ -157,6 +167,7 @@ class Protocol:
             answer = await talk.next(pause)
             if answer is None:
                 if port.now() >= until or (not waiting and (target is not None or len(numbers) < needed)):
+                    attempt.silent = waiting
                     return False
                 continue
             node, request, reply = answer
