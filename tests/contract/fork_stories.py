@@ -110,8 +110,8 @@ def child_acquires(t: Teller, ttl: float) -> dict[str, Any]:
         began = time.monotonic()
         mine = t.do(t.client.lock("y", ttl=ttl).acquire)
         seconds = time.monotonic() - began
-        t.sleep(3 * ttl)
-        return {"seconds": seconds, "valid after three ttls": mine.valid, "release": t.outcome(mine.release)}
+        t.sleep(2 * ttl)
+        return {"seconds": seconds, "valid after two ttls": mine.valid, "release": t.outcome(mine.release)}
 
     seen = heard(forked(t, child))
     return {"child": seen, "parent": {"release": t.outcome(lease.release)}}
@@ -181,11 +181,11 @@ def child_exits_cleanly(t: Teller, ttl: float) -> dict[str, Any]:
         return {}
 
     heard(forked(t, child))
-    t.sleep(3 * ttl)
+    t.sleep(2 * ttl)
     valid = lease.valid
     other = t.do(t.client.lock("z", ttl=ttl).try_acquire)
     t.do(other.release)
-    parent = {"valid after three ttls": valid, "another name works": True, "release": t.outcome(lease.release)}
+    parent = {"valid after two ttls": valid, "another name works": True, "release": t.outcome(lease.release)}
     return {"parent": parent}
 
 

@@ -340,6 +340,7 @@ def test_ctrl_c_from_the_keyboard_while_waiting(world: Scene, story: str) -> Non
         client.close()
 
 
+@pytest.mark.slow
 # A coroutine that was made and not yet begun when Ctrl-C came is dropped, and Python says so.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore:coroutine:RuntimeWarning")
 @pytest.mark.flavour("sync")

@@ -44,9 +44,9 @@ def test_the_child_holds_nothing_of_what_the_parent_holds(world: Scene) -> None:
 
 
 def test_the_child_can_use_the_client_at_once(world: Scene) -> None:
-    seen = fork_story(world, "child_acquires", world.ttl(0.4))
+    seen = fork_story(world, "child_acquires", world.ttl(0.3))
     assert seen["child"]["seconds"] < 2 * world.world.patience
-    assert seen["child"]["valid after three ttls"] is True
+    assert seen["child"]["valid after two ttls"] is True
     assert seen["child"]["release"] == "ok"
     assert seen["parent"]["release"] == "ok"
 
@@ -66,7 +66,7 @@ def test_a_fork_while_others_wait_and_renew_leaves_a_child_that_works(world: Sce
 
 
 def test_a_child_that_exits_takes_nothing_away_from_the_parent(world: Scene) -> None:
-    seen = fork_story(world, "child_exits_cleanly", world.ttl(0.5))
-    assert seen["parent"]["valid after three ttls"] is True
+    seen = fork_story(world, "child_exits_cleanly", world.ttl(0.3))
+    assert seen["parent"]["valid after two ttls"] is True
     assert seen["parent"]["another name works"] is True
     assert seen["parent"]["release"] == "ok"

@@ -89,6 +89,7 @@ def test_close_again_is_harmless(world: Scene) -> None:
     never_used.client.close()
 
 
+@pytest.mark.slow
 def test_close_of_a_client_whose_store_hangs_comes_back(world: Scene) -> None:
     alice = world.party()
     lease = alice.lock("x", ttl=world.ttl(0.5)).acquire()
