@@ -1,0 +1,242 @@
+"""Sixteen processes on one lock while an ensemble of three is killed, cut and frozen: one holder at a time, and it goes on."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lockline
+from lockline.core.clock import now
+
+from ..servers.zookeeper import Ensemble, ZooKeeper
+from .network import Network
+
+pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(240)]
+
+WORKERS = 16
+LOAD = 58.0
+"""Seconds of load, into which all faults have to fit."""
+AGAIN = 12.0
+"""Within so many seconds of a fault somebody holds again: an election, a session of two seconds, and a slow machine."""
+
+
+@pytest.fixture
+def network() -> Iterator[Network]:
+    network = Network(4)
+    yield network
+    network.close()
+
+
+class Crowd:
+    """The processes and what they said."""
+
+    def __init__(self, url: str, folder: Path, network: Network) -> None:
+        self.register = folder / "register"
+        self.register.write_text("")
+        self._said = [folder / f"worker{number}.jsonl" for number in range(WORKERS)]
+        root = Path(__file__).parent.parent.parent
+        self.processes = []
+        for number, file in enumerate(self._said):
+            # The last one sits in a namespace of its own, to be cut off.
+            before = network.inside(3) if number == WORKERS - 1 else ()
+            with open(file, "wb") as out:
+                self.processes.append(
+                    subprocess.Popen(
+                        [
+                            *before, sys.executable, "-m", "tests.zookeeper.fault_worker", url, str(self.register),
+                            str(LOAD), str(number),
+                        ],
+                        cwd=root, stdout=out,
+                    )
+                )  # fmt: skip
+
+    def said(self) -> list[dict[str, Any]]:
+        """Every line of every worker that is complete."""
+        lines: list[dict[str, Any]] = []
+        for number, file in enumerate(self._said):
+            for line in file.read_text().splitlines(keepends=True):
+                if line.endswith("\n"):
+                    lines.append({"worker": number, **json.loads(line)})
+        return lines
+
+    def holds(self) -> list[dict[str, Any]]:
+        """Who held when, in order of time."""
+        return sorted((line for line in self.said() if "token" in line), key=lambda line: line["from"])
+
+    def wait_for_a_grant_after(self, moment: float, what: str) -> float:
+        """How long after that moment somebody held again."""
+        until = time.monotonic() + AGAIN + 5
+        while time.monotonic() < until:
+            later = [line["from"] for line in self.holds() if line["from"] > moment]
+            if later:
+                return float(min(later) - moment)
+            time.sleep(0.1)
+        raise AssertionError(f"nobody held again after {what}")
+
+    def stop(self) -> None:
+        for process in self.processes:
+            if process.poll() is None:
+                process.send_signal(signal.SIGCONT)
+                process.kill()
+            process.wait(10)
+
+
+def test_one_holder_at_a_time_through_every_fault(tmp_path: Path, network: Network) -> None:
+    ensemble = Ensemble(
+        tmp_path, hosts=tuple(network.addresses[:3]), before=tuple(network.inside(n) for n in range(3))
+    ).start()
+    crowd = Crowd(ensemble.url, tmp_path, network)
+    try:
+        crowd.wait_for_a_grant_after(0.0, "the start")
+        gaps = {what: fault(crowd, what, act) for what, act in faults(ensemble, network, crowd)}
+        for process in crowd.processes:
+            process.wait(LOAD + 30)
+        history(crowd, gaps)
+    finally:
+        crowd.stop()
+        ensemble.stop()
+
+
+def faults(
+    ensemble: Ensemble, network: Network, crowd: Crowd
+) -> Iterator[tuple[str, Callable[[], Callable[[], None]]]]:
+    """Each fault as something to do, which returns how to undo it."""
+
+    def kill(server: ZooKeeper) -> Callable[[], None]:
+        server.kill()
+        return lambda: server.start() and None  # type: ignore[func-returns-value]
+
+    def leader() -> ZooKeeper:
+        until = time.monotonic() + 20
+        while (found := ensemble.leader) is None:
+            assert time.monotonic() < until, "no leader"
+            time.sleep(0.1)
+        return found
+
+    def cut(member: int) -> Callable[[], None]:
+        network.cut(member)
+        return lambda: network.heal(member)
+
+    def freeze(worker: int) -> Callable[[], None]:
+        os.kill(crowd.processes[worker].pid, signal.SIGSTOP)
+        return lambda: os.kill(crowd.processes[worker].pid, signal.SIGCONT)
+
+    for number, server in enumerate(ensemble.servers, 1):
+        yield f"server {number} killed", lambda server=server: kill(server)
+    yield "the leader killed", lambda: kill(leader())
+    yield "the leader cut off", lambda: cut(ensemble.servers.index(leader()))
+    yield "a client cut off", lambda: cut(3)
+    yield "a client frozen", lambda: freeze(0)
+
+
+def fault(crowd: Crowd, what: str, act: Callable[[], Callable[[], None]]) -> float:
+    undo = act()
+    moment = now()
+    try:
+        gap = crowd.wait_for_a_grant_after(moment + 0.05, what)
+        # Long enough for a session of two seconds to end.
+        time.sleep(max(0.0, 3.0 - gap))
+    finally:
+        undo()
+    crowd.wait_for_a_grant_after(now(), f"{what}, and undone")
+    return gap
+
+
+def history(crowd: Crowd, gaps: dict[str, float]) -> None:
+    """One holder at a time, in the order of tokens, and a register whose tokens never went down."""
+    holds = crowd.holds()
+    print(f"{len(holds)} holds; again after: " + ", ".join(f"{what} {gap:.1f} s" for what, gap in gaps.items()))
+    assert len(holds) > 200
+    assert {line["worker"] for line in holds} == set(range(WORKERS))
+    for before, after in itertools.pairwise(holds):
+        assert before["to"] <= after["from"], f"two holders at once: {before} and {after}"
+        assert before["token"] < after["token"], f"a token that went down: {before} and {after}"
+    tokens = [int(word) for word in crowd.register.read_text().split()]
+    assert tokens == sorted(tokens)
+    assert max(gaps.values()) < AGAIN, gaps
+
+
+HOLDER = """
+import sys, threading, time, lockline
+from lockline.core.clock import now
+client = lockline.connect(sys.argv[1])
+lease = client.lock("x", ttl=2).acquire(timeout=60)
+print("held", lease.token, flush=True)
+
+def write():
+    # Until the last moment: the answers are as fresh as they can be when the server is cut off.
+    while lease.valid:
+        try:
+            client.lock("busy", ttl=2).acquire(timeout=1).release()
+        except lockline.LocklineError:
+            pass
+
+threading.Thread(target=write, daemon=True).start()
+while True:
+    moment = now()
+    if not lease.valid:
+        break
+    trusted = moment
+    time.sleep(0.001)
+print("trusted until", trusted, flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_holder_that_is_cut_off_together_with_its_server_knows_before_the_next_one_holds(
+    tmp_path: Path, network: Network
+) -> None:
+    """The server on the wrong side of the cut still answers reads and pings; none of that may count."""
+    ensemble = Ensemble(
+        tmp_path, hosts=tuple(network.addresses[:3]), before=tuple(network.inside(n) for n in range(3))
+    ).start()
+    try:
+        for _ in range(3):
+            member = next(n for n, server in enumerate(ensemble.servers) if server.mode == "follower")
+            with (
+                lockline.connect(ensemble.url) as other,
+                subprocess.Popen(
+                    [*network.inside(member), sys.executable, "-c", HOLDER, ensemble.servers[member].url],
+                    stdout=subprocess.PIPE, text=True,
+                ) as holder,
+            ):  # fmt: skip
+                assert holder.stdout is not None
+                token = int(holder.stdout.readline().split()[1])
+                time.sleep(1.5)
+                network.cut(member)
+                lease = other.lock("x", ttl=2).acquire(timeout=AGAIN)
+                granted = now()
+                trusted = float(holder.stdout.readline().split()[-1])
+                network.heal(member)
+                holder.kill()
+                assert trusted < granted
+                assert lease.token > token
+                lease.release()
+            ensemble.servers[member].wait_ready()
+    finally:
+        ensemble.stop()
+
+
+def test_the_doctor_sees_the_ensemble_and_who_is_down(ensemble: Ensemble) -> None:
+    with lockline.connect(ensemble.url) as client:
+        texts = [f"{finding.level}: {finding.text}" for finding in client.examine()]
+        assert any("ok: an ensemble of 3; 2 make a majority, 1 may fail" in text for text in texts)
+        assert any("ok: the leader is" in text for text in texts)
+        victim = next(server for server in ensemble.servers if server.mode == "follower")
+        victim.kill()
+        try:
+            texts = [f"{finding.level}: {finding.text}" for finding in client.examine()]
+            assert any(f"error: 127.0.0.1:{victim.port} does not answer" in text for text in texts)
+            client.lock("x").acquire(timeout=10).release()
+        finally:
+            victim.start()
