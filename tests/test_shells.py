@@ -13,7 +13,7 @@ from lockline import aio, sync
 CLASSES = ("Client", "Lease", "Lock", "Lost", "RWLock")
 AWAITED = {
     "Client": {"inspect", "list", "evict", "examine", "close", "__exit__", "__enter__"},
-    "Lease": {"extend", "downgrade", "release", "__enter__", "__exit__"},
+    "Lease": {"extend", "validate", "downgrade", "release", "__enter__", "__exit__"},
     "Lock": {"acquire", "try_acquire", "__enter__", "__exit__"},
     "Lost": {"wait"},
     "RWLock": set(),

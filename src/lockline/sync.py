@@ -61,6 +61,15 @@ class Lease(Handle):
         self.check()
         run(self._engine.extend(self._live, ttl))
 
+    def validate(self) -> None:
+        """Ask the store whether the lease still holds, and renew it: raises LeaseLost if not.
+
+        When this returns, no higher token had been granted before it was called; on redlock that is proved by a majority
+        without any clock. For resources that cannot keep a token themselves.
+        """
+        self.check()
+        run(self._engine.extend(self._live, self._live.claim.ttl))
+
     def downgrade(self) -> None:
         """Turn a write lease into a read lease: no other writer can come between."""
         self.check()

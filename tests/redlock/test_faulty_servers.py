@@ -431,3 +431,41 @@ def test_doctor_finds_what_is_dangerous(five: Servers) -> None:
         finally:
             five[0].command("CONFIG", "SET", "maxmemory-policy", "noeviction")
             five[0].command("CONFIG", "SET", "maxmemory", "0")
+
+
+def test_validate_proves_that_no_higher_token_was_granted(five: Servers) -> None:
+    with lockline.connect(five.url) as client, lockline.connect(five.url) as operator:
+        lease = client.lock("x", ttl=20).acquire()
+        lease.validate()
+        assert operator.evict("x") == 1
+        other = operator.lock("x").acquire(timeout=5)
+        assert other.token > lease.token
+        with pytest.raises(LeaseLost):
+            lease.validate()
+        other.release()
+
+
+def test_one_lease_without_a_majority_does_not_harm_the_others(five: Servers, proxied: list[Proxy]) -> None:
+    """Both are renewed in one batch; one was won while two servers were away and then loses another."""
+    with lockline.connect(url(proxied)) as client:
+        with failing(five, proxied, "dead"):
+            client.lock("warm").acquire().release()
+            lame = client.lock("lame", ttl=1.0).acquire()
+        wait_for(lambda: client.lock("warm").acquire().release() or _all_up(client), 5, "all five again")
+        sound = client.lock("sound", ttl=1.0).acquire()
+        five[1].command("DEL", "lockline:redlock:lease:lame")
+        five[2].freeze()
+        try:
+            assert lame.lost.wait(3)
+            time.sleep(0.7)
+            assert sound.valid
+        finally:
+            five[2].thaw()
+        sound.release()
+        with pytest.raises(LeaseLost):
+            lame.release()
+
+
+def _all_up(client: Any) -> bool:
+    port = client._engine.backend.port
+    return all(wire.sock is not None for bundle in port._idle for wire in bundle.wires)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from ..guarantees import Guarantees
-from .claim import Claim, Gone, Grant, Line, Waiting
+from .claim import Claim, Gone, Grant, Line, Unanswered, Waiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Backend(Protocol):
     async def leave(self, claim: Claim, until: float) -> bool:
         """Remove this claim and no other, waiting or holding; whether it was still there."""
 
-    async def renew(self, claims: Sequence[Claim], until: float) -> Sequence[Gone | None]:
+    async def renew(self, claims: Sequence[Claim], until: float) -> Sequence[Gone | Unanswered | None]:
         """Give each claim its ttl again from now, never less than it has; None for each that lives on.
 
         Never creates. A claim's weight may have gone down since (a writer became a reader): take it over,

@@ -52,6 +52,12 @@ class Gone(NamedTuple):
     """Why, where the store knows; otherwise the holder's own deadline tells."""
 
 
+class Unanswered(NamedTuple):
+    """Too few servers answered to say whether the claim lives: not loss until its own deadline."""
+
+    text: str
+
+
 @dataclass(frozen=True, slots=True)
 class Standing:
     """One claim as others see it."""

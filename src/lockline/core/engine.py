@@ -21,7 +21,7 @@ from ..errors import (
 from .arguments import a_ttl
 from .ask import Ask
 from .backend import Backend
-from .claim import Claim, Gone, Grant, Line, Waiting
+from .claim import Claim, Gone, Grant, Line, Unanswered, Waiting
 from .fork import tell_after_fork
 from .keeper import Keeper
 from .live import Ceiling, Handle, LiveClaim, not_held
@@ -333,6 +333,8 @@ class Engine:
             raise not_held(live)
         sent = self.runtime.now()
         (fate,) = await self.backend.renew([claim], live.deadline)
+        if isinstance(fate, Unanswered):
+            raise BackendUnavailable(fate.text)
         if fate is not None:
             self._keeper.drop(live)
             live.lose(fate.reason or "evicted")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from ..errors import LocklineError
 from .backend import Backend
-from .claim import Claim
+from .claim import Claim, Unanswered
 from .live import Handle, LiveClaim
 from .runtime import Runtime, Worker
 
@@ -192,6 +192,8 @@ class Keeper:
                 continue
             if fate is None:
                 live.acknowledge(sent, claim.ttl)
+            elif isinstance(fate, Unanswered):
+                live.due = self._runtime.now() + min(claim.ttl / 10, 1.0)
             else:
                 expired = self._runtime.now() >= live.deadline
                 self._end(live, fate.reason or ("expired" if expired else "evicted"))

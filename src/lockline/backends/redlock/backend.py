@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from ...core.backend import Finding
-from ...core.claim import Claim, Gone, Grant, Line, Standing, Waiting
+from ...core.claim import Claim, Gone, Grant, Line, Standing, Unanswered, Waiting
 from ...core.clock import DRIFT
 from ...core.runtime import Runtime
 from ...errors import ConfigError
@@ -268,8 +268,8 @@ class RedlockBackend:
         self._stood.pop(claim.id, None)
         return there
 
-    async def renew(self, claims: Sequence[Claim], until: float) -> Sequence[Gone | None]:
-        fates: list[Gone | None] = [None] * len(claims)
+    async def renew(self, claims: Sequence[Claim], until: float) -> Sequence[Gone | Unanswered | None]:
+        fates: list[Gone | Unanswered | None] = [None] * len(claims)
         held: list[tuple[int, Attempt, float]] = []
         for at, claim in enumerate(claims):
             stood = self._stood.get(claim.id)
@@ -281,10 +281,10 @@ class RedlockBackend:
                 held.append((at, stood.attempt, claim.ttl))
         if held:
             verdicts = await self.protocol.extend([(attempt, ttl) for _, attempt, ttl in held], until)
-            if None in verdicts:
-                raise self.protocol.unreached("too few servers confirmed a renewal", {})
             for (at, _, _), alive in zip(held, verdicts, strict=True):
-                if not alive:
+                if alive is None:
+                    fates[at] = Unanswered("too few servers of the cluster confirmed the renewal")
+                elif not alive:
                     fates[at] = Gone()
                     self._stood.pop(claims[at].id, None)
         return fates
@@ -318,12 +318,16 @@ class RedlockBackend:
             held = [claim_id for claim_id, stood in list(self._stood.items()) if stood.attempt]
             if self._news_asked > 1 and held:
                 self._victim_channel = VICTIM + requests.client_of(held[0])
-                await self._hints.subscribe(self._victim_channel, self._runtime.now() + 0.1)
-                # What was evicted before there were ears is found out by asking once.
-                self._news += held
+                # In the background: nothing may hold up the keeper.
+                self._runtime.spawn(self._listen_for_evictions, "lockline-ears")
         self._hints.drain()
         news, self._news = self._news, []
         return news
+
+    async def _listen_for_evictions(self) -> None:
+        await self._hints.subscribe(self._victim_channel, self._runtime.now() + 1.0)
+        # What was evicted before there were ears is found out by asking once.
+        self._news += list(self._stood)
 
     async def examine(self, until: float) -> list[Finding]:  # type: ignore[valid-type]
         return await examine(self.port, until)

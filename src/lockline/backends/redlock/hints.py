@@ -75,6 +75,7 @@ class BlockingHints:
         self._ears: dict[int, tuple[int, Any, Any]] = {}
         self._poll = select.poll()
         self._retry_at = [0.0] * len(self._nodes)
+        self._opening: set[int] = set()
         self._bell: tuple[socket.socket, socket.socket] | None = None
 
     def forked(self) -> None:
@@ -85,7 +86,7 @@ class BlockingHints:
         return bool(self._channels)
 
     async def subscribe(self, channel: str, until: float) -> None:
-        """From when this returns, what is published there is heard, from every node that can be reached now."""
+        """From when this returns, what is published there is heard from a majority, or from all that can be reached soon."""
         with self._mutex:
             self._channels[channel] = self._channels.get(channel, 0) + 1
             if self._channels[channel] == 1:
@@ -94,7 +95,7 @@ class BlockingHints:
                     self._say(fd, "SUBSCRIBE", channel)
             self._connect()
         until = min(until, clock.now() + self._timeout)
-        while self._waits_for.get(channel) and clock.now() < until:
+        while self._unconfirmed(channel) and clock.now() < until:
             if self._reading.acquire(blocking=False):
                 try:
                     self._read(0.005)
@@ -103,6 +104,12 @@ class BlockingHints:
             else:
                 with self._confirmed:
                     self._confirmed.wait(0.005)
+
+    def _unconfirmed(self, channel: str) -> bool:
+        with self._mutex:
+            waiting = self._waits_for.get(channel, set())
+            heard_from = {node for node, _, _ in self._ears.values()} - waiting
+            return bool(waiting or self._opening) and len(heard_from) < majority(len(self._nodes))
 
     def unsubscribe(self, channel: str) -> None:
         """One listener less; the last one ends it."""
@@ -117,29 +124,42 @@ class BlockingHints:
                     self._say(fd, "UNSUBSCRIBE", channel)
 
     def _connect(self) -> None:
-        """Open what is missing, if it was not tried lately. Under the mutex."""
+        """Open what is missing, if it was not tried lately, without waiting for it. Under the mutex."""
         if self._bell is None:
             self._bell = socket.socketpair()
             for end in self._bell:
                 end.setblocking(False)
             self._poll.register(self._bell[0], select.POLLIN)
-        have = {node for node, _, _ in self._ears.values()}
+        have = {node for node, _, _ in self._ears.values()} | self._opening
         now = clock.now()
-        for node, server in enumerate(self._nodes):
-            if node in have or now < self._retry_at[node]:
-                continue
-            self._retry_at[node] = now + RETRY
-            connection = server.connection(self._timeout)
-            try:
-                connection.connect()
-            except TROUBLE:
+        for node in range(len(self._nodes)):
+            if node not in have and now >= self._retry_at[node]:
+                self._retry_at[node] = now + RETRY
+                self._opening.add(node)
+                # A server that does not answer must not hold up those who listen to the others.
+                threading.Thread(target=self._open, args=(node,), name="lockline-ears", daemon=True).start()
+
+    def _open(self, node: int) -> None:
+        connection = self._nodes[node].connection(self._timeout)
+        mutex = self._mutex
+        try:
+            connection.connect()
+        except TROUBLE:
+            connection.disconnect()
+            connection = None
+        with mutex:
+            self._opening.discard(node)
+            if connection is None:
+                return
+            if self._bell is None:
                 connection.disconnect()
-                continue
+                return
             fd = connection._sock.fileno()
             self._ears[fd] = (node, connection, hiredis.Reader())
             self._poll.register(fd, select.POLLIN)
-            for channel in self._channels:
+            for channel in list(self._channels):
                 self._say(fd, "SUBSCRIBE", channel)
+        self.wake()
 
     def _say(self, fd: int, *words: str) -> None:
         node, connection, _ = self._ears[fd]
