@@ -26,7 +26,7 @@ class EtcdMember:
     def prepare(self, members: Sequence[EtcdMember], *options: str) -> None:
         """Say who else is in the cluster."""
         peers = ",".join(f"{other.name}=http://127.0.0.1:{other.peer_port}" for other in members)
-        tls = "--cert-file" in options
+        tls = any(option.startswith("--cert-file=") for option in options)
         scheme = "https" if tls else "http"
         argv = [
             self._binary,

@@ -1,0 +1,275 @@
+"""The way to the cluster: cut, silent, refused, compacted, locked with a password, closed with certificates."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import lockline
+from lockline.backends.etcd.address import parse
+from lockline.errors import BackendUnavailable, ConfigError
+
+from ..servers.etcd import EtcdCluster
+from ..servers.process import free_port, wait_for
+from ..servers.proxy import Proxy
+from .conftest import backend_of, post, text
+
+Clients = Callable[..., lockline.Client]
+server = pytest.mark.server
+
+
+@pytest.fixture
+def proxy(single: EtcdCluster) -> Iterator[Proxy]:
+    with Proxy(("127.0.0.1", single.members[0].port)) as proxy:
+        yield proxy
+
+
+def _waiting(client: lockline.Client, name: str, **lock: object) -> tuple[threading.Thread, list[lockline.Lease]]:
+    granted: list[lockline.Lease] = []
+    thread = threading.Thread(
+        target=lambda: granted.append(client.lock(name, **lock).acquire(timeout=20)),
+        daemon=True,  # type: ignore[arg-type]
+    )
+    thread.start()
+    return thread, granted
+
+
+@server
+def test_a_release_while_the_watch_was_cut_is_not_missed(single: EtcdCluster, proxy: Proxy, client_of: Clients) -> None:
+    holder = client_of(f"{single.url}/cut")
+    waiter = client_of(f"etcd://127.0.0.1:{proxy.port}/cut")
+    lease = holder.lock("x", ttl=30).acquire()
+    thread, granted = _waiting(waiter, "x", ttl=30)
+    wait_for(lambda: backend_of(waiter)._watches._by_claim, 5, "the watch")
+    proxy.refuse()
+    proxy.cut()
+    lease.release()
+    time.sleep(0.2)
+    assert not granted
+    began = time.monotonic()
+    proxy.heal()
+    thread.join(10)
+    assert time.monotonic() - began < 2
+    granted[0].release()
+
+
+@server
+def test_a_silent_connection_is_left_for_one_that_answers(
+    single: EtcdCluster, proxy: Proxy, client_of: Clients
+) -> None:
+    """Packets vanish and nobody is told: the next request notices, and goes to the next endpoint."""
+    client = client_of(f"etcd://127.0.0.1:{proxy.port},{single.hosts}/silent")
+    backend_of(client)._channel._at = 0
+    client.lock("x").acquire().release()
+    proxy.black_hole()
+    began = time.monotonic()
+    with client.lock("x").acquire(timeout=10):
+        assert time.monotonic() - began < 5
+
+
+@server
+def test_a_lost_answer_to_an_acquire_is_found_again(single: EtcdCluster, proxy: Proxy, client_of: Clients) -> None:
+    client = client_of(f"etcd://127.0.0.1:{proxy.port}/lost")
+    client.lock("warm").acquire().release()
+    proxy.drop_reply(b"/claims/x/")
+    with client.lock("x").acquire(timeout=10) as lease:
+        (held,) = client.inspect("x").claims
+        assert held.token == lease.token
+        assert proxy.lost == 1
+    assert not client.inspect("x").claims
+
+
+@server
+def test_a_lost_answer_to_a_release_is_no_loss(single: EtcdCluster, proxy: Proxy, client_of: Clients) -> None:
+    client = client_of(f"etcd://127.0.0.1:{proxy.port}/lost")
+    lease = client.lock("y").acquire()
+    proxy.drop_reply(b"/claims/y/")
+    lease.release()
+    assert proxy.lost == 1
+    assert not client.inspect("y").claims
+
+
+@server
+def test_a_compacted_watch_is_taken_up_again(single: EtcdCluster, client_of: Clients) -> None:
+    holder, waiter = client_of(f"{single.url}/compacted"), client_of(f"{single.url}/compacted")
+    lease = holder.lock("x", ttl=30).acquire()
+    backend = backend_of(waiter)
+    watch = backend._watches.watch
+    compacted: list[int] = []
+
+    def too_late(claim_id: str, keys: list[tuple[bytes, bool]], revision: int) -> bool:
+        # Between the look and the watch, etcd forgets the past.
+        if not compacted:
+            for number in range(3):
+                post(single, "kv/put", key=text("other"), value=text(str(number)))
+            compacted.append(int(post(single, "kv/range", key=text("other"))["header"]["revision"]))
+            post(single, "kv/compaction", revision=compacted[0])
+        return watch(claim_id, keys, revision)
+
+    backend._watches.watch = too_late  # type: ignore[method-assign, assignment]
+    thread, granted = _waiting(waiter, "x", ttl=30)
+    wait_for(lambda: compacted, 5)
+    time.sleep(0.1)
+    began = time.monotonic()
+    lease.release()
+    thread.join(10)
+    assert time.monotonic() - began < 2
+    granted[0].release()
+
+
+@server
+def test_one_connection_serves_many_waiters(single: EtcdCluster, proxy: Proxy, client_of: Clients) -> None:
+    client = client_of(f"etcd://127.0.0.1:{proxy.port}/many")
+    leases = [client.lock(f"x{number}", ttl=30).acquire() for number in range(10)]
+    waiting = [_waiting(client, f"x{number}", ttl=30) for number in range(10)]
+    wait_for(lambda: all(client.inspect(f"x{number}").waiters for number in range(10)))
+    for lease in leases:
+        lease.release()
+    for thread, granted in waiting:
+        thread.join(10)
+        granted[0].release()
+    assert proxy.accepted == 1
+
+
+def test_servers_that_are_all_gone_are_an_answer_by_the_callers_deadline(client_of: Clients) -> None:
+    client = client_of(f"etcd://127.0.0.1:{free_port()},127.0.0.1:{free_port()}")
+    began = time.monotonic()
+    with pytest.raises(BackendUnavailable):
+        client.lock("x").acquire(timeout=0.5)
+    assert time.monotonic() - began < 3
+
+
+@server
+def test_tokens_and_holders_survive_a_kill_of_the_server(tmp_path: Path, client_of: Clients) -> None:
+    cluster = EtcdCluster(tmp_path / "own").start()
+    member = cluster.members[0].server
+    assert member is not None
+    try:
+        client = client_of(cluster.url)
+        lease = client.lock("x", ttl=8).acquire()
+        member.kill()
+        member.start()
+        time.sleep(3)
+        assert lease.valid
+        assert client.inspect("x").holders[0].token == lease.token
+        lease.release()
+        with client.lock("x") as later:
+            assert later.token > lease.token
+        client.close()
+    finally:
+        cluster.stop()
+
+
+@server
+def test_a_user_and_a_password_open_the_door_also_after_a_restart(tmp_path: Path, client_of: Clients) -> None:
+    cluster = EtcdCluster(tmp_path / "auth").start()
+    member = cluster.members[0].server
+    assert member is not None
+    try:
+        for user in ("root", "app"):
+            post(cluster, "auth/user/add", name=user, password=f"{user}:p@ss")
+        post(cluster, "auth/role/add", name="root")
+        post(cluster, "auth/role/add", name="locks")
+        mine = {"permType": "READWRITE", "key": text("lockline/"), "range_end": text("lockline0")}
+        post(cluster, "auth/role/grant", name="locks", perm=mine)
+        post(cluster, "auth/user/grant", user="root", role="root")
+        post(cluster, "auth/user/grant", user="app", role="locks")
+        post(cluster, "auth/enable")
+        client = client_of(f"etcd://app:app%3Ap%40ss@{cluster.hosts}")
+        assert "p@ss" not in client.url
+        assert "p%40ss" not in client.url
+        with client.lock("x"):
+            pass
+        # The server forgets the tokens that it gave out.
+        member.kill()
+        member.start()
+        with client.lock("x").acquire(timeout=10):
+            pass
+        with pytest.raises(ConfigError, match="does not let"):
+            client_of(f"etcd://app:wrong@{cluster.hosts}").lock("x").acquire(timeout=2)
+        with pytest.raises(BackendUnavailable, match="permission denied"):
+            client_of(f"etcd://app:app%3Ap%40ss@{cluster.hosts}/elsewhere").lock("x").acquire(timeout=2)
+        client.close()
+    finally:
+        cluster.stop()
+
+
+def _openssl(folder: Path, *arguments: str) -> None:
+    subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
+
+
+@server
+def test_tls_and_a_clients_certificate(tmp_path: Path, client_of: Clients) -> None:
+    _openssl(tmp_path, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "ca.key", "-out", "ca.pem",
+             "-subj", "/CN=authority", "-days", "2")  # fmt: skip
+    (tmp_path / "names").write_text("subjectAltName=IP:127.0.0.1")
+    for who in ("server", "client"):
+        _openssl(tmp_path, "req", "-newkey", "rsa:2048", "-nodes", "-keyout", f"{who}.key", "-out", f"{who}.csr",
+                 "-subj", f"/CN={who}")  # fmt: skip
+        _openssl(tmp_path, "x509", "-req", "-in", f"{who}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial",
+                 "-out", f"{who}.pem", "-days", "2", "-extfile", "names")  # fmt: skip
+    cluster = EtcdCluster(
+        tmp_path / "tls",
+        options=(f"--cert-file={tmp_path}/server.pem", f"--key-file={tmp_path}/server.key", "--client-cert-auth",
+                 f"--trusted-ca-file={tmp_path}/ca.pem"),
+    ).start()  # fmt: skip
+    try:
+        good = f"{cluster.url}?ca={tmp_path}/ca.pem&cert={tmp_path}/client.pem&key={tmp_path}/client.key"
+        holder, waiter = client_of(good), client_of(good)
+        lease = holder.lock("x").acquire()
+        thread, granted = _waiting(waiter, "x")
+        wait_for(lambda: holder.inspect("x").waiters)
+        lease.release()
+        thread.join(5)
+        granted[0].release()
+        with pytest.raises(BackendUnavailable):
+            client_of(f"{cluster.url}?ca={tmp_path}/ca.pem").lock("x").acquire(timeout=1)
+        with pytest.raises(BackendUnavailable, match="certificate"):
+            client_of(f"{cluster.url}?tls=yes").lock("x").acquire(timeout=1)
+        holder.close()
+        waiter.close()
+    finally:
+        cluster.stop()
+
+
+def test_an_address_says_where_and_hides_the_password() -> None:
+    address = parse("etcd://me:s%2Fecret@h1,h2:1234,[::1]:99/team/locks")
+    assert [str(endpoint) for endpoint in address.endpoints] == ["h1:2379", "h2:1234", "[::1]:99"]
+    assert (address.user, address.password, address.prefix) == ("me", "s/ecret", "team/locks")
+    assert address.url == "etcd://me@h1:2379,h2:1234,[::1]:99/team/locks"
+    assert "ecret" not in repr(address)
+    assert parse("etcd://").url == "etcd://localhost:2379"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "etcd://h1:port", "etcd://h1?tsl=yes", "etcd://h1?tls=perhaps", "etcd://h1?key=k", "etcd://h1?ca=/no/such/file",
+        "etcd://me@h1", "etcd://h1#x", "etcd://h1?tls=no&ca=x", "etcd://:99",
+    ],
+)  # fmt: skip
+def test_a_wrong_address_is_found_before_any_io(url: str) -> None:
+    with pytest.raises(ConfigError):
+        lockline.connect(url)
+
+
+@server
+def test_the_doctor_knows_the_cluster(single: EtcdCluster, client_of: Clients) -> None:
+    found = client_of(f"etcd://{single.hosts},127.0.0.1:{free_port()}/doctor").examine()
+    told = "\n".join(finding.text for finding in found)
+    for word in (
+        "quorum confirmed",
+        "a write took",
+        "shortest lease",
+        "one member",
+        "runs etcd",
+        "does not answer",
+        "alarm",
+    ):
+        assert word in told
+    assert [finding.level for finding in found].count("error") == 1

@@ -1,0 +1,200 @@
+"""etcd's leases: what happens when one dies, and when a renewal may not be trusted."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+import lockline
+from lockline.backends.etcd.leases import Lease, Renewal
+from lockline.core.blocking import run
+from lockline.core.claim import Claim, Gone, Waiting
+from lockline.errors import BackendUnavailable
+
+from ..servers.etcd import EtcdCluster
+from ..servers.process import wait_for
+from .conftest import backend_of, keys_under, leases_of, post
+
+Clients = Callable[..., lockline.Client]
+server = pytest.mark.server
+
+
+def _revoke(etcd: EtcdCluster, client: lockline.Client) -> None:
+    for lease in leases_of(client):
+        post(etcd, "kv/lease/revoke", ID=str(lease.id))
+
+
+@server
+def test_a_waiter_whose_lease_was_revoked_hears_of_it_within_a_second(
+    url: str, etcd: EtcdCluster, client_of: Clients
+) -> None:
+    holder, waiter = client_of(url), client_of(url)
+    lease = holder.lock("x", ttl=60).acquire()
+    backend = backend_of(waiter)
+    claim = Claim("x", "me-1", "me", "lock", 1, 1, 60.0, 0.0, "")
+    now = backend._runtime.now
+    assert isinstance(run(backend.enter(claim, wait=True, until=now() + 5)), Waiting)
+    answers: list[tuple[object, float]] = []
+    thread = threading.Thread(
+        target=lambda: answers.append((run(backend.turn(claim, now() + 30)), time.monotonic())), daemon=True
+    )
+    thread.start()
+    wait_for(lambda: backend._watches.at_home and backend._watches._by_claim, 5, "the wait")
+    began = time.monotonic()
+    _revoke(etcd, waiter)
+    thread.join(5)
+    ((answer, at),) = answers
+    assert isinstance(answer, Gone)
+    assert at - began < 1
+    lease.release()
+
+
+@server
+def test_a_waiter_without_its_lease_is_not_granted_but_stands_again(
+    url: str, etcd: EtcdCluster, client_of: Clients
+) -> None:
+    holder, waiter = client_of(url), client_of(url)
+    lease = holder.lock("x", ttl=60).acquire()
+    granted: list[lockline.Lease] = []
+    thread = threading.Thread(target=lambda: granted.append(waiter.lock("x", ttl=60).acquire(timeout=20)), daemon=True)
+    thread.start()
+    wait_for(lambda: len(holder.inspect("x").waiters) == 1)
+    (before,) = holder.inspect("x").waiters
+    _revoke(etcd, waiter)
+    wait_for(lambda: [w.id for w in holder.inspect("x").waiters] not in ([], [before.id]), 5, "a new place")
+    assert not granted
+    lease.release()
+    thread.join(5)
+    assert granted[0].valid
+    assert granted[0].token > before.token
+    granted[0].release()
+
+
+@server
+def test_a_holder_whose_lease_was_revoked_knows_it_soon_and_the_client_lives_on(
+    url: str, etcd: EtcdCluster, client_of: Clients
+) -> None:
+    client = client_of(url)
+    lease = client.lock("x", ttl=60).acquire()
+    other = client.lock("y", ttl=60).acquire()
+    wait_for(lambda: backend_of(client)._watches.at_home, 5, "the watch of its own keys")
+    _revoke(etcd, client)
+    # No session key was needed so far; the keys themselves are gone, which a renewal would find after a third of the ttl.
+    with client.lock("z", ttl=60) as fresh:
+        assert fresh.token > other.token
+    assert lease.lost.wait(2)
+    assert other.lost.wait(2)
+    with client.lock("x", ttl=60) as again:
+        assert again.token > lease.token
+        with pytest.raises(lockline.LeaseLost):
+            lease.release()
+        assert again.valid
+
+
+@server
+def test_a_claim_that_was_withdrawn_on_its_way_does_not_arrive_later(
+    url: str, etcd: EtcdCluster, client_of: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The request is held up, the caller gives up and withdraws, and only then the request reaches etcd."""
+    client = client_of(url)
+    client.lock("warm").acquire().release()
+    backend = backend_of(client)
+    channel = backend._channel
+    ask = channel.ask
+    held_up = []
+
+    async def no_answer(method: str, request: object, answer: str, until: float, repeated: object = None) -> object:
+        held_up.append((method, request, answer))
+        monkeypatch.setattr(channel, "ask", ask)
+        raise BackendUnavailable("held up")
+
+    monkeypatch.setattr(channel, "ask", no_answer)
+    with pytest.raises(BackendUnavailable):
+        client.lock("x").acquire(timeout=1)
+    ((method, request, answer),) = held_up
+    late = run(ask(method, request, answer, backend._runtime.now() + 5))
+    assert not late.succeeded
+    assert not client.inspect("x").claims
+    with client.lock("x"):
+        pass
+
+
+@server
+def test_a_try_that_was_repeated_leaves_nothing_that_could_arrive_later(
+    url: str, client_of: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holder, client = client_of(url), client_of(url)
+    client.lock("warm").acquire().release()
+    lease = holder.lock("x").acquire()
+    channel = backend_of(client)._channel
+    ask = channel.ask
+    sent = []
+
+    async def twice(method: str, request: object, answer: str, until: float, repeated: Callable[[], None] | None = None) -> object:  # fmt: skip
+        sent.append((method, request, answer))
+        if repeated is not None:
+            repeated()
+        return await ask(method, request, answer, until, repeated)
+
+    monkeypatch.setattr(channel, "ask", twice)
+    assert client.lock("x").try_acquire() is None
+    monkeypatch.undo()
+    lease.release()
+    method, request, answer = sent[0]
+    late = run(ask(method, request, answer, holder._engine.runtime.now() + 5))
+    assert not late.succeeded
+    assert not client.inspect("x").claims
+
+
+@server
+def test_claims_with_short_ttls_end_in_time_though_the_lease_goes_on(
+    url: str, etcd: EtcdCluster, client_of: Clients
+) -> None:
+    client, other = client_of(url), client_of(url)
+    kept = client.lock("kept", ttl=0.4).acquire()
+    for ttl in (0.2, 0.4):
+        began = time.monotonic()
+        dropped = client.lock("x", ttl=ttl, renew=False).acquire()
+        other.lock("x").acquire(timeout=5).release()
+        waited = time.monotonic() - began
+        assert not dropped.valid
+        assert ttl * 0.99 <= waited <= ttl + 1.0
+    assert kept.valid
+    kept.release()
+    assert not keys_under(etcd, url.rpartition("/")[2] + "/claims/")
+
+
+def test_a_renewal_counts_only_in_the_term_that_a_quorum_confirmed_after_it() -> None:
+    """A deposed leader that does not know it yet says yes to renewals that the new one never hears of."""
+    lease = Lease(1, 11, good_until=100.0)
+    assert not Renewal([lease], 200.0, term=4).confirm(5)
+    assert lease.good_until == 100.0
+    assert not Renewal([lease], 200.0, term=-1).confirm(5)
+    assert Renewal([lease], 200.0, term=5).confirm(5)
+    assert lease.good_until == 211.0
+
+
+@server
+def test_a_renewal_in_an_old_term_is_asked_for_again(
+    url: str, client_of: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = client_of(url)
+    lease = client.lock("x", ttl=30).acquire()
+    backend = backend_of(client)
+    renew = backend._leases.renew
+    terms: list[int | None] = []
+
+    async def deposed(leases: object, until: float) -> Renewal:
+        renewal = await renew(leases, until)  # type: ignore[arg-type]
+        if len(terms) < 2 and renewal.term is not None:
+            renewal.term -= 1
+        terms.append(renewal.term)
+        return renewal
+
+    monkeypatch.setattr(backend._leases, "renew", deposed)
+    lease.extend(30)
+    assert len(terms) == 3
+    lease.release()

@@ -1,0 +1,155 @@
+"""Lines in etcd: keys, places, tokens, and what is left behind."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+import lockline
+from lockline.backends.etcd.keys import Stood, deciders
+from lockline.backends.etcd.leases import lease_seconds
+from lockline.core.claim import WHOLE, Claim
+
+from ..servers.etcd import EtcdCluster
+from ..servers.process import wait_for
+from .conftest import backend_of, keys_under, leases_of, post, text
+
+pytestmark = pytest.mark.server
+Clients = Callable[..., lockline.Client]
+
+
+def test_a_lock_and_one_with_a_longer_name_have_nothing_to_do_with_each_other(url: str, client_of: Clients) -> None:
+    client = client_of(url)
+    with client.lock("a"), client.lock("a/b"), client.lock("a/"), client.lock("a%2Fb"), client.lock("A"):
+        assert client.list() == sorted(["A", "a", "a%2Fb", "a/", "a/b"])
+        assert client.list("a/") == ["a/", "a/b"]
+        assert len(client.inspect("a").claims) == 1
+
+
+def test_two_threads_of_one_client_exclude_each_other(url: str, client_of: Clients) -> None:
+    client, inside, most = client_of(url), 0, 0
+    mutex = threading.Lock()
+
+    def work() -> None:
+        nonlocal inside, most
+        for _ in range(10):
+            with client.lock("x"):
+                with mutex:
+                    inside += 1
+                    most = max(most, inside)
+                time.sleep(0.001)
+                with mutex:
+                    inside -= 1
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert most == 1
+
+
+def test_nothing_is_left_but_one_fence_whatever_the_number_of_names(
+    url: str, etcd: EtcdCluster, client_of: Clients
+) -> None:
+    client = client_of(url)
+    prefix = url.rpartition("/")[2]
+    for number in range(20):
+        with client.lock(f"x{number}"):
+            assert client.lock(f"x{number}").try_acquire() is None
+    blocked = client_of(url)
+    with client.lock("y"), pytest.raises(lockline.AcquireTimeout):
+        blocked.lock("y").acquire(timeout=0.1)
+    wait_for(lambda: [k for k in keys_under(etcd, f"{prefix}/") if "/session/" not in k] == [f"{prefix}/fence"])
+    client.close()
+    blocked.close()
+    assert keys_under(etcd, f"{prefix}/") == [f"{prefix}/fence"]
+
+
+def test_a_token_is_the_version_of_the_fence(url: str, etcd: EtcdCluster, client_of: Clients) -> None:
+    client = client_of(url)
+    tokens = [client.lock(name).acquire() for name in ("a", "b", "c")]
+    assert [lease.token for lease in tokens] == [1, 2, 3]
+    found = post(etcd, "kv/range", key=text(url.rpartition("/")[2] + "/fence"))
+    assert found["kvs"][0]["version"] == "3"
+    for lease in tokens:
+        lease.release()
+
+
+def test_others_see_the_tokens_of_young_and_of_old_claims_even_after_compaction(
+    url: str, etcd: EtcdCluster, client_of: Clients
+) -> None:
+    holder, other = client_of(url), client_of(url)
+    old = holder.lock("x", ttl=0.6).acquire()
+    backend = backend_of(holder)
+    wait_for(lambda: all(place.written for place in backend._places.all()), 5, "a renewal")
+    young = holder.lock("y", ttl=60).acquire()
+    assert other.inspect("y").holders[0].token == young.token
+    revision = int(post(etcd, "kv/range", key=text("nothing"))["header"]["revision"])
+    post(etcd, "kv/compaction", revision=revision)
+    assert other.inspect("x").holders[0].token == old.token
+    for lease in (old, young):
+        lease.release()
+
+
+def test_the_users_own_transaction_fails_once_the_lease_is_gone(
+    url: str, etcd: EtcdCluster, client_of: Clients
+) -> None:
+    client = client_of(url)
+    lease = client.lock("x").acquire()
+    guard = lease.guard()
+    write = [{"request_put": {"key": text("data/x"), "value": text("1")}}]
+    assert post(etcd, "kv/txn", compare=[guard], success=write)["succeeded"] is True
+    client.evict("x")
+    with client_of(url).lock("x"):
+        assert post(etcd, "kv/txn", compare=[guard], success=write).get("succeeded", False) is False
+    with pytest.raises(lockline.LeaseLost):
+        lease.release()
+
+
+def test_an_extension_beyond_the_lease_moves_the_claim_to_a_longer_one(url: str, client_of: Clients) -> None:
+    client = client_of(url)
+    lease = client.lock("x", ttl=2).acquire()
+    (short,) = leases_of(client)
+    lease.extend(60)
+    longer = max(leases_of(client), key=lambda lease: lease.seconds)
+    assert longer.seconds >= 60 > short.seconds
+    assert client_of(url).inspect("x").holders[0].remaining > 30
+    assert lease.remaining() > 30
+    lease.release()
+
+
+@pytest.mark.parametrize("ttl", [0.001, 0.9, 1, 1.5, 10, 29.9, 30, 3600, 86400 * 30])
+def test_a_lease_outlives_the_ttl_and_not_by_much(ttl: float) -> None:
+    seconds = lease_seconds(ttl)
+    assert ttl * 1.1 <= seconds <= max(1, ttl * 1.1 * 1.1 + 1)
+
+
+def test_the_number_of_leases_is_bounded() -> None:
+    assert len({lease_seconds(ttl / 10) for ttl in range(1, 100_000)}) < 300
+
+
+def _claim(kind: str, weight: int, capacity: int) -> Claim:
+    return Claim("x", "me", "me", kind, weight, capacity, 10.0, 0.0, "")  # type: ignore[arg-type]
+
+
+def _stood(number: int, kind: str, weight: int, capacity: int) -> Stood:
+    return Stood(b"%d" % number, str(number), number, 1, "", kind, weight, capacity, 10.0, 0.0, "", "", 0)
+
+
+def test_a_waiter_watches_only_what_decides_its_turn() -> None:
+    locks = [_stood(n, "lock", 1, 1) for n in range(5)]
+    assert deciders(locks, _claim("lock", 1, 1)) == locks[-1:]
+    assert deciders([], _claim("lock", 1, 1)) is None
+    permits = [_stood(n, "permit", 1, 3) for n in range(10)]
+    assert deciders(permits, _claim("permit", 1, 3)) == permits[-3:]
+    assert deciders(permits[:2], _claim("permit", 1, 3)) is None
+    readers = [_stood(n, "read", 1, WHOLE) for n in range(5)]
+    writer = _stood(5, "write", WHOLE, WHOLE)
+    assert deciders(readers, _claim("read", 1, WHOLE)) is None
+    assert deciders(readers, _claim("write", WHOLE, WHOLE)) == readers[-1:]
+    assert deciders([*readers, writer], _claim("read", 1, WHOLE)) == [writer]
+    assert deciders([writer, *readers], _claim("read", 1, WHOLE)) == [writer, *readers]
