@@ -18,7 +18,7 @@ from .keys import PREFIX, key_of, name_of, pattern
 from .port import Port, ServerError, pack
 from .problems import Address, NoAnswer
 from .requests import Requests
-from .scripts import ALIVE, ENTER, EVICT, LEAVE, LOOK, NO_CHANNEL, RENEW, STAND
+from .scripts import ALIVE, ENTER, EVICT, LEAVE, LOOK, NO_CHANNEL, RENEW, STAND, Script
 from .streams import LoopPort
 from .target import Target
 from .topology import topology_of
@@ -40,11 +40,26 @@ SOONEST_LOOK: Final = 0.02
 APART: Final = 0.01
 """Seconds between the looks of neighbours in the line, so that the first can do what there is to do for all."""
 FURTHEST_APART: Final = 1.0
-DEAF: Final = 0.3
-"""Seconds after which a held claim gets a subscription, so that an eviction can be told."""
+REPEAT: Final = object()
 CLAIMS_PER_CALL: Final = 100
 CALLS_PER_TRIP: Final = 50
 NAMES_KEPT: Final = 4096
+
+
+class Prepared:
+    """What requests on one line begin with, ready for the wire: the hot path only adds the claim."""
+
+    __slots__ = ("enter", "key", "leave")
+
+    def __init__(self, key: bytes) -> None:
+        self.key = key
+        self.enter = _beginning(ENTER, key, args=7)
+        self.leave = _beginning(LEAVE, key, args=2)
+
+
+def _beginning(script: Script, key: bytes, args: int) -> bytes:
+    whole = pack(("EVALSHA", script.sha, 1, key))
+    return b"*%d" % (4 + args) + whole[whole.index(b"\r") :]
 
 
 class RedisBackend:
@@ -74,15 +89,19 @@ class RedisBackend:
         self.requests = Requests(self._port, topology_of(self.target, self._port), self._runtime)
         self._known = self.requests.topology.known
         self._mailbox = self._runtime.mailbox(self._ears.receive, self._ears.nudge)
-        self._keys: dict[str, bytes] = {}
+        self._ask = self._port.ask
+        self._lines: dict[str, Prepared] = {}
+        self._asked: dict[tuple[object, ...], str] = {}
         self._owners: dict[str, str] = {}
         self._expected: set[str] = set()
         """Claims that entered and may still get their turn by a message."""
         self._tokens: dict[str, int] = {}
         self._looks: dict[str, float] = {}
         """When each waiting claim has to look again by itself."""
-        self._deaf: dict[str, tuple[bytes, float]] = {}
-        """Claims that hold and cannot be told of an eviction yet, since when."""
+        self._deaf: dict[str, bytes] = {}
+        """Claims that hold and cannot be told of an eviction yet."""
+        self._long_deaf: set[str] = set()
+        """Those of them that were so at the last `news` already; short holds shall not cost a subscription."""
         self._doubtful: set[str] = set()
         """Claims whose request was not answered: it may still be under way when they leave."""
         self._news: list[str] = []
@@ -97,13 +116,14 @@ class RedisBackend:
         """The moment, on the clock of deadlines."""
         return self._runtime.now()
 
+    def _line(self, name: str) -> Prepared:
+        if len(self._lines) >= NAMES_KEPT:
+            self._lines.clear()
+        line = self._lines[name] = Prepared(key_of(name, self.prefix))
+        return line
+
     def _key(self, name: str) -> bytes:
-        key = self._keys.get(name)
-        if key is None:
-            if len(self._keys) >= NAMES_KEPT:
-                self._keys.clear()
-            key = self._keys[name] = key_of(name, self.prefix)
-        return key
+        return (self._lines.get(name) or self._line(name)).key
 
     def _info(self, claim: Claim) -> str:
         """What only people read; as JSON, the owner can contain nothing that would confuse a reader."""
@@ -111,24 +131,35 @@ class RedisBackend:
         if owner is None:
             self._owners.clear()
             owner = self._owners[claim.owner] = json.dumps(claim.owner)
-        return f"{claim.ttl!r} {claim.kind} {claim.since:.3f} {owner}{claim.meta}"
+        return f"{claim.ttl} {claim.kind} {claim.since:.3f} {owner}{claim.meta}"
 
     # -- one claim ---------------------------------------------------------------------------------
 
     async def enter(self, claim: Claim, *, wait: bool, until: float) -> Grant | Waiting | None:
         name, claim_id, _, _, weight, capacity, ttl, _, _ = claim
-        key = self._keys.get(name) or self._key(name)
+        line = self._lines.get(name) or self._line(name)
+        key = line.key
         address = self._known(key)
         channel = NO_CHANNEL if address is None else self._ears.channel(address)
+        wish = (ttl, weight, capacity, channel)
+        middle = self._asked.get(wish) or self._wish(wish)
+        info = self._info(claim)
+        text = f"${len(claim_id)}\r\n{claim_id}\r\n{middle}${len(info)}\r\n{info}\r\n$1\r\n{'1' if wait else '0'}\r\n"
         if wait:
             self._expected.add(claim_id)
         try:
-            reply = await self.requests.run(
-                ENTER,
-                (key,),
-                (claim_id, math.ceil(ttl * 1000), weight, capacity, channel, self._info(claim), "1" if wait else "0"),
-                until,
-            )
+            reply: Any = REPEAT
+            problem: Any = None
+            if address is not None and text.isascii():
+                try:
+                    reply = await self._ask(address, line.enter + text.encode(), until)
+                except NoAnswer as no_answer:
+                    problem = no_answer
+            if type(reply) is ServerError:
+                problem, reply = reply, REPEAT
+            if reply is REPEAT:
+                args = (claim_id, math.ceil(ttl * 1000), weight, capacity, channel, info, "1" if wait else "0")
+                reply = await self.requests.insist(ENTER, (key,), args, until, None, address, problem)
         except BaseException:
             self._doubtful.add(claim_id)
             self._expected.discard(claim_id)
@@ -136,7 +167,7 @@ class RedisBackend:
         if type(reply) is int:
             self._expected.discard(claim_id)
             if channel == NO_CHANNEL:
-                self._deaf[claim_id] = (key, self._runtime.now())
+                self._deaf[claim_id] = key
             if self.wait_replicas:
                 await self._replicated(claim, key, until)
             return Grant(reply)
@@ -147,6 +178,14 @@ class RedisBackend:
         self._mailbox.open(claim_id)
         self._plan_look(claim_id, reply, deaf=channel == NO_CHANNEL)
         return Waiting(reply[0])
+
+    def _wish(self, wish: tuple[Any, ...]) -> str:
+        if len(self._asked) >= NAMES_KEPT:
+            self._asked.clear()
+        ttl, weight, capacity, channel = wish
+        text = pack((math.ceil(ttl * 1000), weight, capacity, channel)).decode()
+        self._asked[wish] = text = text[text.index("$") :]
+        return text
 
     def _plan_look(self, claim_id: str, reply: Sequence[int], *, deaf: bool = False) -> None:
         ahead, change = reply
@@ -226,11 +265,22 @@ class RedisBackend:
             self._done_waiting(claim_id)
         if self._deaf:
             self._deaf.pop(claim_id, None)
-        doubtful = claim_id in self._doubtful
+        line = self._lines.get(name) or self._line(name)
+        address = self._known(line.key)
+        problem: Any = None
+        if address is not None and claim_id.isascii() and claim_id not in self._doubtful:
+            text = f"${len(claim_id)}\r\n{claim_id}\r\n$1\r\n0\r\n"
+            try:
+                reply = await self._ask(address, line.leave + text.encode(), until)
+            except NoAnswer as no_answer:
+                problem = no_answer
+            else:
+                if type(reply) is int:
+                    return reply == 1
+                problem = reply
+        args = (claim_id, "1" if claim_id in self._doubtful else "0")
         unanswered: list[Exception] = []
-        reply = await self.requests.run(
-            LEAVE, (self._keys.get(name) or self._key(name),), (claim_id, "1" if doubtful else "0"), until, unanswered
-        )
+        reply = await self.requests.insist(LEAVE, (line.key,), args, until, unanswered, address, problem)
         self._doubtful.discard(claim_id)
         # "Not there" after a try that was not answered: that try may well have removed it.
         return bool(reply) or bool(unanswered)
@@ -354,26 +404,24 @@ class RedisBackend:
         self._ears.drain()
         news, self._news = self._news, []
         if self._deaf:
-            now = self._runtime.now()
-            news += await self._give_ears(now)
+            news += await self._give_ears()
         return news
 
-    async def _give_ears(self, now: float) -> list[str]:  # type: ignore[valid-type]
+    async def _give_ears(self) -> list[str]:  # type: ignore[valid-type]
         """Let claims that have held for a while be told of an eviction: their renewal brings the channel along."""
         hearing: list[str] = []
-        for claim_id, (key, since) in list(self._deaf.items()):
-            if now < since + DEAF:
-                continue
-            address = self._known(key)
+        deaf = dict(self._deaf)
+        for claim_id in self._long_deaf & deaf.keys():
+            address = self._known(deaf[claim_id])
             try:
                 if address is not None:
                     await self._ears.listen(address, self._runtime.now() + 0.5)
             except Exception:
                 # Not now; a renewal finds an eviction too, only later.
-                self._deaf[claim_id] = (key, now + 5.0)
-                return hearing
+                break
             self._deaf.pop(claim_id, None)
             hearing.append(claim_id)
+        self._long_deaf = set(deaf)
         return hearing
 
     def nudge(self, claim_id: str) -> None:

@@ -16,12 +16,8 @@ pack: Callable[[tuple[Any, ...]], bytes] = hiredis.pack_command
 ServerError = hiredis.ReplyError
 """What a server's error reads as; it is an answer like any other, and is returned, not raised."""
 
-_PUSHED: Any = getattr(hiredis, "PushNotification", ())
-
-
-def is_pushed(reply: object) -> bool:
-    """Whether a RESP3 server said this unasked."""
-    return bool(_PUSHED) and isinstance(reply, _PUSHED)
+PUSHED: Any = getattr(hiredis, "PushNotification", None)
+"""What a RESP3 server says unasked reads as; older hiredis does not tell it apart, and nothing of ours asks for it."""
 
 
 class Port(Protocol):

@@ -36,16 +36,16 @@ class Requests:
         """The script's answer; `unanswered` collects the tries that the server may have seen and did not answer."""
         address = self.topology.known(keys[0])
         if address is None:
-            return await self._insist(script, keys, args, until, unanswered)
+            return await self.insist(script, keys, args, until, unanswered)
         try:
             reply = await self.port.ask(address, pack(("EVALSHA", script.sha, len(keys), *keys, *args)), until)
         except NoAnswer as problem:
-            return await self._insist(script, keys, args, until, unanswered, address, problem)
+            return await self.insist(script, keys, args, until, unanswered, address, problem)
         if type(reply) is ServerError:
-            return await self._insist(script, keys, args, until, unanswered, address, reply)
+            return await self.insist(script, keys, args, until, unanswered, address, reply)
         return reply
 
-    async def _insist(
+    async def insist(
         self,
         script: Script,
         keys: Sequence[bytes],

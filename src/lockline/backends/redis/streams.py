@@ -12,7 +12,7 @@ import redis
 
 from ...core import clock
 from ...errors import ClientClosed
-from .port import is_pushed, pack
+from .port import PUSHED, pack
 from .problems import Address, NoAnswer, failed_login, vet
 from .target import Target
 
@@ -111,7 +111,7 @@ class Stream:
             while data := await source.read(BUFFER):
                 reader.feed(data)
                 while (reply := gets()) is not Ellipsis:
-                    if not is_pushed(reply):
+                    if type(reply) is not PUSHED:
                         answer, _ = pending.popleft()
                         if not answer.done():
                             answer.set_result(reply)

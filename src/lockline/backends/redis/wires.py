@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import ssl
+import struct
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -12,18 +14,20 @@ import redis
 
 from ...core import clock
 from ...errors import ClientClosed
-from .port import is_pushed, pack
+from .port import PUSHED, pack
 from .problems import Address, NoAnswer, failed_login, vet
 from .target import Target
 
 BUFFER = 65536
+SHORT = 4096
 INFO = pack(("INFO", "server"))
+TIMEVAL = struct.Struct("ll")
 
 
 class Wire:
     """One connection of redis-py, after its login read and written directly: half the cost of its command layer."""
 
-    __slots__ = ("_connection", "_feed", "_gets", "_sock", "_timeout", "address", "patience")
+    __slots__ = ("_connection", "_feed", "_gets", "_sock", "_timeout", "_tls", "address", "patience")
 
     def __init__(self, target: Target, address: Address, until: float, sentinel: bool) -> None:
         self.address = address
@@ -46,8 +50,21 @@ class Wire:
         self._sock: socket.socket = connection._sock
         reader = hiredis.Reader(notEnoughData=Ellipsis)
         self._feed, self._gets = reader.feed, reader.gets
-        self._timeout = self.patience
-        self._sock.settimeout(self._timeout)
+        self._tls = isinstance(self._sock, ssl.SSLSocket)
+        self._timeout = 0.0
+        self._set_timeout(self.patience)
+
+    def _set_timeout(self, seconds: float) -> None:
+        self._timeout = seconds
+        if self._tls:
+            self._sock.settimeout(seconds)
+            return
+        # The kernel's own timeout: Python's would ask `poll` before each read, one system call more.
+        self._sock.settimeout(None)
+        whole = int(seconds)
+        limit = TIMEVAL.pack(whole, max(1, int((seconds - whole) * 1e6)))
+        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
 
     @property
     def sock(self) -> socket.socket:
@@ -61,31 +78,35 @@ class Wire:
             timeout = self.patience
         elif timeout <= 0:
             raise NoAnswer(self.address, "no time left to ask", sent=False, late=True)
-        sock = self._sock
         if timeout != self._timeout:
-            sock.settimeout(timeout)
-            self._timeout = timeout
+            self._set_timeout(timeout)
+        sock = self._sock
         try:
             sock.sendall(request)
-            return self.read()
-        except OSError as problem:
+            # One read brings most answers whole.
+            self._feed(sock.recv(SHORT))
+            reply = self._gets()
+            if reply is Ellipsis or type(reply) is PUSHED:
+                return self.read(skip=reply is Ellipsis)
+            return reply
+        except BlockingIOError as problem:
+            raise NoAnswer(self.address, "no answer in time", sent=True) from problem
+        except (OSError, hiredis.ProtocolError) as problem:
             raise NoAnswer(self.address, problem, sent=True) from problem
 
-    def read(self) -> Any:
+    def read(self, skip: bool = False) -> Any:
         """The next answer; OSError when there is none."""
         gets = self._gets
         while True:
-            try:
+            reply = Ellipsis if skip else gets()
+            skip = False
+            while reply is Ellipsis:
+                data = self._sock.recv(BUFFER)
+                if not data:
+                    raise ConnectionResetError("the server closed the connection")
+                self._feed(data)
                 reply = gets()
-                while reply is Ellipsis:
-                    data = self._sock.recv(BUFFER)
-                    if not data:
-                        raise ConnectionResetError("the server closed the connection")
-                    self._feed(data)
-                    reply = gets()
-            except hiredis.ProtocolError as problem:
-                raise ConnectionAbortedError(f"this does not speak Redis: {problem}") from problem
-            if not is_pushed(reply):
+            if type(reply) is not PUSHED:
                 return reply
 
     def send(self, request: bytes) -> None:
@@ -119,7 +140,7 @@ class Pool:
         self.free: list[Wire] = []
         self._made = 0
         self._vetted = sentinel
-        self._waiting = 0
+        self.waiting = 0
         self._room = threading.Condition(threading.Lock())
 
     def take(self, until: float) -> Wire:
@@ -135,11 +156,11 @@ class Pool:
                 left = until - clock.now()
                 if left <= 0:
                     raise NoAnswer(self.address, "every connection is in use", sent=False)
-                self._waiting += 1
+                self.waiting += 1
                 try:
                     self._room.wait(min(left, 1.0))
                 finally:
-                    self._waiting -= 1
+                    self.waiting -= 1
             self._made += 1
         try:
             wire = Wire(self._target, self.address, until, self._sentinel)
@@ -154,9 +175,13 @@ class Pool:
     def give_back(self, wire: Wire) -> None:
         """The wire is idle and in order."""
         self.free.append(wire)
-        if self._waiting:
-            with self._room:
-                self._room.notify()
+        if self.waiting:
+            self.wake_one()
+
+    def wake_one(self) -> None:
+        """Somebody waits for a wire, and one is free."""
+        with self._room:
+            self._room.notify()
 
     def drop(self, wire: Wire) -> None:
         """The wire is of no use any more."""
@@ -202,14 +227,19 @@ class BlockingPort:
 
     async def ask(self, address: Address, request: bytes, until: float) -> Any:
         pool = self._pools.get(address) or self._pool(address, False)
-        wire = pool.take(until)
+        try:
+            wire = pool.free.pop()
+        except IndexError:
+            wire = pool.take(until)
         try:
             reply = wire.ask(request, until)
         except BaseException:
             # Its answer may still come: nobody may read that as the answer to something else.
             pool.drop(wire)
             raise
-        pool.give_back(wire)
+        pool.free.append(wire)
+        if pool.waiting:
+            pool.wake_one()
         return reply
 
     async def ask_all(
@@ -221,7 +251,7 @@ class BlockingPort:
             replies = [wire.ask(b"".join(requests), until)]
             while len(replies) < len(requests):
                 replies.append(wire.read())
-        except OSError as problem:
+        except (OSError, hiredis.ProtocolError) as problem:
             pool.drop(wire)
             raise NoAnswer(address, problem, sent=True) from problem
         except BaseException:
