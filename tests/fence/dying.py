@@ -99,6 +99,11 @@ def die(what: str, last: int, *rest: str) -> None:
 
 def main() -> None:
     for line in sys.stdin:
+        if '"s3"' in line:
+            # What boto3 takes a second to load, the children then have already.
+            from .test_s3 import an_s3
+
+            an_s3("http://127.0.0.1:1").close()
         child = os.fork()
         if child == 0:
             code = 1

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import redis
 import redis.asyncio
+import redis.backoff
+import redis.retry
 
 import lockline
 from lockline import BackendUnavailable, ConfigError, StaleToken
@@ -286,5 +288,6 @@ def test_marks_at_a_door(plain: Any) -> None:
     with pytest.raises(StaleToken):
         marks.admit("r", Offer("l", 4, "g"), writes=True, patience=1)
     assert marks.look("r", "l") == (5, "g")
-    with contextlib.closing(redis.Redis(port=1)) as nowhere, pytest.raises(BackendUnavailable):
+    never = redis.retry.Retry(redis.backoff.NoBackoff(), 0)
+    with contextlib.closing(redis.Redis(port=1, retry=never)) as nowhere, pytest.raises(BackendUnavailable):
         RedisMarks(nowhere).admit("r", Offer("l", 6, "g"), writes=True, patience=1)

@@ -247,6 +247,8 @@ def test_other_bad_input_writes_nothing(s3: Any, key: str) -> None:
 class Careless(BaseHTTPRequestHandler):
     """A store that takes every put, whatever its condition says."""
 
+    protocol_version = "HTTP/1.1"
+
     def do_PUT(self) -> None:
         self.rfile.read(int(self.headers.get("Content-Length", 0)))
         self.send_response(200)

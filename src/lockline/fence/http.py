@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, MutableMapping
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import unquote
@@ -86,12 +87,14 @@ class HttpFence:
         inside = _Turnstile(asyncio.Lock)
         marks, patience = self._marks, self._patience
 
-        async def serve(resource: str, offer: Offer, writes: bool, call: Callable[[], Awaitable[None]]) -> None:
+        async def serve(
+            resource: str, offer: Offer, writes: bool, until: float, call: Callable[[], Awaitable[None]]
+        ) -> None:
             try:
                 leave = marks.admit_at_once(resource, offer, writes=writes)
                 if leave is None:
                     slow = await to_the_end(
-                        lambda: marks.admit(resource, offer, writes=writes, patience=patience),
+                        lambda: marks.admit(resource, offer, writes=writes, patience=_left(until)),
                         undo=lambda leave: leave(),
                     )
             except LocklineError as problem:
@@ -114,12 +117,13 @@ class HttpFence:
                     await app(scope, receive, send)
                     return
                 resource, offer, writes = asked
+                until = time.monotonic() + patience
                 lock = inside.come(resource)
                 try:
                     await _taken(lock, patience, resource)
                     try:
                         inner = {**scope, OFFER_KEY: offer}
-                        await serve(resource, offer, writes, lambda: app(inner, receive, send))
+                        await serve(resource, offer, writes, until, lambda: app(inner, receive, send))
                     finally:
                         lock.release()
                 finally:
@@ -142,6 +146,7 @@ class HttpFence:
                 if asked is None:
                     return app(environ, start_response)
                 resource, offer, writes = asked
+                until = time.monotonic() + self._patience
                 lock = inside.come(resource)
                 if not lock.acquire(timeout=self._patience):
                     inside.go(resource)
@@ -152,7 +157,7 @@ class HttpFence:
                     inside.go(resource)
 
                 try:
-                    leave = self._marks.admit(resource, offer, writes=writes, patience=self._patience)
+                    leave = self._marks.admit(resource, offer, writes=writes, patience=_left(until))
                 except LocklineError as problem:
                     out()
                     raise _refusal(problem) from None
@@ -251,6 +256,11 @@ def raise_if_stale(response: Any) -> None:
     problem = response.json()
     if problem.get("type") == "urn:lockline:stale-token":
         raise StaleToken(problem["resource"], problem["offered"], problem["highest"])
+
+
+def _left(until: float) -> float:
+    """What is left of a request's patience; a moment at least, so that a free resource is entered."""
+    return max(0.001, until - time.monotonic())
 
 
 async def _taken(lock: asyncio.Lock, patience: float, resource: str) -> None:

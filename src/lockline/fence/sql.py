@@ -125,7 +125,7 @@ class SqlFence:
 
     async def _enter_plain(self, port: Port, resource: str, offer: Offer, writes: bool) -> Mark | None:
         text = sqltext.PLAIN_ENTER if not self.exact else sqltext.CONFIRM if writes else sqltext.PLAIN_TAKE
-        for _ in range(ATTEMPTS):
+        for attempt in range(ATTEMPTS):
             if (await port.execute(text, self.table, resource, offer, rows=False)).changed == 1:
                 return Mark(offer.token, offer.grant)
             mark = await self._mark(port, resource, offer)
@@ -134,11 +134,12 @@ class SqlFence:
             try:
                 await port.execute(sqltext.PLAIN_ADD, self.table, resource, offer, rows=False)
             except Exception as problem:
-                if not is_double(problem):
+                # Another one's row came in between, so now there is one to update; unless it never shows.
+                if not is_double(problem) or attempt == ATTEMPTS - 1:
                     raise
             else:
                 return Mark(offer.token, offer.grant)
-        return await self._mark(port, resource, offer)
+        return None
 
     async def _mark(self, port: Port, resource: str, offer: Offer) -> Mark | None:
         return mark_of((await port.execute(sqltext.LOOK, self.table, resource, offer, rows=True)).row, self.table)

@@ -23,6 +23,8 @@ def sqlstate(problem: BaseException) -> str:
     """The five characters, where the driver has them; else an empty text."""
     found = driver_error(problem)
     state = getattr(found, "sqlstate", None) or getattr(found, "pgcode", None)
+    if state is None and found.args and isinstance(found.args[0], dict):
+        state = found.args[0].get("C")  # pg8000 hands on the fields of the protocol
     return state if isinstance(state, str) else ""
 
 
@@ -47,7 +49,7 @@ def shape_error(problem: BaseException, table: str, dialect: str) -> ConfigError
     elif dialect == "sqlite":
         wrong = any(sign in text.lower() for sign in SQLITE_SHAPE)
     elif dialect == "mysql":
-        wrong = bool(found.args) and found.args[0] in MYSQL_SHAPE
+        wrong = bool(found.args) and (getattr(found, "errno", None) or found.args[0]) in MYSQL_SHAPE
     else:
         wrong = type(found).__name__ in ("ProgrammingError", "DataError") or "no such" in text.lower()
     if not wrong:

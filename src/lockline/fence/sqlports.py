@@ -55,6 +55,10 @@ class Port(Protocol):
 def port_for(connection: Any, dialect: str | None) -> Port:
     """The port for whatever connection this is."""
     kind: Any = type(connection)
+    if _descends(kind, "django"):
+        # Django's wrapper writes placeholders in its own way; what it wraps is the driver's connection.
+        connection.ensure_connection()
+        return port_for(connection.connection, dialect)
     return _port_class(kind)(connection, dialect)
 
 
@@ -89,10 +93,12 @@ def _descends(kind: Any, package: str) -> bool:
 def _driver(kind: Any) -> tuple[str, str]:
     """The dialect and placeholder style of a DB-API connection class."""
     for base in kind.__mro__:
-        package = base.__module__.partition(".")[0]
-        style = getattr(sys.modules.get(package), "paramstyle", None)
-        if style is not None:
-            return DIALECT_OF_DRIVER.get(package, "other"), style
+        parts = base.__module__.split(".")
+        # The module that says so may be the package (sqlite3) or further in (mysql.connector, pg8000.dbapi).
+        for depth in range(len(parts), 0, -1):
+            style = getattr(sys.modules.get(".".join(parts[:depth])), "paramstyle", None)
+            if isinstance(style, str):
+                return DIALECT_OF_DRIVER.get(parts[0], "other"), style
     return "other", "qmark"
 
 
@@ -285,11 +291,12 @@ def in_transaction(connection: Any) -> bool | None:
         return connection.isolation_level is not None
     if _descends(kind, "psycopg"):
         return not connection.autocommit or connection.pgconn.transaction_status != 0
-    if _descends(kind, "psycopg2"):
-        return not connection.autocommit
     if _descends(kind, "pymysql"):
         return not connection.get_autocommit() or bool(connection.server_status & IN_TRANSACTION)
-    return None
+    if getattr(connection, "in_transaction", None) is True:
+        return True
+    # Not in PEP 249, but drivers agree on the name.
+    return False if getattr(connection, "autocommit", None) is True else None
 
 
 def _plain(row: Any) -> Any:
