@@ -7,6 +7,7 @@ import time
 import pytest
 
 from lockline import AcquireTimeout, LeaseLost
+from lockline.core.claim import Claim
 
 from .faults import Faults
 from .scene import Scene
@@ -181,4 +182,29 @@ def test_a_lease_without_renewal_gets_its_whole_ttl_after_a_wait(world: Scene) -
     lease.release()
     granted = waits.result(2)
     assert granted.remaining() > ttl * 0.85
+    granted.release()
+
+
+def test_a_grant_that_was_evicted_before_it_was_heard_of_is_no_loss(world: Scene) -> None:
+    """Nobody held anything yet: the waiter stands in the line again, and acquire does what it says."""
+    alice, bob = world.party(), world.party()
+    lease = alice.lock("x").acquire()
+    engine = bob.client.real._engine
+    real_turn = engine.backend.turn
+    first: list[Claim] = []
+
+    async def evicted_at_once(claim: Claim, until: float) -> object:
+        answer = await real_turn(claim, until)
+        if answer is not None and not first:
+            first.append(claim)
+            await engine.backend.leave(claim, engine.runtime.now() + 5)
+        return answer
+
+    engine.backend.turn = evicted_at_once
+    (waits,) = world.queue_up("x", lambda: bob.lock("x", ttl=30, renew=False).acquire.start(timeout=10))
+    lease.release()
+    granted = waits.result(5)
+    assert first
+    assert granted.id != first[0].id
+    assert granted.valid
     granted.release()

@@ -270,7 +270,7 @@ def test_a_with_block(world: Scene, again: bool) -> None:
 
 
 @pytest.mark.flavour("asyncio")
-@pytest.mark.parametrize("story", ["free", "waits", "times out", "release", "close"])
+@pytest.mark.parametrize("story", ["free", "waits", "times out", "release"])
 def test_a_cancel_at_every_real_suspension(world: Scene, story: str) -> None:
     """The same, at the points where this backend's own code gives way to the loop."""
     alice, bob, carol = world.party(), world.party(), world.party()

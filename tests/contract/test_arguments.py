@@ -124,6 +124,15 @@ def test_a_callback_that_cannot_be_called(world: Scene, callback: Any) -> None:
         lease.on_lost(callback)
 
 
+def test_a_callback_that_would_have_to_be_awaited(world: Scene) -> None:
+    alice = world.party()
+
+    async def stop() -> None: ...
+
+    with alice.lock("x") as lease, pytest.raises(ConfigError, match="plain function"):
+        lease.on_lost(stop)
+
+
 def test_good_arguments_of_every_form(world: Scene) -> None:
     alice = world.party()
     alice.lock("x", 1.5).acquire(timedelta(seconds=1)).release()

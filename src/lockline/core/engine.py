@@ -15,6 +15,7 @@ from ..errors import (
     BackendUnavailable,
     ClientClosed,
     ConfigError,
+    LeaseLost,
     LocklineError,
     WouldDeadlock,
 )
@@ -156,7 +157,11 @@ class Engine:
         self._mine.setdefault(live.key, []).append(live)
         self._keeper.add(live)
         if waited and not live.renews:
-            await self.extend(live, claim.ttl)
+            try:
+                await self.extend(live, claim.ttl)
+            except LeaseLost:
+                # Evicted between the grant and our hearing of it: nobody held anything yet.
+                return False
         if self._closed:
             raise self._closed_error()
         return True

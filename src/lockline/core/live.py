@@ -240,6 +240,8 @@ class Handle:
         """
         if not callable(callback):
             raise ConfigError(f"on_lost takes something to call, not {callback!r}")
+        if inspect.iscoroutinefunction(callback):
+            raise ConfigError("on_lost calls, it does not await: give it a plain function, which may start a task")
         self._live.listen(callback)
 
     def headers(self) -> dict[str, str]:
