@@ -96,6 +96,7 @@ def worker(peer: str, hosts: str, hold: float, seconds: float, pipe: Connection)
             time.sleep(0.0005)
         waits: list[float] = []
         inside = 0.0
+        spent = time.process_time()
         end = start + seconds
         while (asked := time.monotonic()) < end:
             with locker():
@@ -103,7 +104,7 @@ def worker(peer: str, hosts: str, hold: float, seconds: float, pipe: Connection)
                 time.sleep(hold)
                 inside += time.monotonic() - got
             waits.append(got - asked)
-        pipe.send((waits, inside, time.monotonic() - start))
+        pipe.send((waits, inside, time.monotonic() - start, time.process_time() - spent))
 
 
 def contended(peer: str, hosts: str, ports: list[int], processes: int, hold: float, seconds: float) -> dict[str, float]:
@@ -135,6 +136,7 @@ def contended(peer: str, hosts: str, ports: list[int], processes: int, hold: flo
         "jain": jain([len(report[0]) for report in reports]),
         "p50_ms": percentile(waits, 0.5) * 1e3,
         "p99_ms": percentile(waits, 0.99) * 1e3,
+        "cpu_ms": sum(report[3] for report in reports) / grants * 1e3,
         "hand_over_ms": (elapsed / grants - inside) * 1e3,
         **{f"{what}_per_grant": (after[what] - before[what]) / grants for what in after},
     }

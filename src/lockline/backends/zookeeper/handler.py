@@ -4,11 +4,45 @@ from __future__ import annotations
 
 import logging
 import select
+import socket
+import ssl
 from typing import Any
 
 from kazoo.handlers.threading import SequentialThreadingHandler
 
 log = logging.getLogger("lockline.zookeeper")
+
+STUCK = 5.0
+"""Seconds after which a socket that takes no more bytes is given up."""
+
+
+class Line(socket.socket):
+    """A socket that reads ahead, so that the answers to requests that went out together cost one system call.
+
+    kazoo reads the length and the body of each answer by themselves, and looks with a select before each. It skips the
+    select while `pending()` says that there is something, which it knows from TLS sockets.
+    """
+
+    _ahead = b""
+
+    def pending(self) -> int:
+        """How many bytes are here already."""
+        return len(self._ahead)
+
+    def recv(self, size: int, flags: int = 0) -> bytes:
+        if not self._ahead:
+            self._ahead = super().recv(65536)
+        data, self._ahead = self._ahead[:size], self._ahead[size:]
+        return data
+
+    def send(self, data: Any, flags: int = 0) -> int:
+        try:
+            return super().send(data)
+        except BlockingIOError:
+            full = select.poll()
+            full.register(self, select.POLLOUT)
+            full.poll(STUCK * 1000)
+            return super().send(data)
 
 
 class LeanHandler(SequentialThreadingHandler):  # type: ignore[misc]
@@ -17,7 +51,8 @@ class LeanHandler(SequentialThreadingHandler):  # type: ignore[misc]
     def __init__(self, servers: int) -> None:
         super().__init__()
         self._servers = servers
-        self._polls: dict[tuple[int, ...], select.poll] = {}
+        self._poll = select.poll()
+        self._polled: list[int] = []
 
     def start(self) -> None:
         """No worker threads: what they would do is done in the connection's own."""
@@ -27,25 +62,33 @@ class LeanHandler(SequentialThreadingHandler):  # type: ignore[misc]
         self._running = False
 
     def select(self, readers: Any, writers: Any, others: Any, timeout: float | None = None) -> Any:
-        """As kazoo's, which makes and closes an epoll each time; a poll is enough for two sockets."""
-        numbers = (*(one.fileno() for one in readers), -1, *(one.fileno() for one in writers))
-        poll = self._polls.get(numbers)
-        if poll is None:
-            if len(self._polls) > 8:
-                self._polls.clear()
-            poll = self._polls[numbers] = select.poll()
+        """As kazoo's, which makes and closes an epoll each time; a poll that stays is enough for two sockets."""
+        if not readers and isinstance(writers[0], Line):
+            # Its `send` waits by itself, in the rare case that it has to.
+            return [], writers, []
+        for reader in readers:
+            if isinstance(reader, Line) and reader._ahead:
+                return [reader], [], []
+        numbers = [one.fileno() for one in (*readers, *writers)]
+        if writers or numbers != self._polled:
+            self._poll = select.poll()
             for one in readers:
-                poll.register(one, select.POLLIN)
+                self._poll.register(one, select.POLLIN)
             for one in writers:
-                poll.register(one, select.POLLOUT)
-        ready = {number for number, _ in poll.poll(None if timeout is None else max(0.0, timeout * 1000))}
+                self._poll.register(one, select.POLLOUT)
+            self._polled = [] if writers else numbers
+        found = self._poll.poll(None if timeout is None else max(0.0, timeout * 1000))
+        ready = [number for number, _ in found]
         return [one for one in readers if one.fileno() in ready], [one for one in writers if one.fileno() in ready], []
 
     def create_connection(self, *args: Any, timeout: float | None = None, **options: Any) -> Any:
         """As kazoo's, but a server that does not answer is given up in time to ask the others within the session."""
         if timeout is not None:
             timeout = max(0.2, timeout / (2 * self._servers))
-        return super().create_connection(*args, timeout=timeout, **options)
+        made = super().create_connection(*args, timeout=timeout, **options)
+        if isinstance(made, ssl.SSLSocket):
+            return made
+        return Line(made.family, made.type, made.proto, fileno=made.detach())
 
     def dispatch_callback(self, callback: Any) -> None:
         """At once, in the connection's thread: ours only set signals."""
