@@ -1,0 +1,77 @@
+"""No herd: what a release costs the server does not grow with the number of waiters."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+import pytest
+
+from lockline import aio
+
+from ..servers.etcd import EtcdCluster
+
+pytestmark = [pytest.mark.server, pytest.mark.slow]
+
+COUNTED = {
+    "reads": ('grpc_server_handled_total{grpc_code="OK",grpc_method="Range"',),
+    "transactions": ('grpc_server_handled_total{grpc_code="OK",grpc_method="Txn"',),
+    "events": ("etcd_debugging_mvcc_events_total",),
+    "watch messages": ('grpc_server_msg_sent_total{grpc_method="Watch"',),
+}
+
+
+def count(server: EtcdCluster) -> dict[str, float]:
+    """What the server has done so far, by its own counters."""
+    metrics = server.members[0].metrics()
+
+    def total(names: Iterable[str]) -> float:
+        return sum(value for key, value in metrics.items() if key.startswith(tuple(names)))
+
+    return {what: total(names) for what, names in COUNTED.items()}
+
+
+async def _one_hand_over(server: EtcdCluster, prefix: str, waiters: int) -> dict[str, float]:
+    """What the server does for one release and the grant that follows, with so many in the line."""
+    url = f"{server.url}/{prefix}"
+    holder = aio.connect(url)
+    crowd = [aio.connect(url) for _ in range(waiters)]
+    lease = await holder.lock("x", ttl=600).acquire()
+    waiting = [asyncio.create_task(client.lock("x", ttl=600).acquire()) for client in crowd]
+    for _ in range(600):
+        if len((await holder.inspect("x")).waiters) == waiters:
+            break
+        await asyncio.sleep(0.05)
+    # Every client settles: its watch of its own keys, its first look round.
+    quiet = count(server)
+    while True:
+        await asyncio.sleep(0.7)
+        now = count(server)
+        if now == quiet:
+            break
+        quiet = now
+    await lease.release()
+    async with asyncio.timeout(10):
+        done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        (granted,) = done
+        await asyncio.sleep(0.3)
+    after = count(server)
+    assert granted.result().valid
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    await granted.result().release()
+    for client in [holder, *crowd]:
+        await client.close()
+    return {what: after[what] - quiet[what] for what in COUNTED}
+
+
+def test_one_release_wakes_one_waiter_whatever_the_length_of_the_line(single: EtcdCluster) -> None:
+    few = asyncio.run(_one_hand_over(single, "herd-few", 10))
+    many = asyncio.run(_one_hand_over(single, "herd-many", 200))
+    assert many == few, (few, many)
+    # The release, one event to one waiter, its look, and the end of its watch.
+    assert many["transactions"] == 1
+    assert many["events"] == 1
+    assert many["reads"] == 1
+    assert many["watch messages"] <= 2
