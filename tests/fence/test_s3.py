@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import socketserver
 import threading
@@ -147,16 +148,15 @@ class LossyProxy:
                 with socket.create_connection((where.hostname, where.port)) as server:  # type: ignore[arg-type]
 
                     def back() -> None:
-                        while data := server.recv(65536):
-                            if proxy.losing and b" 200 " in data[:16]:
-                                proxy.losing = False
-                                proxy.lost += 1
-                                self.request.shutdown(socket.SHUT_RDWR)
-                                return
-                            try:
+                        # Either side may be closed under its hands: then there is nothing more to hand on.
+                        with contextlib.suppress(OSError):
+                            while data := server.recv(65536):
+                                if proxy.losing and b" 200 " in data[:16]:
+                                    proxy.losing = False
+                                    proxy.lost += 1
+                                    self.request.shutdown(socket.SHUT_RDWR)
+                                    return
                                 self.request.sendall(data)
-                            except OSError:
-                                return
 
                     proxy.losing = False
                     thread = threading.Thread(target=back, daemon=True)
