@@ -222,9 +222,11 @@ class Bundle:
         return any(wire.due for wire in self.wires)
 
     def close(self) -> None:
+        for fd in self._by_fd:
+            self._poll.unregister(fd)
+        self._by_fd.clear()
         for wire in self.wires:
             wire.drop("closed")
-        self._by_fd.clear()
 
 
 class BlockingPort:
@@ -276,6 +278,10 @@ class BlockingPort:
         bundle = self._take(until)
         try:
             up = bundle.begin(note)
+            if self.membership.cluster is None:
+                # What the servers said when they were greeted may be out of date: greet them again.
+                bundle.close()
+                self._no_spares()
             if up < majority(len(self.labels)) or self.membership.cluster is None:
                 self._connect(bundle, note, until)
             if self.membership.cluster is None:
@@ -454,6 +460,9 @@ class BlockingPort:
         until = clock.now() + LAST_CHANCE
         for thread in last:
             thread.join(max(0.0, until - clock.now()))
+        self._no_spares()
+
+    def _no_spares(self) -> None:
         for spares in self.spares:
             while spares:
                 spares.pop().disconnect()

@@ -145,6 +145,10 @@ class LoopWire:
         self.attempted.set()
         self._port.changed()
 
+    def greet_again(self) -> None:
+        """Make a new connection."""
+        self._lose(Failure("unreachable", "being connected anew"))
+
     def hurry(self) -> None:
         """Somebody needs this node now: do not wait out the pause before the next try."""
         self.attempted.clear()
@@ -296,6 +300,9 @@ class LoopPort:
 
     async def _connect(self, until: float, needed: int) -> None:
         for wire in self.wires:
+            if self.membership.cluster is None and wire.up:
+                # What the server said when it was greeted may be out of date: greet it again.
+                wire.greet_again()
             if not wire.up:
                 wire.hurry()
         settled = float("inf")
