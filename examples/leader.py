@@ -11,12 +11,12 @@ import tempfile
 import lockline
 
 
-async def candidate(client: lockline.aio.Client, who: str, led: list[str]) -> None:
+async def candidate(client: lockline.aio.Client, who: str, elected: asyncio.Queue[str]) -> None:
     """Lead until the lease is lost, then stand in the line again."""
-    while len(led) < 3:
+    while True:
         try:
             async with client.lock("leader", ttl=2) as lease:
-                led.append(who)
+                elected.put_nowait(who)
                 print(f"{who} leads with token {lease.token}")
                 await asyncio.sleep(60)
         except lockline.LeaseLost as lost:
@@ -26,11 +26,10 @@ async def candidate(client: lockline.aio.Client, who: str, led: list[str]) -> No
 async def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         async with lockline.aio.connect(f"local://{folder}/local.db") as client:
-            led: list[str] = []
-            tasks = [asyncio.create_task(candidate(client, who, led)) for who in ("ada", "ben", "eve")]
-            for turn in (1, 2, 3):
-                while len(led) < turn:
-                    await asyncio.sleep(0.01)
+            elected: asyncio.Queue[str] = asyncio.Queue()
+            tasks = [asyncio.create_task(candidate(client, who, elected)) for who in ("ada", "ben", "eve")]
+            for _ in range(3):
+                await elected.get()
                 await client.evict("leader")
             for task in tasks:
                 task.cancel()

@@ -1,6 +1,6 @@
 """All tests, in a few groups side by side: most of their time is waiting for leases to run out.
 
-    python scripts/run_tests.py [--one-by-one] [pytest options]
+python scripts/run_tests.py [--one-by-one] [pytest options]
 """
 
 from __future__ import annotations
