@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from ...core.backend import Finding
 from ...core.claim import Claim, Gone, Grant, Line, Standing, Waiting
-from ...core.runtime import Runtime
+from ...core.runtime import Runtime, Worker
 from ...errors import BackendUnavailable
 from ...guarantees import Guarantees
 from . import doctor
@@ -79,10 +79,10 @@ class RedisBackend:
         self._ears: BlockingEars | LoopEars
         if runtime.flavour == "asyncio":
             self._port = LoopPort(target)
-            self._ears = LoopEars(target, prefix, self._heard, self._look_all)
+            self._ears = LoopEars(target, prefix, self._heard, self._deliver, self._look_all)
         else:
             self._port = BlockingPort(target, max_connections)
-            self._ears = BlockingEars(target, prefix, self._heard, self._look_all)
+            self._ears = BlockingEars(target, prefix, self._heard, self._deliver, self._look_all)
         self._begin()
 
     def _begin(self) -> None:
@@ -104,6 +104,7 @@ class RedisBackend:
         """Those of them that were so at the last `news` already; short holds shall not cost a subscription."""
         self._doubtful: set[str] = set()
         """Claims whose request was not answered: it may still be under way when they leave."""
+        self._listener: Worker | None = None
         self._news: list[str] = []
         self._interrupted = False
 
@@ -386,15 +387,18 @@ class RedisBackend:
     # -- messages ----------------------------------------------------------------------------------
 
     def _heard(self, message: str) -> str:
+        """Take note of a message; whoever read it hands it on to the claim."""
         claim_id, _, token = message.partition(" ")
         if token and claim_id in self._expected:
             self._tokens[claim_id] = int(token)
-            self._mailbox.deliver(claim_id)
         elif claim_id in self._looks:
-            self._mailbox.deliver(claim_id)
+            self._looks[claim_id] = 0.0
         else:
             self._news.append(claim_id)
         return claim_id
+
+    def _deliver(self, claim_id: str) -> None:
+        self._mailbox.deliver(claim_id)
 
     def _look_all(self) -> None:
         for claim_id in list(self._looks):
@@ -403,26 +407,27 @@ class RedisBackend:
     async def news(self) -> Collection[str]:
         self._ears.drain()
         news, self._news = self._news, []
-        if self._deaf:
-            news += await self._give_ears()
+        if self._deaf and (self._listener is None or not self._listener.alive()):
+            deaf = set(self._deaf)
+            if self._long_deaf & deaf:
+                # Beside the keeper: it has deadlines to watch and must not wait for a connection.
+                self._listener = self._runtime.spawn(self._give_ears, "lockline-listen")
+            self._long_deaf = deaf
         return news
 
-    async def _give_ears(self) -> list[str]:  # type: ignore[valid-type]
+    async def _give_ears(self) -> None:
         """Let claims that have held for a while be told of an eviction: their renewal brings the channel along."""
-        hearing: list[str] = []
-        deaf = dict(self._deaf)
-        for claim_id in self._long_deaf & deaf.keys():
-            address = self._known(deaf[claim_id])
+        for claim_id, key in list(self._deaf.items()):
+            address = self._known(key)
+            if claim_id not in self._long_deaf or address is None:
+                continue
             try:
-                if address is not None:
-                    await self._ears.listen(address, self._runtime.now() + 0.5)
+                await self._ears.listen(address, self._runtime.now() + self.target.patience)
             except Exception:
                 # Not now; a renewal finds an eviction too, only later.
-                break
+                return
             self._deaf.pop(claim_id, None)
-            hearing.append(claim_id)
-        self._long_deaf = set(deaf)
-        return hearing
+            self._news.append(claim_id)
 
     def nudge(self, claim_id: str) -> None:
         if claim_id in self._looks:
@@ -436,6 +441,8 @@ class RedisBackend:
     async def close(self) -> None:
         self._interrupted = True
         self._mailbox.deliver_all()
+        if self._listener is not None:
+            await self._listener.join(self._runtime.now() + 1.0)
         await self._ears.close()
         await self._port.close()
 

@@ -10,6 +10,7 @@ import asyncio
 import os
 import secrets
 import select
+import ssl
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +19,7 @@ import hiredis
 import redis
 
 from ...core import clock
+from ...errors import ClientClosed
 from .port import pack
 from .problems import Address, NoAnswer, failed_login
 from .scripts import NO_CHANNEL
@@ -30,7 +32,7 @@ QUIET = 1.0
 PING = pack(("PING",))
 
 Heard = Callable[[str], str]
-"""Takes a message, gives back the id of the claim it speaks of."""
+"""Takes note of a message, gives back the id of the claim it speaks of."""
 
 
 def new_channel(prefix: str) -> str:
@@ -70,19 +72,14 @@ class Ear:
 
     def hear(self) -> list[str]:
         """What has arrived, without waiting; OSError when the connection is gone."""
-        found: list[str] = []
-        while True:
-            try:
-                found += messages(self.wire.hear())
-            except (BlockingIOError, InterruptedError):
-                return found
-            except hiredis.ProtocolError as problem:
-                raise ConnectionAbortedError(str(problem)) from problem
-            except OSError as problem:
-                if type(problem).__name__ == "SSLWantReadError":
-                    return found
-                raise
-            self.heard_at = clock.now()
+        try:
+            found = messages(self.wire.hear())
+        except (BlockingIOError, InterruptedError, ssl.SSLWantReadError):
+            return []
+        except hiredis.ProtocolError as problem:
+            raise ConnectionAbortedError(str(problem)) from problem
+        self.heard_at = clock.now()
+        return found
 
     def still_works(self) -> bool:
         """Ask when it has been quiet; False when the last question stayed unanswered."""
@@ -102,10 +99,13 @@ class Ear:
 class BlockingEars:
     """Read by whichever waiting thread leads, or by the keeper when nobody waits."""
 
-    def __init__(self, target: Target, prefix: str, heard: Heard, look_all: Callable[[], None]) -> None:
+    def __init__(
+        self, target: Target, prefix: str, heard: Heard, deliver: Callable[[str], object], look_all: Callable[[], None]
+    ) -> None:
         self._target = target
         self._prefix = prefix
         self._heard = heard
+        self._deliver = deliver
         self._look_all = look_all
         self._wake: tuple[int, int] | None = None
         self.forked()
@@ -120,6 +120,11 @@ class BlockingEars:
         self._reading = threading.Lock()
         self._opening = threading.Lock()
         self._wake = None
+        self._closed = False
+        self._version = 0
+        self._poll_for = -1
+        self._polled: dict[int, Ear] = {}
+        self._poll: select.poll
 
     def channel(self, address: Address) -> str:
         ear = self._ears.get(address)
@@ -130,12 +135,15 @@ class BlockingEars:
 
     def _listen(self, address: Address, until: float) -> Ear:
         with self._opening:
+            if self._closed:
+                raise ClientClosed("this client is closed; connect a new one")
             ear = self._ears.get(address)
             if ear is not None:
                 return ear
             channel = self._channels.setdefault(address, new_channel(self._prefix))
             ear = Ear(self._target, address, channel, until)
             self._ears[address] = ear
+            self._version += 1
             self._broken.pop(address, None)
         # Whoever reads now does not know of this one yet.
         self.nudge()
@@ -144,26 +152,31 @@ class BlockingEars:
     def receive(self, seconds: float) -> list[str]:
         """Wait at most that long; the claims that were spoken of."""
         with self._reading:
-            self._mend()
-            wait = min(seconds, QUIET if self._ears else 0.1)
-            poll = select.poll()
-            ears = {ear.wire.sock.fileno(): ear for ear in list(self._ears.values())}
-            for fd in ears:
-                poll.register(fd, select.POLLIN)
-            wake = self._wake_pipe()[0]
-            poll.register(wake, select.POLLIN)
-            ready = poll.poll(max(0.0, wait) * 1000)
-            told: list[str] = []
-            for fd, _ in ready:
-                if fd == wake:
-                    os.read(wake, 4096)
-                else:
-                    told += self._hear(ears[fd])
+            if self._broken:
+                self._mend()
+            if self._poll_for != self._version:
+                self._prepare_poll()
+            wait = min(seconds, QUIET if self._polled else 0.1)
+            ready = self._poll.poll(wait * 1000 if wait > 0 else 0)
             if not ready:
-                for ear in ears.values():
+                for ear in self._polled.values():
                     if not ear.still_works():
                         self._lose(ear)
+                return []
+            told: list[str] = []
+            for fd, _ in ready:
+                if fd in self._polled:
+                    told += self._hear(self._polled[fd])
+                else:
+                    os.read(fd, 4096)
             return told
+
+    def _prepare_poll(self) -> None:
+        self._poll_for = self._version
+        self._poll = select.poll()
+        self._polled = {ear.wire.sock.fileno(): ear for ear in list(self._ears.values())}
+        for fd in (self._wake_pipe()[0], *self._polled):
+            self._poll.register(fd, select.POLLIN)
 
     def drain(self) -> None:
         """Hear what has arrived, if nobody else is listening; never waits."""
@@ -171,7 +184,8 @@ class BlockingEars:
             return
         try:
             for ear in list(self._ears.values()):
-                self._hear(ear)
+                for claim_id in self._hear(ear):
+                    self._deliver(claim_id)
         finally:
             self._reading.release()
 
@@ -186,6 +200,7 @@ class BlockingEars:
     def _lose(self, ear: Ear) -> None:
         if self._ears.get(ear.address) is ear:
             del self._ears[ear.address]
+            self._version += 1
             self._broken[ear.address] = 0.0
         ear.wire.drop()
 
@@ -220,7 +235,9 @@ class BlockingEars:
 
     async def close(self) -> None:
         with self._opening:
+            self._closed = True
             ears, self._ears = self._ears, {}
+            self._version += 1
             self._broken.clear()
         for ear in ears.values():
             ear.wire.drop()
@@ -235,10 +252,13 @@ class BlockingEars:
 class LoopEars:
     """One reading task per subscription."""
 
-    def __init__(self, target: Target, prefix: str, heard: Heard, look_all: Callable[[], None]) -> None:
+    def __init__(
+        self, target: Target, prefix: str, heard: Heard, deliver: Callable[[str], object], look_all: Callable[[], None]
+    ) -> None:
         self._target = target
         self._prefix = prefix
         self._heard = heard
+        self._deliver = deliver
         self._look_all = look_all
         self.forked()
 
@@ -248,12 +268,15 @@ class LoopEars:
         self._channels: dict[Address, str] = {}
         self._listening: dict[Address, str] = {}
         self._opening: dict[Address, asyncio.Lock] = {}
+        self._closed = False
 
     def channel(self, address: Address) -> str:
         return self._listening.get(address, NO_CHANNEL)
 
     async def listen(self, address: Address, until: float) -> str:
         async with self._opening.setdefault(address, asyncio.Lock()):
+            if self._closed:
+                raise ClientClosed("this client is closed; connect a new one")
             channel = self._listening.get(address)
             if channel is not None:
                 return channel
@@ -327,7 +350,7 @@ class LoopEars:
             while (reply := reader.gets()) is not Ellipsis:
                 replies.append(reply)
             for message in messages(replies):
-                self._heard(message)
+                self._deliver(self._heard(message))
 
     def receive(self, seconds: float) -> list[str]:
         """Nobody asks: the tasks deliver."""
@@ -340,6 +363,7 @@ class LoopEars:
         """Nothing to do: nobody blocks."""
 
     async def close(self) -> None:
+        self._closed = True
         tasks, self._tasks = list(self._tasks.values()), {}
         for task in tasks:
             task.cancel()

@@ -2,7 +2,8 @@
 
 A line is one hash, so that a cluster can move it, a server can evict it, and a person can delete it only as a whole:
 
-    state    "n used least first until mixed head end watch", absent while nobody stands in the line
+    state    nine numbers as packed doubles, absent while nobody stands in the line: n used least first until mixed head
+             end watch
              n holders of `used` weight together, `least` is the smallest capacity among them (`mixed` if they differ);
              no holder expires before `first`; the key lives until `until`;
              seats from `head` up to `end` are the waiting line, some of them empty;
@@ -65,12 +66,10 @@ local function open(key, state)
     s = { n = 0, used = 0, least = 0, first = 0, key_until = 0, mixed = 0, head = 1, seats_end = 1, watch = 0 }
     return
   end
-  local n, used, least, first, key_until, mixed, head, seats_end, watch =
-    string.match(state, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d) (%d+) (%d+) (%d+)$')
+  local n, used, least, first, key_until, mixed, head, seats_end, watch = struct.unpack('ddddddddd', state)
   s = {
-    n = tonumber(n), used = tonumber(used), least = tonumber(least), first = tonumber(first),
-    key_until = tonumber(key_until), mixed = tonumber(mixed), head = tonumber(head), seats_end = tonumber(seats_end),
-    watch = tonumber(watch),
+    n = n, used = used, least = least, first = first, key_until = key_until, mixed = mixed, head = head,
+    seats_end = seats_end, watch = watch,
   }
 end
 
@@ -174,7 +173,7 @@ local function save()
   elseif s.let_in and s.first + 250 < s.watch then
     warn_next()
   end
-  put('state', string.format('%d %d %d %.0f %.0f %d %d %d %.0f',
+  put('state', struct.pack('ddddddddd',
     s.n, s.used, s.least, s.first, s.key_until, s.mixed, s.head, s.seats_end, s.watch))
   redis.call('HSET', line, unpack(puts))
   if s.stretch then redis.call('PEXPIREAT', line, s.key_until) end
@@ -212,7 +211,7 @@ if not found[1] and not found[5] and not found[4] and tonumber(ARGV[3]) <= tonum
   local number, key_until = string.format('%.0f', ticket), expires + REMEMBERED
   redis.call('HSET', KEYS[1], 'last', number,
     '+' .. id, string.format('%s %.0f %s %s 0 %s ', number, expires, ARGV[3], ARGV[4], ARGV[5]) .. ARGV[6],
-    'state', string.format('1 %s %s %.0f %.0f 0 1 1 0', ARGV[3], ARGV[4], expires, key_until))
+    'state', struct.pack('ddddddddd', 1, ARGV[3], ARGV[4], expires, key_until, 0, 1, 1, 0))
   redis.call('PEXPIREAT', KEYS[1], key_until)
   return ticket
 end
@@ -277,11 +276,14 @@ local id = ARGV[1]
 local found = redis.call('HMGET', KEYS[1], 'state', '+' .. id, '~' .. id)
 
 -- The only one here: the common case, kept short.
-if found[1] and found[2] and string.find(found[1], '^1 %d+ %d+ %d+ %d+ 0 1 1 0$') then
-  redis.call('HDEL', KEYS[1], 'state', '+' .. id)
-  redis.call('PEXPIRE', KEYS[1], REMEMBERED)
-  if tonumber(string.match(found[2], '^%d+ (%d+)')) > micros / 1000 then return 1 end
-  return 0
+if found[1] and found[2] then
+  local n, used, least, first, key_until, mixed, head, seats_end = struct.unpack('dddddddd', found[1])
+  if n == 1 and head == seats_end then
+    redis.call('HDEL', KEYS[1], 'state', '+' .. id)
+    redis.call('PEXPIRE', KEYS[1], REMEMBERED)
+    if tonumber(string.match(found[2], '^%d+ (%d+)')) > micros / 1000 then return 1 end
+    return 0
+  end
 end
 """,
     _STEP,
