@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import lockline
 from lockline import ConfigError, StaleToken
 from lockline.fence import Mark, Offer, parse_sequencer
-from lockline.fence.rule import LARGEST, may_enter, may_write, offer_of, passed
+from lockline.fence.rule import LARGEST, a_resource, may_enter, may_write, offer_of, passed
 
 TOKENS = st.integers(1, LARGEST)
 GRANTS = st.sampled_from(["", "a", "b"])
@@ -94,6 +94,17 @@ def test_a_lease_with_several_holders_is_refused() -> None:
                 read.headers()
         with client.rwlock("rw").write() as write:
             assert offer_of("r", write).token == write.token
+
+
+@pytest.mark.parametrize("name", ["", None, 5, b"r", "a\0b", "\ud800", "x" * 513, "ü" * 257], ids=repr)
+def test_a_resource_that_is_none_is_a_config_error(name: object) -> None:
+    with pytest.raises(ConfigError):
+        a_resource(name)
+
+
+def test_a_lease_whose_name_some_stores_cannot_hold_is_refused() -> None:
+    with lockline.connect("memory:") as client, client.lock("a\0b") as lease, pytest.raises(ConfigError, match="NUL"):
+        offer_of("r", lease)
 
 
 BAD_TOKENS = [0, -1, True, False, 1.0, "", None, b"5", 2**63, -(2**63), object(), float("nan"), [1]]

@@ -18,18 +18,18 @@ LONGEST_META = 4096
 Seconds = float | timedelta
 
 
-def a_name(value: object) -> str:
+def a_name(value: object, what: str = "lock") -> str:
     """Any non-empty text up to 512 bytes of UTF-8."""
     if not isinstance(value, str):
-        raise ConfigError(f"a lock's name is text, not {type(value).__name__}")
+        raise ConfigError(f"a {what}'s name is text, not {type(value).__name__}")
     if not value:
-        raise ConfigError("a lock's name must not be empty")
+        raise ConfigError(f"a {what}'s name must not be empty")
     try:
         size = len(value) if value.isascii() else len(value.encode())
     except UnicodeEncodeError:
         raise ConfigError(f"the name {value!r} is not valid Unicode (a lone surrogate)") from None
     if size > LONGEST_NAME:
-        raise ConfigError(f"the name has {size} bytes of UTF-8; at most {LONGEST_NAME} are allowed")
+        raise ConfigError(f"the {what}'s name has {size} bytes of UTF-8; at most {LONGEST_NAME} are allowed")
     return value
 
 

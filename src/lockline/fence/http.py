@@ -141,7 +141,8 @@ class HttpFence:
 
         def fenced(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
             try:
-                path = (environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")).encode("latin-1").decode()
+                raw = environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")
+                path = raw.encode("latin-1").decode(errors="replace")
                 asked = self._question(environ["REQUEST_METHOD"], path, _WsgiHeaders(environ))
                 if asked is None:
                     return app(environ, start_response)

@@ -19,12 +19,11 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
+from ..core import arguments
 from ..core.live import Handle
 from ..errors import ConfigError, StaleToken
 
 LARGEST: Final = 2**63 - 1
-LONGEST: Final = 512
-"""Bytes of UTF-8 in a resource's or a lock's name."""
 SHARED: Final = ("read", "permit")
 EXCLUSIVE: Final = ("lock", "rlock", "write")
 
@@ -90,7 +89,7 @@ def offer_of(resource: str, holder: Any, lock: str | None = None, exact: bool = 
     if isinstance(holder, Handle):
         if holder.kind in SHARED:
             an_exclusive(holder.kind)
-        offer = Offer(holder.name, a_token(holder.token), holder.id)
+        offer = Offer(a_name(holder.name, "lock"), a_token(holder.token), holder.id)
     elif isinstance(holder, Offer):
         offer = holder
         if not (exact and offer.token == 0 and offer.grant):
@@ -124,17 +123,10 @@ def a_resource(value: object) -> str:
 
 def a_name(value: object, what: str) -> str:
     """Any non-empty text up to 512 bytes of UTF-8, without the NUL that some stores cannot hold."""
-    if not isinstance(value, str):
-        raise ConfigError(f"a {what} is named by text, not {type(value).__name__}")
-    if not value or "\0" in value:
-        raise ConfigError(f"the name of a {what} must not be empty nor have a NUL in it")
-    try:
-        size = len(value) if value.isascii() else len(value.encode())
-    except UnicodeEncodeError:
-        raise ConfigError(f"the {what} {value!r} is not valid Unicode (a lone surrogate)") from None
-    if size > LONGEST:
-        raise ConfigError(f"the {what} has {size} bytes of UTF-8; at most {LONGEST} are allowed")
-    return value
+    name = arguments.a_name(value, what)
+    if "\0" in name:
+        raise ConfigError(f"the name of a {what} at a fence must not have a NUL in it")
+    return name
 
 
 def an_exclusive(kind: str) -> None:

@@ -187,7 +187,9 @@ class S3Fence:
             if status in CHANGED or (status == 404 and seen.etag is not None):
                 return None
             if now.etag == seen.etag and now.write == seen.write:
-                raise BackendUnavailable(f"the put of {key!r} was not done: {problem}") from problem
+                raise BackendUnavailable(
+                    f"no answer on the put of {key!r}, and a moment later it had not been done: {problem}"
+                ) from problem
             return None
         headers = {name: options[name] for name in KEPT if name in options}
         return _Seen(answer["ETag"], Mark(offer.token, offer.grant), write, metadata, headers)
