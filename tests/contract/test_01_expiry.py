@@ -49,9 +49,9 @@ def test_a_lease_that_nobody_renews_goes_to_the_next_within_its_ttl(world: Scene
 
 def test_a_lease_that_is_kept_outlives_its_ttl_many_times(world: Scene) -> None:
     alice, bob = world.party(), world.party()
-    ttl = world.ttl(0.2)
+    ttl = world.ttl(0.4)
     lease = alice.lock("x", ttl=ttl).acquire()
-    end = time.monotonic() + 3 * ttl
+    end = time.monotonic() + 2 * ttl
     while time.monotonic() < end:
         assert lease.valid
         assert bob.lock("x").try_acquire() is None
@@ -61,10 +61,10 @@ def test_a_lease_that_is_kept_outlives_its_ttl_many_times(world: Scene) -> None:
 
 def test_a_waiter_without_a_timeout_outwaits_a_holder_that_renews(world: Scene) -> None:
     alice, bob = world.party(), world.party()
-    ttl = world.ttl(0.2)
+    ttl = world.ttl(0.4)
     lease = alice.lock("x", ttl=ttl).acquire()
     waits = bob.lock("x", ttl=ttl).acquire.start()
-    time.sleep(3 * ttl)
+    time.sleep(2 * ttl)
     assert not waits.done
     lease.release()
     waits.result(2).release()

@@ -279,7 +279,7 @@ def test_an_inner_downgrade_does_not_take_the_outer_writers_exclusion(world: Sce
 
 def test_a_downgraded_lease_is_still_kept(world: Scene) -> None:
     alice, bob = world.party(), world.party()
-    ttl = world.ttl(0.3)
+    ttl = world.ttl(0.4)
     lease = alice.write("x", ttl=ttl).acquire()
     lease.downgrade()
     assert bob.write("x").acquire.start(timeout=2 * ttl)
