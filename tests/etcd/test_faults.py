@@ -20,6 +20,7 @@ from ..redis.crowd import ROOT, Crowd
 from ..servers.etcd import EtcdCluster
 from ..servers.process import ServerProcess
 from ..servers.proxy import Proxy
+from .namespaces import Network
 
 pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(170)]
 
@@ -120,6 +121,30 @@ def test_one_client_is_cut_off_and_another_is_frozen(cluster: EtcdCluster, tmp_p
     finally:
         for proxy in proxies:
             proxy.close()
+
+
+def test_the_leader_is_cut_off_from_the_others_and_then_from_everybody(tmp_path: Path) -> None:
+    """First the worst of all: it still talks to its clients, and takes itself for the leader."""
+    with Network() as network:
+        cluster = EtcdCluster(tmp_path / "cluster", members=3, homes=network.homes).start()
+        try:
+            with Crowd(f"{cluster.url}/faults", tmp_path, WORKERS, NAMES, ttl=TTL) as crowd:
+                crowd.wait_for_grants(1)
+                number = cluster.members.index(cluster.leader())
+                network.cut_from_peers(number)
+                moment = time.monotonic()
+                goes_on(crowd, moment + 2.0)
+                time.sleep(max(0.0, moment + 2 * TTL - time.monotonic()))
+                network.heal(number)
+                crowd.wait_for_grants(1, since=time.monotonic(), seconds=40)
+                number = cluster.members.index(cluster.leader())
+                network.cut_off(number)
+                goes_on(crowd, time.monotonic() + 2.0)
+                network.connect(number)
+                crowd.wait_for_grants(1, since=time.monotonic(), seconds=40)
+            check(crowd)
+        finally:
+            cluster.stop()
 
 
 def _start_one(url: str, folder: Path, number: int) -> list[subprocess.Popen[bytes]]:

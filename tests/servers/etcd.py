@@ -16,6 +16,8 @@ class EtcdMember:
     """One member; `kill`, `freeze`, `thaw` and `start` again with the same folder."""
 
     def __init__(self, folder: Path, name: str, binary: str, client_port: int, peer_port: int) -> None:
+        self.host = "127.0.0.1"
+        self.namespace: str | None = None
         self.name = name
         self.port = client_port
         self.peer_port = peer_port
@@ -25,21 +27,23 @@ class EtcdMember:
 
     def prepare(self, members: Sequence[EtcdMember], *options: str) -> None:
         """Say who else is in the cluster."""
-        peers = ",".join(f"{other.name}=http://127.0.0.1:{other.peer_port}" for other in members)
+        peers = ",".join(f"{other.name}=http://{other.host}:{other.peer_port}" for other in members)
         tls = any(option.startswith("--cert-file=") for option in options)
         scheme = "https" if tls else "http"
+        inside = [] if self.namespace is None else ["ip", "netns", "exec", self.namespace]
         argv = [
+            *inside,
             self._binary,
             f"--name={self.name}",
             f"--data-dir={self.folder / 'data'}",
-            f"--listen-client-urls={scheme}://127.0.0.1:{self.port}",
-            f"--advertise-client-urls={scheme}://127.0.0.1:{self.port}",
-            f"--listen-peer-urls=http://127.0.0.1:{self.peer_port}",
-            f"--initial-advertise-peer-urls=http://127.0.0.1:{self.peer_port}",
+            f"--listen-client-urls={scheme}://{self.host}:{self.port}",
+            f"--advertise-client-urls={scheme}://{self.host}:{self.port}",
+            f"--listen-peer-urls=http://{self.host}:{self.peer_port}",
+            f"--initial-advertise-peer-urls=http://{self.host}:{self.peer_port}",
             f"--initial-cluster={peers}",
             "--initial-cluster-state=new",
             f"--initial-cluster-token={self.folder.parent.name}",
-            f"--listen-metrics-urls=http://127.0.0.1:{self.metrics_port}",
+            f"--listen-metrics-urls=http://{self.host}:{self.metrics_port}",
             *options,
         ]
         self.server = ServerProcess(argv, self.folder, self.healthy)
@@ -56,14 +60,14 @@ class EtcdMember:
     def healthy(self) -> bool:
         """Whether it serves and knows a leader."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/health", timeout=1) as answer:
+            with urllib.request.urlopen(f"http://{self.host}:{self.metrics_port}/health", timeout=1) as answer:
                 return bool(json.load(answer)["health"] == "true")
         except OSError:
             return False
 
     def metrics(self) -> dict[str, float]:
         """The server's own counters."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://{self.host}:{self.metrics_port}/metrics", timeout=5) as answer:
             lines = answer.read().decode().splitlines()
         return {
             name: float(value)
@@ -81,12 +85,22 @@ class EtcdMember:
 class EtcdCluster:
     """Members that belong together."""
 
-    def __init__(self, folder: Path, members: int = 1, binary: str | None = None, options: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        members: int = 1,
+        binary: str | None = None,
+        options: Sequence[str] = (),
+        homes: Sequence[tuple[str, str]] = (),
+    ) -> None:
         binary = binary or program("etcd")
         self.members = [
             EtcdMember(folder / f"m{number}", f"m{number}", binary, free_port(), free_port())
             for number in range(members)
         ]
+        # Each in a network namespace of its own, at an address of its own, where the test made them.
+        for member, (namespace, host) in zip(self.members, homes, strict=False):
+            member.namespace, member.host = namespace, host
         self._options = options
 
     def start(self) -> EtcdCluster:
@@ -103,7 +117,7 @@ class EtcdCluster:
     @property
     def hosts(self) -> str:
         """The client addresses, as an etcd URL takes them."""
-        return ",".join(f"127.0.0.1:{member.port}" for member in self.members)
+        return ",".join(f"{member.host}:{member.port}" for member in self.members)
 
     @property
     def url(self) -> str:
