@@ -65,6 +65,7 @@ class SentinelWorld(RedisKin):
     """A primary with two replicas and three sentinels."""
 
     name = "redis-sentinel"
+    marks = (pytest.mark.server, pytest.mark.slow)
     patience = 3.0
 
     def open(self) -> None:
@@ -77,6 +78,7 @@ class ClusterWorld(RedisKin):
     """Three shards, each with a replica."""
 
     name = "redis-cluster"
+    marks = (pytest.mark.server, pytest.mark.slow)
     patience = 3.0
 
     def open(self) -> None:

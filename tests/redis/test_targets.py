@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,13 +13,16 @@ from typing import Any
 import pytest
 import redis
 import redis.asyncio
+import redis.asyncio.cluster
+import redis.cluster
 import redis.sentinel
 
 import lockline
 from lockline import BackendUnavailable, ConfigError
 from lockline.backends.redis.keys import key_of, name_of, pattern
 from lockline.backends.redis.target import understand
-from tests.servers.redis import RedisServer, a_redis
+from tests.servers.process import free_port, program
+from tests.servers.redis import RedisCluster, RedisServer, SentinelTrio, a_redis, started
 
 Connect = Callable[..., lockline.Client]
 
@@ -210,3 +214,67 @@ def test_something_that_is_no_redis_gets_a_clear_error(connect: Connect) -> None
         with pytest.raises(BackendUnavailable):
             client.lock("x", ttl=0.5).acquire()
         thread.join(5)
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A self-signed certificate for 127.0.0.1."""
+    folder = tmp_path_factory.mktemp("tls")
+    subprocess.run(
+        [
+            program("openssl"), "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1",
+            "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(folder / "key.pem"), "-out", str(folder / "cert.pem"),
+        ],
+        check=True,
+        capture_output=True,
+    )  # fmt: skip
+    return folder
+
+
+@pytest.mark.server
+def test_tls_by_url_and_by_client(certificates: Path, connect: Connect) -> None:
+    port = free_port()
+    key, cert = certificates / "key.pem", certificates / "cert.pem"
+    with a_redis(
+        "--tls-port", str(port), "--tls-cert-file", str(cert), "--tls-key-file", str(key),
+        "--tls-ca-cert-file", str(cert), "--tls-auth-clients", "no",
+    ):  # fmt: skip
+        url = f"rediss://127.0.0.1:{port}?ssl_ca_certs={cert}"
+        with redis.Redis.from_url(url) as own:
+            _contend(connect(url), connect(own))
+
+        async def story() -> None:
+            async with lockline.aio.connect(url) as client, lockline.aio.connect(url) as other:
+                lease = await client.lock("x").acquire()
+                waiting = asyncio.create_task(other.lock("x").acquire())
+                await asyncio.sleep(0.1)
+                await lease.release()
+                await (await waiting).release()
+
+        asyncio.run(story())
+        with pytest.raises(BackendUnavailable, match="certificate"):
+            connect(f"rediss://127.0.0.1:{port}").lock("x", ttl=0.5).acquire()
+
+
+@pytest.mark.server
+@pytest.mark.slow
+def test_the_users_sentinel_and_cluster_objects_will_do(connect: Connect) -> None:
+    with started(SentinelTrio, "sentinel") as trio:
+        sentinel = redis.sentinel.Sentinel([("127.0.0.1", each.port) for each in trio.sentinels], socket_timeout=1)
+        with pytest.raises(ConfigError, match="service"):
+            connect(sentinel)
+        _contend(connect(sentinel, service=trio.SERVICE), connect(sentinel.master_for(trio.SERVICE)))
+        for watcher in sentinel.sentinels:
+            watcher.close()
+    with started(RedisCluster, "cluster") as cluster:
+        with redis.cluster.RedisCluster(host="127.0.0.1", port=cluster.nodes[1].port) as own:
+            _contend(connect(own), connect(cluster.url))
+
+        async def story() -> None:
+            async with (
+                redis.asyncio.cluster.RedisCluster(host="127.0.0.1", port=cluster.nodes[0].port) as own,
+                lockline.aio.connect(own) as client,
+            ):
+                await (await client.lock("x").acquire()).release()
+
+        asyncio.run(story())
