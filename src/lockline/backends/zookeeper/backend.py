@@ -202,15 +202,15 @@ class ZooKeeperBackend:
             if node is None or node.gone:
                 self._mailbox.close(claim.id)
                 return Gone()
-            if node.holds:
+            if node.holds and not node.stale:
                 self._mailbox.close(claim.id)
                 return Grant(node.token)
+            if self._runtime.now() >= until:
+                return None
             if node.stale:
                 await self._wire.connected(None, until)
                 await self._wire.ask(GetChildren(node.parent, None), until=until, then=partial(self._looked, node))
                 continue
-            if self._runtime.now() >= until:
-                return None
             if not await self._mailbox.wait(claim.id, min(until, self._runtime.now() + NET)):
                 node.stale = node.stale or self._runtime.now() < until
         return None
@@ -572,6 +572,9 @@ class ZooKeeperBackend:
         return f"{self._root}/{escaped(name)}"
 
     def nudge(self, claim_id: str) -> None:
+        node = self._nodes.get(claim_id)
+        if node is not None:
+            node.stale = True
         self._mailbox.deliver(claim_id)
 
     def interrupt(self) -> None:
