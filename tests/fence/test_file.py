@@ -6,6 +6,8 @@ import asyncio
 import fcntl
 import json
 import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -216,3 +218,25 @@ def test_marks_in_a_folder_let_one_in_at_a_time(tmp_path: Path) -> None:
     assert marks.look("r", "l") == (5, "g")
     with pytest.raises(ConfigError):
         FileMarks(tmp_path / "nowhere")
+
+
+FORK = """
+import os, signal, sys
+from lockline.fence import FileMarks, Offer
+marks, offer = FileMarks(sys.argv[1]), Offer("l", 5, "")
+marks.admit("r", offer, writes=True, patience=1)()
+leave = marks.admit("r", offer, writes=True, patience=1)
+child = os.fork()
+if child == 0:
+    signal.pause()
+leave()
+try:
+    assert marks.admit_at_once("r", offer, writes=True) is not None, "the child keeps the fence shut"
+finally:
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+"""
+
+
+def test_a_child_that_was_forked_inside_does_not_keep_the_fence_shut(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", FORK, str(tmp_path)], check=True, timeout=60)

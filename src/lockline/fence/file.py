@@ -12,7 +12,7 @@ from typing import Any
 
 from ..core.arguments import a_flag, a_ttl
 from ..errors import ConfigError
-from .markfile import Appending, MarkFile, Marks, place_of, replace_file, sync_folder, write_all
+from .markfile import Appending, MarkFile, Marks, place_of, replace_file, sync_folder, unlock, write_all
 from .rule import Mark, Offer, offer_of, passed
 from .threads import to_the_end
 
@@ -94,7 +94,7 @@ class FileFence:
             marks = _raised(place, marks, file, offer, writes=writes, exact=self.exact)
             yield file, (place, marks)
         finally:
-            os.close(fd)
+            unlock(fd)
 
 
 def _raised(place: MarkFile, marks: Marks, file: str, offer: Offer, *, writes: bool, exact: bool) -> Marks:

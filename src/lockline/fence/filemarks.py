@@ -11,7 +11,7 @@ from typing import Protocol
 
 from ..core.arguments import a_flag
 from ..errors import ConfigError
-from .markfile import MarkFile, Marks
+from .markfile import MarkFile, Marks, unlock
 from .rule import Mark, Offer, a_resource, passed
 
 
@@ -55,9 +55,9 @@ class FileMarks:
             if mark != marks.by_lock.get(offer.lock):
                 place.write(Marks({**marks.by_lock, offer.lock: mark}))
         except BaseException:
-            os.close(fd)
+            unlock(fd)
             raise
-        return lambda: os.close(fd)
+        return lambda: unlock(fd)
 
     def admit_at_once(self, resource: str, offer: Offer, *, writes: bool) -> Callable[[], None] | None:
         """The same if nobody is inside and the mark need not be raised; else None."""
@@ -69,12 +69,12 @@ class FileMarks:
             before = place.read().by_lock.get(offer.lock)
             mark = passed(resource, before, offer, writes=writes, exact=self.exact)
         except BaseException:
-            os.close(fd)
+            unlock(fd)
             raise
         if mark != before:
-            os.close(fd)
+            unlock(fd)
             return None
-        return lambda: os.close(fd)
+        return lambda: unlock(fd)
 
     def look(self, resource: str, lock: str) -> Mark | None:
         """The mark of this lock at the resource."""

@@ -48,7 +48,7 @@ class MarkFile:
         self._known: tuple[bytes, Marks] = (b"", Marks({}))
 
     def lock(self, until: float | None) -> int | None:
-        """Keep everybody else out until the descriptor is closed; None if that took longer (until None: if it must wait).
+        """Keep everybody else out until `unlock`; None if that took longer (until None: if it must wait).
 
         The operating system drops the lock with the process, so a killed holder leaves nothing behind.
         """
@@ -69,6 +69,10 @@ class MarkFile:
                         return None
                     time.sleep(pause)
                     pause = min(2 * pause, LONGEST_PAUSE)
+                except OSError as problem:
+                    raise ConfigError(
+                        f"the file system of {self.folder!r} has no locks ({problem.strerror}), so it cannot keep a fence"
+                    ) from None
                 else:
                     return fd
         except BaseException:
@@ -131,6 +135,15 @@ def _parsed(value: Any) -> Marks:
         return Marks(marks)
     start, length, check = map(int, appending)
     return Marks(marks, Appending(start, length, check))
+
+
+def unlock(fd: int) -> None:
+    """Let others in again."""
+    try:
+        # Closing alone would not do: a child that was forked meanwhile holds the same lock by its copy of the descriptor.
+        fcntl.flock(fd, fcntl.LOCK_UN)
+    finally:
+        os.close(fd)
 
 
 def replace_file(path: str, draft: str, data: bytes, *, mode: int | None) -> None:
