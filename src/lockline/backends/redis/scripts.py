@@ -215,6 +215,22 @@ if not found[1] and not found[5] and not found[4] and tonumber(ARGV[3]) <= tonum
   redis.call('PEXPIREAT', KEYS[1], key_until)
   return ticket
 end
+
+-- Full, and nothing else to do than to stand at the end: the other common case, kept short as well.
+if found[1] and ARGV[7] == '1' and not (found[3] or found[4] or found[5]) then
+  local n, used, least, first, key_until, mixed, head, seats_end, watch = struct.unpack('ddddddddd', found[1])
+  if used >= least and micros / 1000 < first then
+    local number, seat = string.format('%.0f', ticket), string.format('%d', seats_end)
+    local stretch = expires + REMEMBERED > key_until
+    if stretch then key_until = expires + REMEMBERED end
+    if first > watch then watch = first end
+    redis.call('HSET', KEYS[1], 'last', number, 'q' .. seat, id,
+      '~' .. id, string.format('%s %.0f %s %s %s %s ', number, expires, ARGV[3], ARGV[4], seat, ARGV[5]) .. ARGV[6],
+      'state', struct.pack('ddddddddd', n, used, least, first, key_until, mixed, head, seats_end + 1, watch))
+    if stretch then redis.call('PEXPIREAT', KEYS[1], key_until) end
+    return { n + seats_end - head, math.ceil(first - micros / 1000) }
+  end
+end
 """,
     _STEP,
     """
@@ -277,12 +293,29 @@ local found = redis.call('HMGET', KEYS[1], 'state', '+' .. id, '~' .. id)
 
 -- The only one here: the common case, kept short.
 if found[1] and found[2] then
-  local n, used, least, first, key_until, mixed, head, seats_end = struct.unpack('dddddddd', found[1])
+  local n, used, least, first, key_until, mixed, head, seats_end, watch = struct.unpack('ddddddddd', found[1])
   if n == 1 and head == seats_end then
     redis.call('HDEL', KEYS[1], 'state', '+' .. id)
     redis.call('PEXPIRE', KEYS[1], REMEMBERED)
     if tonumber(string.match(found[2], '^%d+ (%d+)')) > micros / 1000 then return 1 end
     return 0
+  end
+  -- One holder hands over to one that needs all there is, lives, and hears: the other common case.
+  local now = micros / 1000
+  local next_id = n == 1 and now < first and redis.call('HGET', KEYS[1], 'q' .. head)
+  local record = next_id and redis.call('HGET', KEYS[1], '~' .. next_id)
+  if record then
+    local ticket, expires, weight, capacity, channel = string.match(record, '^(%d+) (%d+) (%d+) (%d+) %d+ (%S+) ')
+    expires = tonumber(expires)
+    if weight == capacity and expires > now and expires + 250 >= watch
+      and (channel == '-' or redis.call('PUBLISH', channel, next_id .. ' ' .. ticket) > 0) then
+      redis.call('HDEL', KEYS[1], '+' .. id, '~' .. next_id, 'q' .. head)
+      head = head + 1
+      if head == seats_end then head, seats_end, watch = 1, 1, 0 end
+      redis.call('HSET', KEYS[1], '+' .. next_id, record,
+        'state', struct.pack('ddddddddd', 1, weight, capacity, expires, key_until, 0, head, seats_end, watch))
+      return 1
+    end
   end
 end
 """,
