@@ -316,6 +316,29 @@ def test_a_served_connection_that_commits_by_itself_is_refused(request: pytest.F
         assert fence.look(mine, "r") == (5, "")
 
 
+@pytest.mark.parametrize("before", [None, 5, 6], ids=["no mark", "a lower mark", "its own mark"])
+def test_sqlite_lets_nobody_overtake_between_check_and_commit(before: int | None, tmp_path: Path) -> None:
+    path = tmp_path / "data.db"
+    fence = SqlFence()
+    with contextlib.closing(sqlite3.connect(path)) as one, contextlib.closing(sqlite3.connect(path, timeout=0)) as two:
+        one.execute("PRAGMA journal_mode = WAL").fetchone()
+        fence.create(one)
+        if before is not None:
+            fence.enter(one, "r", before)
+        one.commit()
+        fence.enter(one, "r", 6)
+        with pytest.raises(sqlite3.OperationalError, match="locked"):
+            fence.enter(two, "r", 7)
+        with pytest.raises(sqlite3.OperationalError, match="locked"):
+            two.execute("CREATE TABLE written_past_the_fence (x)")
+        two.rollback()
+        one.commit()
+        fence.enter(two, "r", 7)
+        two.commit()
+        with pytest.raises(StaleToken):
+            fence.enter(one, "r", 6)
+
+
 def test_the_fence_flushes_nothing_of_a_session(tmp_path: Path) -> None:
     import sqlalchemy
     from sqlalchemy.orm import DeclarativeBase, Session, mapped_column
