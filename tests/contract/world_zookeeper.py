@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import random
+
+import kazoo.protocol.connection
+import kazoo.retry
 import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
@@ -23,6 +27,8 @@ class ZooKeeperWorld(World):
         self._begin()
 
     def _begin(self) -> None:
+        # kazoo's threads roll dice for their pings, and hypothesis does not like it when others use the common ones.
+        kazoo.protocol.connection.random = kazoo.retry.random = random.Random()
         self._observer = KazooClient(hosts=self.server.url.removeprefix("zk://"))
         self._observer.start()
 
