@@ -43,7 +43,7 @@ FURTHEST_APART: Final = 1.0
 REPEAT: Final = object()
 CLAIMS_PER_CALL: Final = 100
 CALLS_PER_TRIP: Final = 50
-NAMES_KEPT: Final = 4096
+NAMES_KEPT: Final = 16384
 
 
 class Prepared:
@@ -289,7 +289,8 @@ class RedisBackend:
     # -- many claims -------------------------------------------------------------------------------
 
     async def renew(self, claims: Sequence[Claim], until: float) -> Sequence[Gone | None]:
-        keys = [self._key(claim.name) for claim in claims]
+        lines = self._lines
+        keys = [line.key if (line := lines.get(claim.name)) else key_of(claim.name, self.prefix) for claim in claims]
         fates: list[Gone | None] = [None] * len(claims)
         calls: dict[Address, list[Sequence[int]]] = {}
         for group in self.requests.topology.groups(keys):
