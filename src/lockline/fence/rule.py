@@ -89,7 +89,9 @@ def offer_of(resource: str, holder: Any, lock: str | None = None, exact: bool = 
     if isinstance(holder, Handle):
         if holder.kind in SHARED:
             an_exclusive(holder.kind)
-        offer = Offer(a_name(holder.name, "lock"), a_token(holder.token), holder.id)
+        if "\0" in holder.name:  # all else was checked when the lock was asked for
+            a_name(holder.name, "lock")
+        offer = Offer(holder.name, a_token(holder.token), holder.id)
     elif isinstance(holder, Offer):
         offer = holder
         if not (exact and offer.token == 0 and offer.grant):

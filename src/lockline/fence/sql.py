@@ -11,7 +11,7 @@ from ..errors import ConfigError, StaleToken
 from . import sqltext
 from .rule import Mark, Offer, a_name, a_resource, may_enter, may_write, offer_of, stale
 from .sqlerrors import CURE, is_double, is_lost_race, shape_error
-from .sqlports import Port, mark_of, port_for
+from .sqlports import Port, SqlitePort, mark_of, port_for
 
 ATTEMPTS = 3
 """How often plain SQL may find that a row came or went between two statements."""
@@ -73,6 +73,8 @@ class SqlFence:
         resource = a_resource(resource)
         offer = offer_of(resource, holder, lock, self.exact)
         port = port_for(connection, self._dialect)
+        if type(port) is SqlitePort and port.dialect == "sqlite" and port.stands(self.table, resource, offer):
+            return None
         return _result(port, self._enter(port, resource, offer, writes=writes))
 
     async def _enter(self, port: Port, resource: str, offer: Offer, *, writes: bool) -> None:

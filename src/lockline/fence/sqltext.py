@@ -11,6 +11,7 @@ from ..errors import ConfigError
 DIALECTS: Final = ("sqlite", "postgresql", "mysql", "other")
 COLUMNS: Final = ("resource", "lock_name", "token", "grant_id")
 FIELDS: Final = ("resource", "lock", "token", "grant")
+PLACE: Final = ("resource", "lock")
 
 # Names are compared byte by byte on every database, or two resources could share one mark ("A" and "a" in MySQL).
 DDL: Final = {
