@@ -19,7 +19,7 @@ from . import messages as m
 from .address import Address
 from .channel import NOT_FOUND, Channel
 from .keys import Keys, Stood, deciders, stood, value_of
-from .leases import Lease, Leases, Renewal
+from .leases import NO_LEASE, Lease, Leases, Renewal
 from .places import Place, Places
 from .watches import Watches
 from .wire import Refused
@@ -131,12 +131,12 @@ class EtcdBackend:
                         continue
                     if repeats:
                         # An earlier try may still be on its way, and find room where this one did not.
-                        await self._withdraw(claim, lease, until)
+                        self._doubts[claim.id] = lease
+                        await self.leave(claim, until)
                     return None
             place.repeated = place.repeated or bool(repeats)
             self._places.add(place)
-            if not renewal.confirm(answer.header.raft_term) and not await self._secure(place, until):
-                self._places.drop(claim.id)
+            if not renewal.confirm(answer.header.raft_term) and not await self._secure(place, until) and place.gone:
                 continue
             return await self._placed(place, seen, answer.header.revision, until)
 
@@ -270,17 +270,33 @@ class EtcdBackend:
     async def leave(self, claim: Claim, until: float) -> bool:
         """Remove this claim and no other, waiting or holding; whether it was still there."""
         self._end_wait(claim.id)
-        lease = self._doubts.get(claim.id)
-        place = self._places.drop(claim.id)
         self._news.discard(claim.id)
-        if place is not None and place.repeated:
-            lease = place.lease
-        if lease is not None:
-            there = await self._withdraw(claim, lease, until)
-            return there and (place is None or place.expires > self._runtime.now())
+        place, lease = self._places.drop(claim.id), self._doubts.get(claim.id)
+        in_doubt = place is None and lease is not None
+        if place is None:
+            place = Place(claim, self._keys.claim(claim), 0, 0, lease or NO_LEASE, self._runtime.now())
+            place.repeated = in_doubt
+        try:
+            there = await self._removed(place, until)
+        except BaseException:
+            # Its lease may be kept alive for other claims, so time alone does not remove it: the sweeper sees to that.
+            if place.lease is not NO_LEASE:
+                place.expires = min(place.expires, self._runtime.now())
+                self._places.add(place)
+            raise
+        self._doubts.pop(claim.id, None)
+        return there and (not place.create or place.expires > self._runtime.now())
+
+    async def _removed(self, place: Place, until: float) -> bool:
+        """Remove this claim from the server, for good; whether it was there."""
+        if place.repeated and not place.entry.dead:
+            # A request to enter may still be on its way.
+            withdrawn = await self._withdrawn(place, until)
+            if withdrawn is not None:
+                return withdrawn
         repeats: list[None] = []
-        note = self._keys.evicted(self._client, claim.id)
-        request = requests.leave(self._keys.claim(claim), place.create if place else 0, note)
+        note = self._keys.evicted(self._client, place.claim.id)
+        request = requests.leave(place.key, place.create, note)
         try:
             answer = await self._channel.ask(
                 ways.TXN, request, "TxnResponse", until, repeated=lambda: repeats.append(None)
@@ -288,34 +304,31 @@ class EtcdBackend:
         except Refused as refused:
             raise self._refusal(refused) from None
         removed = answer.succeeded and answer.responses[0].response_delete_range.deleted > 0
-        if place is not None and place.expires <= self._runtime.now():
-            return False
         # The first of several requests may have done it: gone by our own hand is no loss.
-        return bool(removed or (repeats and place is not None and not place.gone))
+        return bool(removed or (repeats and place.create and not place.gone))
 
-    async def _withdraw(self, claim: Claim, lease: Lease, until: float) -> bool:
+    async def _withdrawn(self, place: Place, until: float) -> bool | None:
+        """Remove the claim, and keep its request from being applied after this; None if the request's lease is no more."""
+        lease, repeats = place.entry, list[None]()
         session = self._keys.session(self._client, lease.id)
-        request = requests.withdraw(self._keys.claim(claim), session, lease.id)
+        request = requests.withdraw(place.key, session, lease.id)
         try:
-            answer = await self._channel.ask(ways.TXN, request, "TxnResponse", until)
+            answer = await self._channel.ask(
+                ways.TXN, request, "TxnResponse", until, repeated=lambda: repeats.append(None)
+            )
         except Refused as refused:
             if refused.code != NOT_FOUND:
                 raise self._refusal(refused) from None
-            # Without its lease the claim can neither stand nor be put any more.
             self._leases.bury(lease)
-            self._doubts.pop(claim.id, None)
-            return False
+            return None
         lease.generation = max(lease.generation, answer.header.revision)
         lease.present = True
-        self._doubts.pop(claim.id, None)
-        return bool(answer.responses[1].response_delete_range.deleted)
+        removed = answer.responses[1].response_delete_range.deleted > 0
+        return bool(removed or (repeats and place.create and not place.gone))
 
     async def _expire(self, place: Place) -> None:
         """The sweeper: this claim's ttl is over, though the server's lease lasts longer."""
-        if place.repeated:
-            await self._withdraw(place.claim, place.lease, self._runtime.now() + 2.0)
-        else:
-            await self._forget(place)
+        await self._removed(place, self._runtime.now() + 2.0)
         self._lose(place)
 
     # -- renew -------------------------------------------------------------------------------------
@@ -369,7 +382,7 @@ class EtcdBackend:
                 if lease.dead or not kvs or kvs[0].create_revision != place.create:
                     self._lose(place)
                     if not lease.dead:
-                        await self._forget(place)
+                        await self._removed(place, until)  # what is left of it: the note of an eviction
                     fates[claim.id] = Gone()
                     continue
                 if step.WhichOneof("choice") == "request_txn":
@@ -384,14 +397,6 @@ class EtcdBackend:
             return requests.still_there(place.key)
         value = value_of(_told(claim, place), self._client, place.token)
         return requests.rewritten(place.key, place.create, value, lease.id)
-
-    async def _forget(self, place: Place) -> None:
-        """Remove what is left of this claim at the server."""
-        request = requests.leave(place.key, place.create, self._keys.evicted(self._client, place.claim.id))
-        try:
-            await self._channel.ask(ways.TXN, request, "TxnResponse", self._runtime.now() + 2.0)
-        except Refused as refused:
-            raise self._refusal(refused) from None
 
     def _lose(self, place: Place) -> None:
         place.gone = True

@@ -148,13 +148,14 @@ class Channel:
         sent = self._runtime.now()
         # Time for another member has to be left.
         quiet = min(QUIET, max(0.25, (until - sent) / 4))
+        slow = min(SLOW, max(0.5, (until - sent) / 3))
         asked = 0.0
         while not call.done:
             now = self._runtime.now()
             if now >= until:
                 # The caller has no more time, which says nothing about the member.
                 raise Broken(f"{self.endpoint} did not answer within {now - sent:.1f} s")
-            if now >= sent + SLOW:
+            if now >= sent + slow:
                 self.leave(link, f"{self.endpoint} did not answer within {now - sent:.1f} s")
             elif asked and link.heard < asked and now >= asked + quiet:
                 self.leave(link, f"{self.endpoint} gave no sign of life for {now - max(link.heard, sent):.1f} s")
@@ -164,7 +165,7 @@ class Channel:
                 link.ping()
             if link.wire.broken is not None:
                 raise Broken(link.wire.broken)
-            await link.finished(call, min(until, sent + SLOW, max(link.heard, sent, asked) + quiet))
+            await link.finished(call, min(until, sent + slow, max(link.heard, sent, asked) + quiet))
 
     # -- the connection ----------------------------------------------------------------------------
 

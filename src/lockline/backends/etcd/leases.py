@@ -39,6 +39,10 @@ class Lease:
         """The session key's revision; a withdrawn claim that is still on its way carries an older one."""
 
 
+NO_LEASE: Final = Lease(0, 0, 0.0)
+"""For a claim of which this client knows nothing."""
+
+
 class Renewal:
     """Leases renewed at a moment, in a term; good when that term is confirmed."""
 

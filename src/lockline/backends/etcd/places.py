@@ -24,6 +24,7 @@ class Place:
         "ahead",
         "claim",
         "create",
+        "entry",
         "expires",
         "gone",
         "key",
@@ -40,6 +41,8 @@ class Place:
         self.create = create
         self.token = token
         self.lease = lease
+        self.entry = lease
+        """The lease that it was entered with; an extension may have moved it to another since."""
         self.expires = expires
         """When its ttl is over if it is not renewed. The server's lease may last longer, for others or by its rounding."""
         self.written = False
