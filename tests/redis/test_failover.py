@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from pathlib import Path
 
@@ -109,7 +110,7 @@ def lockline_line(trio: SentinelTrio, name: str) -> list[str]:
     return [field for field in trio.primary.command("HKEYS", f"{{ll:{name}}}") if field[0] in "+~"]
 
 
-def test_cluster_a_planned_failover_and_a_moved_slot_disturb_nobody() -> None:
+def test_cluster_a_planned_failover_disturbs_nobody() -> None:
     with started(RedisCluster, "cluster") as cluster:
         client, other = lockline.connect(cluster.url), lockline.connect(cluster.url)
         names = [f"name {{{n}}}" for n in range(12)]
@@ -125,5 +126,40 @@ def test_cluster_a_planned_failover_and_a_moved_slot_disturb_nobody() -> None:
             again = other.lock(name).acquire(timeout=5)
             assert again.token > lease.token
             again.release()
+        client.close()
+        other.close()
+
+
+def test_cluster_a_slot_that_moves_under_its_lines_disturbs_nobody() -> None:
+    """The line moves as one key; who asks the old owner is sent on, while it moves and after."""
+    with started(RedisCluster, "cluster") as cluster:
+        client, other = lockline.connect(cluster.url), lockline.connect(cluster.url)
+        name = one_name_per_shard()[0]
+        slot = key_slot(key_of(name))
+        source = cluster.nodes[slot * 3 // 16384]
+        sink = next(node for node in cluster.primaries() if node is not source)
+        lease = client.lock(name).acquire()
+        got: list[lockline.Lease] = []
+
+        def wait() -> None:
+            with other.lock(name) as mine:
+                got.append(mine)
+
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        wait_for(lambda: len(client.inspect(name).waiters) == 1, 10, "the waiter")
+        sink.command("CLUSTER", "SETSLOT", slot, "IMPORTING", cluster.id_of(source))
+        source.command("CLUSTER", "SETSLOT", slot, "MIGRATING", cluster.id_of(sink))
+        source.command("MIGRATE", "127.0.0.1", sink.port, key_of(name), 0, 5000)
+        assert sink.command("CLUSTER", "COUNTKEYSINSLOT", slot) == 1
+        # Between the two: the old owner says ASK.
+        lease.extend(20)
+        assert len(client.inspect(name).claims) == 2
+        for node in (sink, source):
+            node.command("CLUSTER", "SETSLOT", slot, "NODE", cluster.id_of(sink))
+        lease.release()
+        waiting.join(10)
+        assert got[0].token > lease.token
+        assert client.list() == []
         client.close()
         other.close()

@@ -11,8 +11,9 @@ from collections.abc import Callable
 import pytest
 
 import lockline
+from lockline.backends.redis.scripts import ENTER, LEAVE
 from tests.servers.process import wait_for
-from tests.servers.redis import RedisServer, empty_within
+from tests.servers.redis import RedisServer, a_redis, empty_within
 
 from .conftest import Town
 from .crowd import ROOT
@@ -160,3 +161,22 @@ def test_a_token_survives_a_clock_that_steps_back(server: RedisServer, connect: 
     again = client.lock("x").acquire()
     assert again.token == ahead + 1
     again.release()
+
+
+def test_who_listens_elsewhere_is_told_to_look_and_never_that_it_holds(server: RedisServer) -> None:
+    """Messages reach replicas too: a waiter whose subscription is there was not counted, and must not believe it holds."""
+    server.command("CONFIG", "SET", "repl-diskless-sync-delay", "0")
+    with a_redis("--replicaof", f"127.0.0.1 {server.port}") as replica, server.client() as primary:
+        wait_for(lambda: primary.info("replication").get("slave0", {}).get("state") == "online", 20, "the replica")
+        for script in (ENTER, LEAVE):
+            primary.script_load(script.body)
+        with replica.client() as far, far.pubsub(ignore_subscribe_messages=True) as elsewhere:
+            elsewhere.subscribe("ll:elsewhere")
+            elsewhere.get_message(timeout=5)
+            for claim, channel in (("holder", "-"), ("waiter", "ll:elsewhere")):
+                primary.evalsha(ENTER.sha, 1, "{ll:x}", claim, 10000, 1, 1, channel, '10 lock 0 "me"', "1")
+            assert primary.evalsha(LEAVE.sha, 1, "{ll:x}", "holder", "0") == 1
+            told = elsewhere.get_message(timeout=5)
+            assert told is not None
+            assert told["data"] == "waiter"
+        assert primary.hkeys("{ll:x}") == ["last"]

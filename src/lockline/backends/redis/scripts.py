@@ -133,7 +133,9 @@ local function warn_next()
 end
 
 -- Let in whoever has room now. `mine` is the caller's own claim: it needs no message.
--- Nobody hears the message: the client is dead, and so is its claim; go on with the next in the same step.
+-- Nobody listens on its channel: the client is dead, and so is its claim; go on with the next in the same step.
+-- Asked before the message goes out, because a message also travels to replicas and through the cluster: whoever hears
+-- "you hold" there would believe it, although here nobody was counted and the claim was dropped.
 local function admit(mine)
   while s.head < s.seats_end and (s.n == 0 or s.used < s.least) do
     local seat = 'q' .. s.head
@@ -147,12 +149,17 @@ local function admit(mine)
           s.blocked_until = c.expires
           return
         end
-        if id == mine or c.channel == '-'
-          or redis.call('PUBLISH', c.channel, id .. string.format(' %.0f', c.ticket)) > 0 then
+        if id == mine or c.channel == '-' or redis.call('PUBSUB', 'NUMSUB', c.channel)[2] > 0 then
+          if id ~= mine and c.channel ~= '-' then
+            redis.call('PUBLISH', c.channel, id .. string.format(' %.0f', c.ticket))
+          end
           put('+' .. id, record)
           count_in(c)
           s.let_in = true
           if id == mine then s.let_me_in = true end
+        else
+          -- Perhaps it listens elsewhere, after a failover: then it shall know that it has to come again.
+          redis.call('PUBLISH', c.channel, id)
         end
       end
       redis.call('HDEL', line, seat, '~' .. id)
@@ -308,7 +315,8 @@ if found[1] and found[2] then
     local ticket, expires, weight, capacity, channel = string.match(record, '^(%d+) (%d+) (%d+) (%d+) %d+ (%S+) ')
     expires = tonumber(expires)
     if weight == capacity and expires > now and expires + 250 >= watch
-      and (channel == '-' or redis.call('PUBLISH', channel, next_id .. ' ' .. ticket) > 0) then
+      and (channel == '-' or redis.call('PUBSUB', 'NUMSUB', channel)[2] > 0) then
+      if channel ~= '-' then redis.call('PUBLISH', channel, next_id .. ' ' .. ticket) end
       redis.call('HDEL', KEYS[1], '+' .. id, '~' .. next_id, 'q' .. head)
       head = head + 1
       if head == seats_end then head, seats_end, watch = 1, 1, 0 end
