@@ -32,7 +32,7 @@ class RedlockWorld(World):
     size: ClassVar[int]
 
     def open(self) -> None:
-        self.servers = Servers(self.folder, self.size).start().set_up(longest=3600.0)
+        self.servers = Servers(self.folder, self.size).start().set_up(longest=60 * 86400.0)
 
     def close(self) -> None:
         self.servers.stop()

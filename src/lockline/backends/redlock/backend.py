@@ -21,7 +21,7 @@ from ...guarantees import Guarantees
 from . import requests, rules
 from .examine import examine
 from .hints import BlockingHints, LoopHints
-from .protocol import Attempt, Protocol, parse_lease
+from .protocol import Attempt, Protocol, parse_lease, too_long
 from .requests import Failure
 from .scripts import FREED, VICTIM
 
@@ -37,7 +37,7 @@ GUARANTEES = Guarantees(
 )
 
 SPREAD = 0.001
-"""Waiters that hear of one release try at random moments within this time; it grows for those who come too late."""
+"""Waiters that hear of one release try at random moments within this time; it grows while they meet half-way."""
 WIDEST = 0.03
 LOOK_EVERY = 2.0
 """How often a waiter tries although nothing was heard: the net under the hints."""
@@ -149,12 +149,8 @@ class RedlockBackend:
         claim = stood.claim
         stood.tries += 1
         attempt = Attempt(self._prefix + claim.name, rules.attempt_id(claim.id, stood.tries), claim.ttl, _info(claim))
-        if claim.ttl > self.port.membership.longest:
-            raise self._too_long(claim)
         stood.attempt = attempt
         if await self.protocol.acquire(attempt, until):
-            if claim.ttl > self.port.membership.longest:
-                raise self._too_long(claim)
             assert attempt.token is not None
             return Grant(attempt.token, attempt.sent)
         nodes = len(self.port.labels)
@@ -162,13 +158,6 @@ class RedlockBackend:
             replies = {**attempt.refusals, **{node: [b"yes"] for node in attempt.numbers}}
             raise self.protocol.unreached(f"{claim.name!r} could not be asked for at a majority of servers", replies)
         return None
-
-    def _too_long(self, claim: Claim) -> ConfigError:
-        longest = self.port.membership.longest
-        return ConfigError(
-            f"a ttl of {claim.ttl} s is longer than the {longest:g} s that this cluster was set up for; "
-            "a server that comes back has to wait as long (`lockline redlock init --max-ttl`)"
-        )
 
     def _blockers(self, stood: Stood) -> list[tuple[str, float]]:
         """Whose leases were in the way, and for how many seconds each."""
@@ -219,7 +208,6 @@ class RedlockBackend:
                 if await self._mailbox.wait(claim.id, wake) and not self._interrupted:
                     # Others heard it too: come at different moments, or nobody gets a majority.
                     await self._runtime.sleep(self._random.random() * stood.spread)
-                    stood.spread = min(WIDEST, stood.spread * 1.5)
                     stood.next_try = 0.0
             return None
         finally:
@@ -232,8 +220,9 @@ class RedlockBackend:
         jitter = self._random.random()
         if not self._taken(stood):
             # Nobody has it; those who met half-way try again soon, and not together.
-            stood.spread = min(WIDEST, stood.spread * 1.5)
+            stood.spread = min(WIDEST, stood.spread * 2)
             return now + jitter * stood.spread
+        stood.spread = SPREAD
         times = sorted(left for _, left in self._blockers(stood))
         spare = len(self.port.labels) - rules.majority(len(self.port.labels))
         enough = times[max(0, len(times) - spare - 1)]
@@ -277,7 +266,7 @@ class RedlockBackend:
                 fates[at] = Gone()
             elif stood.attempt is not None and stood.attempt.token is not None:
                 if claim.ttl > self.port.membership.longest:
-                    raise self._too_long(claim)
+                    raise too_long(claim.ttl, self.port.membership.longest)
                 held.append((at, stood.attempt, claim.ttl))
         if held:
             verdicts = await self.protocol.extend([(attempt, ttl) for _, attempt, ttl in held], until)

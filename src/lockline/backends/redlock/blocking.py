@@ -59,8 +59,25 @@ class Wire:
         # The library made, authenticated and encrypted it; from here on only bytes go over it.
         self.sock = connection._sock
         self.secure = hasattr(self.sock, "pending")
+        if not self.secure:
+            # A socket with a timeout asks the kernel twice for everything; ours are polled together anyway.
+            self.sock.setblocking(False)
         self.reader = hiredis.Reader()
         return int(self.sock.fileno())
+
+    def write(self, data: bytes, timeout: float) -> None:
+        """Send it all; where the node does not read and the buffer is full, wait no longer than that."""
+        if self.secure:
+            self.sock.sendall(data)
+            return
+        try:
+            sent = self.sock.send(data)
+        except BlockingIOError:
+            sent = 0
+        if sent < len(data):
+            self.sock.settimeout(timeout)
+            self.sock.sendall(data[sent:])
+            self.sock.setblocking(False)
 
     def drop(self, problem: str) -> deque[Due]:
         connection, self.wire, self.sock, self.reader = self.wire, None, None, None
@@ -82,6 +99,7 @@ class Bundle:
         self._round = 0
         # True while requests and answers are being counted: a Ctrl-C that finds it so makes the bundle worthless.
         self._torn = False
+        self._packed: tuple[Request | None, bytes] = (None, b"")
         self._began = 0.0
         self._note: Note | None = None
         self._due = 0
@@ -113,12 +131,29 @@ class Bundle:
         return up
 
     def send(self, node: int, request: Request) -> None:
-        self._send(self.wires[node], request, hiredis.pack_command(command(request, self._port.cluster)))
+        if request is not self._packed[0]:
+            self._packed = (request, hiredis.pack_command(command(request, self._port.cluster)))
+        self._send(self.wires[node], request, self._packed[1])
 
     def send_all(self, request: Request) -> None:
         data = hiredis.pack_command(command(request, self._port.cluster))
+        # The same as `_send` to each, without its costs: this is the path of every acquire and release.
+        due = (self._round, request, self._began, self._note)
+        length = len(data)
         for wire in self.wires:
-            self._send(wire, request, data)
+            sock = wire.sock
+            if sock is None or wire.secure:
+                self._send(wire, request, data)
+                continue
+            self._torn = True
+            wire.due.append(due)  # type: ignore[arg-type]
+            self._due += 1
+            try:
+                if sock.send(data) != length:
+                    self._lose(wire, Failure("error", "the server does not read"))
+            except OSError as problem:
+                self._lose(wire, Failure("error", f"the connection broke: {problem}"))
+            self._torn = False
 
     def _send(self, wire: Wire, request: Request, data: bytes) -> None:
         note = self._note
@@ -131,7 +166,7 @@ class Bundle:
         wire.due.append((self._round, request, self._began, note))
         self._due += 1
         try:
-            wire.sock.sendall(data)
+            wire.write(data, self._port.node_timeout)
         except OSError as problem:
             self._lose(wire, Failure("error", f"the connection broke: {problem}"))
         self._torn = False
@@ -149,9 +184,11 @@ class Bundle:
 
     def read(self, seconds: float) -> None:
         """Take in what has come, waiting at most so long for it."""
+        by_fd = self._by_fd
         for fd, _ in self._poll.poll(seconds * 1000):
-            wire = self._by_fd[fd]
+            wire = by_fd[fd]
             self._torn = True
+            data: bytes | None
             try:
                 data = wire.sock.recv(65536)
                 while wire.secure and wire.sock.pending():
@@ -162,9 +199,16 @@ class Bundle:
                 self._lose(wire, Failure("error", f"the connection broke: {problem}"))
                 data = None
             if data:
-                wire.reader.feed(data)
-                while wire.reader is not None and (reply := wire.reader.gets()) is not False:
+                reader = wire.reader
+                reader.feed(data)
+                while (reply := reader.gets()) is not False:
+                    if type(reply) is list and wire.due and wire.due[0][0] == self._round and self._note is not None:
+                        self._due -= 1
+                        self._answers.append((wire.node, wire.due.popleft()[1], reply))
+                        continue
                     self._take(wire, reply)
+                    if wire.reader is not reader:
+                        break
             elif data is not None:
                 self._lose(wire, Failure("error", "the server closed the connection"))
             self._torn = False
@@ -181,7 +225,8 @@ class Bundle:
                 # Somebody flushed the scripts; a restart would have broken the connection.
                 wire.due.append((asked_in, request, clock.now(), note))
                 try:
-                    wire.sock.sendall(hiredis.pack_command(command(request, self._port.cluster, whole=True)))
+                    whole = command(request, self._port.cluster, whole=True)
+                    wire.write(hiredis.pack_command(whole), self._port.node_timeout)
                 except OSError as problem:
                     self._lose(wire, Failure("error", f"the connection broke: {problem}"))
                 return
@@ -245,6 +290,7 @@ class BlockingPort:
     def _begin(self) -> None:
         self._mutex = threading.Condition(threading.Lock())
         self._idle: list[Bundle] = []
+        self._queue = 0
         # Weak, so that one which an interrupt made away with is not missed for ever.
         self._bundles: weakref.WeakSet[Bundle] = weakref.WeakSet()
         self.spares: list[deque[Any]] = [deque() for _ in self._nodes]
@@ -299,7 +345,12 @@ class BlockingPort:
                     bundle = Bundle(self)
                     self._bundles.add(bundle)
                     return bundle
-                if not self._mutex.wait(max(0.0, min(until - clock.now(), 0.1))) and clock.now() >= until:
+                self._queue += 1
+                try:
+                    free = self._mutex.wait(max(0.0, min(until - clock.now(), 0.1)))
+                finally:
+                    self._queue -= 1
+                if not free and clock.now() >= until:
                     raise self.membership.error()
             return self._idle.pop()
 
@@ -309,7 +360,8 @@ class BlockingPort:
                 bundle.close()
             else:
                 self._idle.append(bundle)
-            self._mutex.notify()
+            if self._queue:
+                self._mutex.notify()
         if self._tender is None and not self.closed:
             self._start_tender()
 

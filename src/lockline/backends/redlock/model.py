@@ -107,7 +107,7 @@ class ModelNode:
         memory = self.memory
         if why := self._shut(cluster):
             return why
-        if attempt in memory.tombstones:
+        if memory.tombstones.pop(attempt, None) is not None:
             return [b"buried"]
         lease = memory.leases.get(name)
         if lease is not None:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ...errors import QuorumNotReached
+from ...errors import ConfigError, QuorumNotReached
 from . import requests, rules
 from .port import Port, Talk
 from .requests import Failure, Reply, Request
@@ -114,6 +114,8 @@ class Protocol:
         port = self.port
         talk = await port.talk(attempt.note, until)
         try:
+            if attempt.ttl > port.membership.longest:
+                raise too_long(attempt.ttl, port.membership.longest)
             # Before the first send: whatever happens on the way is not added to the lease.
             attempt.sent = port.now()
             request = requests.acquire(attempt.name, attempt.id, self._ms(attempt.ttl), self._hint(), attempt.info)
@@ -259,12 +261,15 @@ class Protocol:
         try:
             until = min(until, port.now() + port.patience(attempt.ttl))
             known = requests.release(attempt.name, attempt.id, high, 0)
-            unknown = requests.release(attempt.name, attempt.id, high, self._ms(attempt.ttl))
-            for node in range(nodes):
-                if node in attempt.never_sent:
-                    replies[node] = attempt.refusals[node]
-                else:
-                    talk.send(node, known if attempt.knows(node) else unknown)
+            if len(attempt.numbers) == nodes:
+                talk.send_all(known)
+            else:
+                unknown = requests.release(attempt.name, attempt.id, high, self._ms(attempt.ttl))
+                for node in range(nodes):
+                    if node in attempt.never_sent:
+                        replies[node] = attempt.refusals[node]
+                    else:
+                        talk.send(node, known if attempt.knows(node) else unknown)
             while yes < needed and len(replies) < nodes:
                 answer = await talk.next(until)
                 if answer is None:
@@ -428,6 +433,14 @@ class Seen(NamedTuple):
 
     holder: Held | None
     waiters: dict[str, tuple[str, float]]
+
+
+def too_long(ttl: float, longest: float) -> ConfigError:
+    """The error for a ttl that no server would be back in time for."""
+    return ConfigError(
+        f"a ttl of {ttl} s is longer than the {longest:g} s that this cluster was set up for; "
+        "a server that comes back has to wait as long (`lockline redlock init --max-ttl`)"
+    )
 
 
 def _nothing(node: int, request: Request, reply: Reply) -> None:

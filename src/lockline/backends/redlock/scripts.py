@@ -30,46 +30,45 @@ REMEMBERED: Final = 1024
 
 _PRELUDE: Final = f"""
 local LARGEST, LEAP, JUMP, REMEMBERED = {LARGEST}, {LEAP}, {JUMP}, {REMEMBERED}
+"""
 
-local function text(number)
-  return string.format('%.0f', number)
-end
+# Pieces are put where they are needed, not made functions: a closure costs a script more than most of its commands do.
 
-local function milliseconds()
-  local now = redis.call('TIME')
-  return now[1] * 1000 + math.floor(now[2] / 1000)
-end
+_MILLISECONDS: Final = """
+  local clock = redis.call('TIME')
+  local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+"""
 
--- Why the gate is shut to this cluster id; nil if the time of refusing is over and it is open now.
-local function shut(gate, cluster)
+_REFUSE_UNLESS_OPEN: Final = f"""
+if gate ~= ARGV[1] then
   if not gate then return {{'shut', 'empty'}} end
   local state, whose, till = string.match(gate, '^(%S+) (%S+) ?(%d*)$')
-  if state == 'refusing' and whose == cluster then
-    local left = tonumber(till) - milliseconds()
-    if left > 0 then return {{'shut', 'refusing', text(left)}} end
-    redis.call('SET', KEYS[1], cluster)
-    return nil
-  end
-  return {{'shut', 'other', gate}}
+  if state ~= 'refusing' or whose ~= ARGV[1] then return {{'shut', 'other', gate}} end
+  {_MILLISECONDS.strip()}
+  if now < tonumber(till) then return {{'shut', 'refusing', string.format('%.0f', tonumber(till) - now)}} end
+  -- The time of refusing is over.
+  redis.call('SET', KEYS[1], ARGV[1])
 end
+"""
 
--- C = max(C, to), for a name whose counter or floor is below it.
-local function lift(name, to)
+_LIFT: Final = """
+  -- C = max(C, to), for a name whose counter or floor is below it.
   local score = redis.call('ZMSCORE', KEYS[2], name, '')
   if score[2] and to <= LARGEST and to > tonumber(score[1] or score[2]) then
-    redis.call('ZADD', KEYS[2], text(to), name)
+    redis.call('ZADD', KEYS[2], string.format('%.0f', to), name)
   end
-end
 """
 
 _ACQUIRE: Final = """
 -- KEYS gate counters lease tombstone   ARGV cluster attempt ttl hint name info
 local seen = redis.call('MGET', KEYS[1], KEYS[3], KEYS[4])
-if seen[1] ~= ARGV[1] then
-  local why = shut(seen[1], ARGV[1])
-  if why then return why end
+local gate = seen[1]
+@REFUSE@
+if seen[3] then
+  -- What it was put there for has come: nothing of the attempt is left now.
+  redis.call('DEL', KEYS[4])
+  return {'buried'}
 end
-if seen[3] then return {'buried'} end
 local ttl = tonumber(ARGV[3])
 if seen[2] then
   local holder, number = string.match(seen[2], '^(%S+) (%d+)')
@@ -84,10 +83,9 @@ if not score[2] then return {'shut', 'forgot'} end
 local last = tonumber(score[1] or score[2])
 local number = math.max(last + 1, math.min(tonumber(ARGV[4]), last + LEAP))
 if number > LARGEST then return {'shut', 'full'} end
-number = text(number)
-redis.call('ZADD', KEYS[2], number, ARGV[5])
+number = string.format('%.0f', number)
 -- The floor is the lowest score of all, so the next one is the oldest counter: it becomes the floor.
-if redis.call('ZCARD', KEYS[2]) > REMEMBERED then
+if redis.call('ZADD', KEYS[2], number, ARGV[5]) == 1 and redis.call('ZCARD', KEYS[2]) > REMEMBERED then
   local oldest = redis.call('ZRANGE', KEYS[2], 1, 1, 'WITHSCORES')
   redis.call('ZREM', KEYS[2], oldest[1])
   redis.call('ZADD', KEYS[2], 'GT', oldest[2], '')
@@ -99,25 +97,22 @@ return {'yes', number}
 _PROMOTE: Final = """
 -- KEYS gate counters lease   ARGV cluster attempt number name
 local seen = redis.call('MGET', KEYS[1], KEYS[3])
-if seen[1] ~= ARGV[1] then
-  local why = shut(seen[1], ARGV[1])
-  if why then return why end
-end
+local gate = seen[1]
+@REFUSE@
 local holder, number, info = string.match(seen[2] or '', '^(%S+) (%d+)(.*)$')
 if holder ~= ARGV[2] or tonumber(number) > tonumber(ARGV[3]) then return {'no', seen[2] or ''} end
 -- The ttl stays: only a request that was sent for it may lengthen a lease.
 redis.call('SET', KEYS[3], holder .. ' ' .. ARGV[3] .. info, 'KEEPTTL')
-lift(ARGV[4], tonumber(ARGV[3]))
+local name, to = ARGV[4], tonumber(ARGV[3])
+@LIFT@
 return {'yes', ARGV[3]}
 """
 
 _EXTEND: Final = """
 -- KEYS gate lease   ARGV cluster attempt number ttl
 local seen = redis.call('MGET', KEYS[1], KEYS[2])
-if seen[1] ~= ARGV[1] then
-  local why = shut(seen[1], ARGV[1])
-  if why then return why end
-end
+local gate = seen[1]
+@REFUSE@
 local holder, number = string.match(seen[2] or '', '^(%S+) (%d+)')
 if holder ~= ARGV[2] or number ~= ARGV[3] then return {'no', seen[2] or ''} end
 -- Never creates, never shortens.
@@ -129,21 +124,26 @@ return {'yes', number}
 _RELEASE: Final = """
 -- KEYS gate counters lease tombstone   ARGV cluster attempt high burial name channel
 local seen = redis.call('MGET', KEYS[1], KEYS[3])
-local there = false
-if seen[2] and string.match(seen[2], '^(%S+)') == ARGV[2] then
+local holder, number = string.match(seen[2] or '', '^(%S+) (%d+)')
+local there = holder == ARGV[2]
+local high = tonumber(ARGV[3])
+if there then
   redis.call('DEL', KEYS[3])
   redis.call('PUBLISH', ARGV[6], ARGV[2])
-  there = true
 elseif seen[1] and tonumber(ARGV[4]) > 0 then
   -- The acquire may still be under way on another connection: when it comes, it finds this.
   redis.call('SET', KEYS[4], '', 'PX', ARGV[4])
 end
 if seen[1] == ARGV[1] then
   -- All nodes learn the highest number, so that the next attempt gets the same one from each.
-  lift(ARGV[5], tonumber(ARGV[3]))
+  -- The counter is at least at the number of the lease, so most often there is nothing to lift.
+  if not there or high > tonumber(number) then
+    local name, to = ARGV[5], high
+@LIFT@
+  end
 elseif not there then
-  local why = shut(seen[1], ARGV[1])
-  if why then return why end
+  local gate = seen[1]
+@REFUSE@
 end
 return {there and 'yes' or 'no', ''}
 """
@@ -151,11 +151,10 @@ return {there and 'yes' or 'no', ''}
 _LOOK: Final = """
 -- KEYS gate lease waiters   ARGV cluster
 local seen = redis.call('MGET', KEYS[1], KEYS[2])
-if seen[1] ~= ARGV[1] then
-  local why = shut(seen[1], ARGV[1])
-  if why then return why end
-end
-return {'yes', seen[2] or '', redis.call('PTTL', KEYS[2]), text(milliseconds()), redis.call('HGETALL', KEYS[3])}
+local gate = seen[1]
+@REFUSE@
+@NOW@
+return {'yes', seen[2] or '', redis.call('PTTL', KEYS[2]), string.format('%.0f', now), redis.call('HGETALL', KEYS[3])}
 """
 
 _SHOW: Final = """
@@ -163,14 +162,15 @@ _SHOW: Final = """
 -- For people who look: nothing is decided by who waits.
 local gate = redis.call('GET', KEYS[1])
 if gate ~= ARGV[1] then return {'no', ''} end
-local now, ttl = milliseconds(), tonumber(ARGV[3])
+@NOW@
+local ttl = tonumber(ARGV[3])
 if redis.call('HLEN', KEYS[2]) > 64 then
   local all = redis.call('HGETALL', KEYS[2])
   for at = 1, #all, 2 do
     if tonumber(string.match(all[at + 1], '^%d+')) < now then redis.call('HDEL', KEYS[2], all[at]) end
   end
 end
-redis.call('HSET', KEYS[2], ARGV[2], text(now + ttl) .. ' ' .. ARGV[4])
+redis.call('HSET', KEYS[2], ARGV[2], string.format('%.0f', now + ttl) .. ' ' .. ARGV[4])
 if redis.call('PTTL', KEYS[2]) < ttl then redis.call('PEXPIRE', KEYS[2], ttl) end
 return {'yes', ''}
 """
@@ -184,10 +184,8 @@ return {'yes', ''}
 _EVICT: Final = """
 -- KEYS gate lease tombstone   ARGV cluster attempt burial channel victim
 local seen = redis.call('MGET', KEYS[1], KEYS[2])
-if seen[1] ~= ARGV[1] then
-  local why = shut(seen[1], ARGV[1])
-  if why then return why end
-end
+local gate = seen[1]
+@REFUSE@
 redis.call('SET', KEYS[3], '', 'PX', ARGV[3])
 if not seen[2] or string.match(seen[2], '^(%S+)') ~= ARGV[2] then return {'no', ''} end
 redis.call('DEL', KEYS[2])
@@ -219,9 +217,10 @@ if record[2] ~= run then
     local now = redis.call('TIME')
     local lifted = math.max(highest + JUMP, now[1] * 1000000 + now[2])
     redis.call('DEL', KEYS[2])
-    redis.call('ZADD', KEYS[2], text(math.min(lifted, LARGEST)), '')
+    redis.call('ZADD', KEYS[2], string.format('%.0f', math.min(lifted, LARGEST)), '')
     if gate == record[1] or string.find(gate, '^refusing ') then
-      gate = 'refusing ' .. record[1] .. ' ' .. text(milliseconds() + record[4] * 1.02 + 10)
+@NOW@
+      gate = 'refusing ' .. record[1] .. ' ' .. string.format('%.0f', now + record[4] * 1.02 + 10)
       redis.call('SET', KEYS[1], gate)
     end
   end
@@ -246,13 +245,13 @@ local number = math.max(tonumber(ARGV[5]), now[1] * 1000000 + now[2])
 if floor then number = math.max(number, tonumber(redis.call('ZREVRANGE', KEYS[2], 0, 0, 'WITHSCORES')[2])) end
 if number > LARGEST then return {'no', 'full'} end
 redis.call('DEL', KEYS[2])
-redis.call('ZADD', KEYS[2], text(number), '')
+redis.call('ZADD', KEYS[2], string.format('%.0f', number), '')
 redis.call('HSET', KEYS[3], 'cluster', ARGV[1], 'size', ARGV[2], 'members', ARGV[3], 'longest', ARGV[4],
   'run', run, 'durable', ARGV[6])
 redis.call('HINCRBY', KEYS[3], 'incarnation', 1)
 -- A new cluster's gates stay shut until every server has its record: an open gate means that grants may have been made.
 redis.call('SET', KEYS[1], ARGV[9] == '1' and ARGV[1] or 'preparing ' .. ARGV[1])
-return {'yes', text(number)}
+return {'yes', string.format('%.0f', number)}
 """
 
 _OPEN: Final = """
@@ -267,10 +266,7 @@ _RETIRE: Final = """
 local gate = redis.call('GET', KEYS[1])
 local retired = 'retired ' .. ARGV[1]
 if gate ~= retired then
-  if gate ~= ARGV[1] then
-    local why = shut(gate, ARGV[1])
-    if why then return why end
-  end
+@REFUSE@
   redis.call('SET', KEYS[1], retired)
 end
 local top = redis.call('ZREVRANGE', KEYS[2], 0, 0, 'WITHSCORES')
@@ -281,10 +277,7 @@ return {'yes', top[2]}
 _HIGHEST: Final = """
 -- KEYS gate counters   ARGV cluster
 local gate = redis.call('GET', KEYS[1])
-if gate ~= ARGV[1] then
-  local why = shut(gate, ARGV[1])
-  if why then return why end
-end
+@REFUSE@
 local top = redis.call('ZREVRANGE', KEYS[2], 0, 0, 'WITHSCORES')
 if not top[2] then return {'shut', 'forgot'} end
 return {'yes', top[2]}
@@ -299,8 +292,11 @@ class Script(NamedTuple):
 
 
 def script(body: str) -> Script:
-    """The script with what all of them share before it."""
+    """The script with the pieces that several share put in."""
+    pieces = {"@REFUSE@": _REFUSE_UNLESS_OPEN, "@LIFT@": _LIFT, "@NOW@": _MILLISECONDS}
     text = _PRELUDE + body
+    for mark, piece in pieces.items():
+        text = text.replace(mark, piece.strip("\n"))
     return Script(text, hashlib.sha1(text.encode()).hexdigest())
 
 
