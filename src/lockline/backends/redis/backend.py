@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 from ...core.backend import Finding
-from ...core.claim import Claim, Gone, Grant, Line, Standing, Waiting
+from ...core.claim import Claim, Gone, Grant, Line, Waiting
 from ...core.runtime import Runtime, Worker
 from ...errors import BackendUnavailable
 from ...guarantees import Guarantees
@@ -17,8 +17,9 @@ from .ears import BlockingEars, LoopEars
 from .keys import PREFIX, key_of, name_of, pattern
 from .port import Port, ServerError, pack
 from .problems import Address, NoAnswer
+from .records import Prepared, read
 from .requests import Requests
-from .scripts import ALIVE, ENTER, EVICT, LEAVE, LOOK, NO_CHANNEL, RENEW, STAND, Script
+from .scripts import ALIVE, ENTER, EVICT, LEAVE, LOOK, NO_CHANNEL, RENEW, STAND
 from .streams import LoopPort
 from .target import Target
 from .topology import topology_of
@@ -44,22 +45,6 @@ REPEAT: Final = object()
 CLAIMS_PER_CALL: Final = 100
 CALLS_PER_TRIP: Final = 50
 NAMES_KEPT: Final = 16384
-
-
-class Prepared:
-    """What requests on one line begin with, ready for the wire: the hot path only adds the claim."""
-
-    __slots__ = ("enter", "key", "leave")
-
-    def __init__(self, key: bytes) -> None:
-        self.key = key
-        self.enter = _beginning(ENTER, key, args=7)
-        self.leave = _beginning(LEAVE, key, args=2)
-
-
-def _beginning(script: Script, key: bytes, args: int) -> bytes:
-    whole = pack(("EVALSHA", script.sha, 1, key))
-    return b"*%d" % (4 + args) + whole[whole.index(b"\r") :]
 
 
 class RedisBackend:
@@ -355,7 +340,7 @@ class RedisBackend:
         claims = []
         for field, value in zip(reply[1::2], reply[2::2], strict=True):
             mark, claim_id = field[:1], field[1:].decode()
-            if mark in (b"+", b"~") and (standing := _seen(claim_id, value.decode(), mark == b"+", now)):
+            if mark in (b"+", b"~") and (standing := read(claim_id, value.decode(), mark == b"+", now)):
                 claims.append(standing)
         return Line(name, tuple(sorted(claims, key=lambda standing: standing.token)))
 
@@ -446,21 +431,6 @@ class RedisBackend:
             await self._listener.join(self._runtime.now() + 1.0)
         await self._ears.close()
         await self._port.close()
-
-
-def _seen(claim_id: str, record: str, holds: bool, now: float) -> Standing | None:
-    ticket, expires, weight, capacity, _, _, info = record.split(" ", 6)
-    remaining = (int(expires) - now) / 1000
-    if remaining <= 0:
-        return None
-    ttl, kind, since, rest = info.split(" ", 3)
-    owner, end = json.JSONDecoder().raw_decode(rest)
-    meta = rest[end:]
-    return Standing(
-        id=claim_id, owner=owner, kind=kind, token=int(ticket), holds=holds, weight=int(weight),
-        capacity=int(capacity), ttl=float(ttl), remaining=remaining, since=float(since),
-        meta=json.loads(meta) if meta else None,
-    )  # fmt: skip
 
 
 def _with_query(url: str, part: str) -> str:

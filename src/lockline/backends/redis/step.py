@@ -1,0 +1,163 @@
+"""The Lua that every step beyond the shortest shares: read the line, drop who expired, let in who has room, write it back."""
+
+from __future__ import annotations
+
+from typing import Final
+
+STEP: Final = """
+-- Lua would shorten a long number that it is asked to join to a text: always format tickets and times.
+local line, puts, s
+local now = micros / 1000
+
+local function parse(record)
+  local ticket, expires, weight, capacity, seat, channel, info =
+    string.match(record, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%S+) (.*)$')
+  return {
+    ticket = tonumber(ticket), expires = tonumber(expires), weight = tonumber(weight),
+    capacity = tonumber(capacity), seat = seat, channel = channel, info = info,
+  }
+end
+
+local function written(c)
+  return string.format('%.0f %.0f %d %d %s %s ', c.ticket, c.expires, c.weight, c.capacity, c.seat, c.channel) .. c.info
+end
+
+local function open(key, state)
+  line, puts = key, {}
+  if not state then
+    s = { n = 0, used = 0, least = 0, first = 0, key_until = 0, mixed = 0, head = 1, seats_end = 1, watch = 0 }
+    return
+  end
+  local n, used, least, first, key_until, mixed, head, seats_end, watch = struct.unpack('ddddddddd', state)
+  s = {
+    n = n, used = used, least = least, first = first, key_until = key_until, mixed = mixed, head = head,
+    seats_end = seats_end, watch = watch,
+  }
+end
+
+local function put(field, value)
+  puts[#puts + 1] = field
+  puts[#puts + 1] = value
+  if #puts > 200 then
+    redis.call('HSET', line, unpack(puts))
+    puts = {}
+  end
+end
+
+local function count_in(c)
+  s.n, s.used = s.n + 1, s.used + c.weight
+  if s.n == 1 then
+    s.least, s.first, s.mixed = c.capacity, c.expires, 0
+    return
+  end
+  if c.capacity ~= s.least then s.mixed = 1 end
+  s.least, s.first = math.min(s.least, c.capacity), math.min(s.first, c.expires)
+end
+
+-- Count the holders anew, without those whose time is over. Rare: `first` says when there can be one.
+local function recount()
+  s.n, s.used = 0, 0
+  local all = redis.call('HGETALL', line)
+  for i = 1, #all, 2 do
+    local mark = string.sub(all[i], 1, 1)
+    if mark == '+' then
+      local c = parse(all[i + 1])
+      if c.expires > now then count_in(c) else redis.call('HDEL', line, all[i]) end
+    elseif mark == '-' and tonumber(all[i + 1]) <= now then
+      redis.call('HDEL', line, all[i])
+    end
+  end
+end
+
+local function drop_expired()
+  if s.n > 0 and now >= s.first then recount() end
+end
+
+-- A claim that held is gone; its field has been deleted.
+local function count_out(c)
+  s.n, s.used = s.n - 1, s.used - c.weight
+  -- The one that left may have been the one with the smallest capacity.
+  if s.n > 0 and s.mixed == 1 then recount() end
+end
+
+-- Whoever waits has planned to look when the holder of that time would expire. One that expires earlier came in:
+-- the next in line shall know, or a dead one could hold everybody up until then.
+local function warn_next()
+  for seat = s.head, math.min(s.head + 7, s.seats_end - 1) do
+    local id = redis.call('HGET', line, 'q' .. seat)
+    local record = id and redis.call('HGET', line, '~' .. id)
+    if record then
+      local c = parse(record)
+      if c.channel ~= '-' then redis.call('PUBLISH', c.channel, id) end
+      return
+    end
+  end
+end
+
+-- Let in whoever has room now. `mine` is the caller's own claim: it needs no message.
+-- Nobody listens on its channel: the client is dead, and so is its claim; go on with the next in the same step.
+-- Asked before the message goes out, because a message also travels to replicas and through the cluster: whoever hears
+-- "you hold" there would believe it, although here nobody was counted and the claim was dropped.
+local function admit(mine)
+  while s.head < s.seats_end and (s.n == 0 or s.used < s.least) do
+    local seat = 'q' .. s.head
+    local id = redis.call('HGET', line, seat)
+    if id then
+      local record = redis.call('HGET', line, '~' .. id)
+      local c = record and parse(record)
+      if c and c.expires > now then
+        local room = s.n == 0 and c.capacity or math.min(s.least, c.capacity)
+        if s.used + c.weight > room then
+          s.blocked_until = c.expires
+          return
+        end
+        if id == mine or c.channel == '-' or redis.call('PUBSUB', 'NUMSUB', c.channel)[2] > 0 then
+          if id ~= mine and c.channel ~= '-' then
+            redis.call('PUBLISH', c.channel, id .. string.format(' %.0f', c.ticket))
+          end
+          put('+' .. id, record)
+          count_in(c)
+          s.let_in = true
+          if id == mine then s.let_me_in = true end
+        else
+          -- Perhaps it listens elsewhere, after a failover: then it shall know that it has to come again.
+          redis.call('PUBLISH', c.channel, id)
+        end
+      end
+      redis.call('HDEL', line, seat, '~' .. id)
+    end
+    s.head = s.head + 1
+  end
+end
+
+local function save()
+  if s.head == s.seats_end then
+    if s.n == 0 then
+      if #puts > 0 then redis.call('HSET', line, unpack(puts)) end
+      redis.call('HDEL', line, 'state')
+      redis.call('PEXPIRE', line, REMEMBERED)
+      return
+    end
+    s.head, s.seats_end, s.watch = 1, 1, 0
+  elseif s.let_in and s.first + 250 < s.watch then
+    warn_next()
+  end
+  put('state', struct.pack('ddddddddd',
+    s.n, s.used, s.least, s.first, s.key_until, s.mixed, s.head, s.seats_end, s.watch))
+  redis.call('HSET', line, unpack(puts))
+  if s.stretch then redis.call('PEXPIREAT', line, s.key_until) end
+end
+
+-- The key outlives its longest claim, and the memory of its last ticket outlives that.
+local function cover(expires)
+  if expires + REMEMBERED > s.key_until then s.key_until, s.stretch = expires + REMEMBERED, true end
+end
+
+-- What a waiting claim is told: how many are ahead, and in how many milliseconds something may change by itself.
+local function waiting(seat)
+  local change = s.first
+  if s.blocked_until and s.blocked_until < change then change = s.blocked_until end
+  s.watch = math.max(s.watch, change)
+  return { s.n + seat - s.head, math.max(1, math.ceil(change - now)) }
+end
+"""
