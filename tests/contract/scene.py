@@ -19,6 +19,7 @@ import pytest
 
 from lockline import Line
 
+from ..servers.process import freeze
 from .parties import STUCK, Face, Party, Pending, TaskParty, ThreadParty, connect
 from .worlds import World
 
@@ -227,8 +228,8 @@ class OtherProcess:
                     pipe.close()
 
     def stop(self) -> None:
-        """SIGSTOP."""
-        os.kill(self.pid, signal.SIGSTOP)
+        """SIGSTOP, and every thread stands still."""
+        freeze(self.pid)
 
     def go_on(self) -> None:
         """SIGCONT."""

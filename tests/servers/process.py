@@ -54,6 +54,18 @@ def listens(port: int, host: str = "127.0.0.1") -> bool:
         return probe.connect_ex((host, port)) == 0
 
 
+def freeze(pid: int) -> None:
+    """SIGSTOP, and wait until every thread stands still: on a busy machine some run on for a while."""
+    os.kill(pid, signal.SIGSTOP)
+
+    def stands_still() -> bool:
+        states = [path.read_text().rpartition(")")[2].split()[0] for path in Path(f"/proc/{pid}/task").glob("*/stat")]
+        return all(state in "TtZX" for state in states)
+
+    if os.path.isdir("/proc/self/task"):
+        wait_for(stands_still, what=f"the stop of process {pid}")
+
+
 class ServerProcess:
     """One server process; `kill`, `freeze`, `thaw`, `start` again with the same folder."""
 
@@ -132,8 +144,8 @@ class ServerProcess:
             process.wait(10)
 
     def freeze(self) -> None:
-        """SIGSTOP."""
-        os.kill(self.pid, signal.SIGSTOP)
+        """SIGSTOP, and every thread stands still."""
+        freeze(self.pid)
 
     def thaw(self) -> None:
         """SIGCONT."""
