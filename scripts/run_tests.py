@@ -21,6 +21,8 @@ GROUPS = {
     "redlock": (["redlock-3", "redlock-5"], ["tests/redlock", "tests/fence"]),
     "consensus": (["zookeeper", "zookeeper3", "etcd", "etcd3"], ["tests/zookeeper", "tests/etcd"]),
 }
+ALONE = ["tests/local/test_many_processes.py"]
+"""First, with the machine to itself: fifty processes, and a bound on how long anybody may be held up."""
 SIDE_BY_SIDE = 3
 
 
@@ -36,9 +38,13 @@ def check_that_nothing_is_left_out() -> None:
 
 
 def run(name: str, options: list[str]) -> tuple[str, int, str, float]:
-    backends, folders = GROUPS[name]
-    there = [folder for folder in [*folders, *sorted(SHARED)] if (ROOT / folder).exists()]
-    chosen = [word for backend in backends for word in ("--backend", backend)]
+    if name == "alone":
+        chosen, there = [], ALONE
+    else:
+        backends, folders = GROUPS[name]
+        there = [folder for folder in [*folders, *sorted(SHARED)] if (ROOT / folder).exists()]
+        chosen = [f"--ignore={path}" for path in ALONE]
+        chosen += [word for backend in backends for word in ("--backend", backend)]
     began = time.monotonic()
     ran = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "--durations=5", *chosen, *options, *there],
@@ -60,13 +66,19 @@ def main() -> int:
     check_that_nothing_is_left_out()
     counts = {"passed": 0, "failed": 0, "error": 0, "skipped": 0}
     worst = 0
+
+    def take(name: str, code: int, output: str, seconds: float) -> None:
+        nonlocal worst
+        print(f"== {name}: {seconds:.0f} s, exit code {code}\n{output}", flush=True)
+        worst = max(worst, code)
+        closing = output.strip().splitlines()[-1] if output.strip() else ""
+        for count, what in re.findall(r"(\d+) (passed|failed|error|skipped)", closing):
+            counts[what] += int(count)
+
+    take(*run("alone", options))
     with ThreadPoolExecutor(side_by_side) as pool:
-        for name, code, output, seconds in pool.map(lambda name: run(name, options), GROUPS):
-            print(f"== {name}: {seconds:.0f} s, exit code {code}\n{output}", flush=True)
-            worst = max(worst, code)
-            closing = output.strip().splitlines()[-1] if output.strip() else ""
-            for count, what in re.findall(r"(\d+) (passed|failed|error|skipped)", closing):
-                counts[what] += int(count)
+        for outcome in pool.map(lambda name: run(name, options), GROUPS):
+            take(*outcome)
     failed = counts["failed"] + counts["error"]
     print(f"{counts['passed']} passed, {failed} failed, {counts['skipped']} skipped")
     return worst
