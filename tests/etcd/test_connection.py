@@ -12,6 +12,7 @@ import pytest
 
 import lockline
 from lockline.backends.etcd.address import parse
+from lockline.backends.etcd.examine import revokes_living_leases
 from lockline.errors import BackendUnavailable, ConfigError
 
 from ..servers.etcd import EtcdCluster
@@ -273,3 +274,11 @@ def test_the_doctor_knows_the_cluster(single: EtcdCluster, client_of: Clients) -
     ):
         assert word in told
     assert [finding.level for finding in found].count("error") == 1
+
+
+@pytest.mark.parametrize(
+    ("version", "affected"),
+    [("3.4.23", True), ("3.4.31", False), ("3.5.1", True), ("3.5.13", False), ("3.6.0", False), ("3.6.0-rc.1", False), ("?", False)],
+)  # fmt: skip
+def test_the_doctor_knows_which_releases_end_leases_before_their_time(version: str, affected: bool) -> None:
+    assert revokes_living_leases(version) is affected

@@ -11,10 +11,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from pathlib import Path
 
 import pytest
+
+from lockline.backends.etcd.examine import revokes_living_leases
 
 from ..redis.crowd import ROOT, Crowd
 from ..servers.etcd import EtcdCluster
@@ -54,8 +56,18 @@ def goes_on(crowd: Crowd, since: float) -> None:
         time.sleep(0.1)
 
 
-def check(crowd: Crowd, frozen: set[int] = frozenset()) -> None:  # type: ignore[assignment]
-    overlaps = [pair for pair in crowd.overlaps() if not {pair[0].worker, pair[1].worker} & frozen]
+def check(crowd: Crowd, frozen: Set[int] = frozenset(), thawed: float | None = None) -> None:
+    """One holder at a time, and no stale write.
+
+    `thawed` is when a deposed leader of an etcd went on that then may end leases before their time: a holder who lost its lease
+    in the seconds after that may have had company. Its token is refused at the resource all the same.
+    """
+    overlaps = [
+        (first, second)
+        for first, second in crowd.overlaps()
+        if not {first.worker, second.worker} & frozen
+        and not (thawed is not None and first.lost and thawed < second.began < thawed + 3.0)
+    ]
     assert not overlaps, overlaps[:3]
     crowd.check_tokens()
     crowd.check_resource()
@@ -88,9 +100,10 @@ def test_members_are_killed_and_restarted_in_turn_and_the_leader_is_frozen(
             goes_on(crowd, moment + 1.0)
             time.sleep(max(0.0, moment + TTL - time.monotonic()))
         finally:
+            thawed = time.monotonic()
             leader.server.thaw()
         crowd.wait_for_grants(1, since=time.monotonic(), seconds=40)
-    check(crowd)
+    check(crowd, thawed=thawed if revokes_living_leases(leader.version()) else None)
 
 
 def test_one_client_is_cut_off_and_another_is_frozen(cluster: EtcdCluster, tmp_path: Path) -> None:

@@ -74,6 +74,11 @@ class EtcdMember:
             for name, _, value in (line.rpartition(" ") for line in lines if not line.startswith("#"))
         }
 
+    def version(self) -> str:
+        """The release that it is."""
+        (found,) = (name for name in self.metrics() if name.startswith("etcd_server_version{"))
+        return found.split('"')[1]
+
     def leads(self) -> bool:
         """Whether it is the leader, by its own word."""
         try:

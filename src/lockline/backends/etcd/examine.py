@@ -14,6 +14,8 @@ from .wire import Broken, Refused
 
 SLOW = 0.1
 BIG = 1.5 * (1 << 30)
+MENDED = {(3, 4): 31, (3, 5): 13}
+"""The first release of each line whose deposed leader no longer revokes leases that live (etcd's issue 15247)."""
 ALARMS = {1: "NOSPACE: the database has reached its quota and takes no writes", 2: "CORRUPT: the members' data differ"}
 
 
@@ -82,6 +84,15 @@ async def _members(channel: Channel, address: Address, until: float) -> list[Fin
         leaders.add(status.leader)
         leads = " and leads" if status.leader == status.header.member_id else ""
         found.append(Finding("ok", f"{endpoint} runs etcd {status.version}{leads}, database {status.dbSize >> 20} MiB"))
+        if revokes_living_leases(status.version):
+            found.append(
+                Finding(
+                    "warning",
+                    f"etcd {status.version} has a bug: a leader that was paused and deposed may, when it goes on, end leases "
+                    "that are being renewed; then two hold at once until the first is told, within a second",
+                    "run 3.4.31, 3.5.13, 3.6 or later; and check tokens at the resource (lockline.fence, lease.guard())",
+                )
+            )
         if status.dbSize > BIG:
             found.append(
                 Finding(
@@ -100,6 +111,15 @@ async def _members(channel: Channel, address: Address, until: float) -> list[Fin
             )
         )
     return found
+
+
+def revokes_living_leases(version: str) -> bool:
+    """Whether this release can end a lease before its time."""
+    try:
+        major, minor, patch = (int(part) for part in version.split("-")[0].split("."))
+    except ValueError:
+        return False
+    return patch < MENDED.get((major, minor), 0)
 
 
 async def _alarms(channel: Channel, until: float) -> list[Finding]:
