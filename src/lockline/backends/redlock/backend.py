@@ -18,12 +18,13 @@ from ...core.clock import DRIFT
 from ...core.runtime import Runtime
 from ...errors import ConfigError
 from ...guarantees import Guarantees
-from . import requests, rules
+from . import questions, requests, rules
 from .examine import examine
 from .hints import BlockingHints, LoopHints
-from .protocol import Attempt, Protocol, parse_lease, too_long
+from .protocol import Attempt, Protocol
 from .requests import Failure
 from .scripts import FREED, VICTIM
+from .words import parse_lease, too_long, unreached
 
 GUARANTEES = Guarantees(
     exclusion="majority",
@@ -156,7 +157,7 @@ class RedlockBackend:
         nodes = len(self.port.labels)
         if attempt.unreached(nodes, rules.majority(nodes)):
             replies = {**attempt.refusals, **{node: [b"yes"] for node in attempt.numbers}}
-            raise self.protocol.unreached(f"{claim.name!r} could not be asked for at a majority of servers", replies)
+            raise unreached(self.port, f"{claim.name!r} could not be asked for at a majority of servers", replies)
         return None
 
     def _blockers(self, stood: Stood) -> list[tuple[str, float]]:
@@ -195,7 +196,7 @@ class RedlockBackend:
                         if grant is not None:
                             self._no_longer_waits(claim)
                             if stood.shown:
-                                await self.protocol.hide(name, claim.id, self._runtime.now())
+                                await questions.hide(self.port, name, claim.id, self._runtime.now())
                             return grant
                         stood.next_try = self._next_try(stood)
                     wake = min(until, stood.next_try)
@@ -203,7 +204,9 @@ class RedlockBackend:
                     wake = until
                 if now >= stood.show_at:
                     stood.show_at, stood.shown = now + claim.ttl / 2, True
-                    await self.protocol.show(name, claim.id, claim.ttl, _info(claim), until)
+                    await questions.show(
+                        self.port, name, claim.id, self.protocol.milliseconds(claim.ttl), _info(claim), until
+                    )
                 wake = min(wake, stood.show_at)
                 if await self._mailbox.wait(claim.id, wake) and not self._interrupted:
                     # Others heard it too: come at different moments, or nobody gets a majority.
@@ -251,7 +254,7 @@ class RedlockBackend:
         attempt = stood.attempt
         there = False
         if stood.shown and (attempt is None or attempt.token is None):
-            await self.protocol.hide(self._prefix + claim.name, claim.id, until)
+            await questions.hide(self.port, self._prefix + claim.name, claim.id, until)
         if attempt is not None and attempt.sent and (attempt.token is not None or not attempt.undone):
             there = await self.protocol.release(attempt, until)
         self._stood.pop(claim.id, None)
@@ -281,7 +284,7 @@ class RedlockBackend:
     # -- questions ---------------------------------------------------------------------------------
 
     async def look(self, name: str, until: float) -> Line:
-        seen = await self.protocol.look(self._prefix + name, until)
+        seen = await questions.look(self.port, self._prefix + name, until)
         claims = []
         if seen.holder is not None:
             held = seen.holder
@@ -290,15 +293,19 @@ class RedlockBackend:
         return Line(name, (*claims, *sorted(waiting, key=lambda one: one.since)))
 
     async def list(self, prefix: str, until: float) -> list[str]:
-        names = await self.protocol.names(self._prefix + prefix, until)
+        names = await questions.names(self.port, self._prefix + prefix, until)
         return [name[len(self._prefix) :] for name in names]
 
     async def evict(self, name: str, until: float) -> int:
-        seen = await self.protocol.look(self._prefix + name, until)
+        seen = await questions.look(self.port, self._prefix + name, until)
         if seen.holder is None:
             return 0
         ttl = float(seen.holder.info.split("\x1f", 2)[1])
-        return int(await self.protocol.evict(self._prefix + name, seen.holder.attempt, ttl, until))
+        return int(
+            await questions.evict(
+                self.port, self._prefix + name, seen.holder.attempt, self.protocol.milliseconds(ttl), until
+            )
+        )
 
     async def news(self) -> Collection[str]:
         if not self._victim_channel:

@@ -6,15 +6,13 @@ nodes hold under one number has that number as its token: any later attempt shar
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
 
-from ...errors import ConfigError, QuorumNotReached
 from . import requests, rules
 from .port import Port, Talk
 from .requests import Failure, Reply, Request
-from .scripts import LARGEST, LEASE
+from .scripts import LARGEST
+from .words import nothing, too_long, unreached
 
 GRACE = 0.0005
 """How long, beside the time already spent, an equal number from one more node is waited for before lower ones are lifted."""
@@ -84,7 +82,7 @@ class Attempt:
         return node in self.refusals and not isinstance(self.refusals[node], Failure)
 
 
-def milliseconds(ttl: float, drift: float, given_away: float) -> int:
+def _milliseconds(ttl: float, drift: float, given_away: float) -> int:
     """The ttl that nodes are told: longer than the caller's by what the drift exceeds the share the core gives away."""
     return max(1, -int(-(ttl * 1000 * (1 - given_away) / (1 - drift)) // 1))
 
@@ -100,8 +98,8 @@ class Protocol:
         self.grants = 0
         self.one_trip = 0
 
-    def _ms(self, ttl: float) -> int:
-        return milliseconds(ttl, self.drift, self.given_away)
+    def milliseconds(self, ttl: float) -> int:
+        return _milliseconds(ttl, self.drift, self.given_away)
 
     def _hint(self) -> int:
         # Equal for all nodes and, nearly always, above every counter: so they all give it, and one round trip is enough.
@@ -118,7 +116,9 @@ class Protocol:
                 raise too_long(attempt.ttl, port.membership.longest)
             # Before the first send: whatever happens on the way is not added to the lease.
             attempt.sent = port.now()
-            request = requests.acquire(attempt.name, attempt.id, self._ms(attempt.ttl), self._hint(), attempt.info)
+            request = requests.acquire(
+                attempt.name, attempt.id, self.milliseconds(attempt.ttl), self._hint(), attempt.info
+            )
             talk.send_all(request)
             if await self._gather(talk, attempt, min(until, attempt.sent + port.patience(attempt.ttl))):
                 self.grants += 1
@@ -183,7 +183,9 @@ class Protocol:
         for node in range(len(self.port.labels)):
             if node in attempt.numbers or not attempt.knows(node):
                 given += node in attempt.numbers
-                talk.send(node, requests.release(attempt.name, attempt.id, attempt.high, -self._ms(attempt.ttl)))
+                talk.send(
+                    node, requests.release(attempt.name, attempt.id, attempt.high, -self.milliseconds(attempt.ttl))
+                )
         until = min(until, self.port.now() + self.port.patience(attempt.ttl))
         while given > 0:
             answer = await talk.next(until)
@@ -218,7 +220,7 @@ class Protocol:
             until = min(until, port.now() + port.patience(min(ttl for _, ttl in holds)))
             for hold, ttl in holds:
                 assert hold.token is not None
-                request = requests.extend(hold.name, hold.id, hold.token, self._ms(ttl))
+                request = requests.extend(hold.name, hold.id, hold.token, self.milliseconds(ttl))
                 for node in range(nodes):
                     # A node that answered late, or with a lower number, joins the majority here.
                     if hold.numbers.get(node, 0) != hold.token:
@@ -257,14 +259,14 @@ class Protocol:
         replies: dict[int, Reply] = {}
         yes = no = 0
         high = max(attempt.high, attempt.token or 0)
-        talk = await port.talk(_nothing, until)
+        talk = await port.talk(nothing, until)
         try:
             until = min(until, port.now() + port.patience(attempt.ttl))
             known = requests.release(attempt.name, attempt.id, high, 0)
             if len(attempt.numbers) == nodes:
                 talk.send_all(known)
             else:
-                unknown = requests.release(attempt.name, attempt.id, high, self._ms(attempt.ttl))
+                unknown = requests.release(attempt.name, attempt.id, high, self.milliseconds(attempt.ttl))
                 for node in range(nodes):
                     if node in attempt.never_sent:
                         replies[node] = attempt.refusals[node]
@@ -287,195 +289,4 @@ class Protocol:
             return False
         if yes + no >= needed:
             return True
-        raise self.unreached(f"the release of {attempt.name!r} was not confirmed by a majority", replies)
-
-    # -- questions ---------------------------------------------------------------------------------
-
-    async def look(self, name: str, until: float) -> Seen:
-        """Who holds the name at a majority of nodes, and who waits for it."""
-        port = self.port
-        nodes = len(port.labels)
-        needed = rules.majority(nodes)
-        replies: dict[int, Reply] = {}
-        leases: dict[int, tuple[str, int, str, int]] = {}
-        waiters: dict[str, tuple[str, float]] = {}
-        answered = 0
-        talk = await port.talk(_nothing, until)
-        try:
-            until = min(until, port.now() + port.patience(float("inf")))
-            talk.send_all(requests.look(name))
-            while len(replies) < nodes:
-                most = max(Counter(lease[0] for lease in leases.values()).values(), default=0)
-                # Decided as soon as the rest cannot change it.
-                if most >= needed or (answered >= needed and most + nodes - len(replies) < needed):
-                    break
-                answer = await talk.next(until)
-                if answer is None:
-                    break
-                node, _, reply = answer
-                replies[node] = reply
-                if isinstance(reply, Failure) or reply[0] != b"yes":
-                    continue
-                answered += 1
-                if reply[1]:
-                    leases[node] = (*parse_lease(reply[1]), int(reply[2]))
-                for claim, shown in zip(reply[4][::2], reply[4][1::2], strict=True):
-                    ends, _, info = shown.decode().partition(" ")
-                    if int(ends) > int(reply[3]):
-                        waiters[claim.decode()] = (info, (int(ends) - int(reply[3])) / 1000)
-        finally:
-            talk.part()
-        if answered < needed:
-            raise self.unreached(f"too few servers could be asked about {name!r}", replies)
-        holder, count = Counter(lease[0] for lease in leases.values()).most_common(1)[0] if leases else ("", 0)
-        if count < needed:
-            return Seen(None, waiters)
-        mine = [lease for lease in leases.values() if lease[0] == holder]
-        times = sorted((lease[3] for lease in mine), reverse=True)
-        number = Counter(lease[1] for lease in mine).most_common(1)[0][0]
-        waiters.pop(requests.claim_of(holder), None)
-        return Seen(Held(holder, number, mine[0][2], max(0, times[needed - 1]) / 1000), waiters)
-
-    async def show(self, name: str, claim: str, ttl: float, info: str, until: float) -> None:
-        """Let people see that somebody waits: at a majority, so that whoever asks a majority sees it."""
-        await self._tell_majority(requests.show(name, claim, self._ms(ttl), info), until)
-
-    async def hide(self, name: str, claim: str, until: float) -> None:
-        """The wait is over; by when this returns, a majority knows (or the entry's ttl has to end it)."""
-        await self._tell_majority(requests.hide(name, claim), until)
-
-    async def _tell_majority(self, request: Request, until: float) -> None:
-        needed = rules.majority(len(self.port.labels))
-        talk = await self.port.talk(_nothing, until)
-        try:
-            until = min(until, self.port.now() + self.port.patience(float("inf")))
-            talk.send_all(request)
-            while needed > 0 and (answer := await talk.next(until)) is not None:
-                needed -= not isinstance(answer[2], Failure)
-        finally:
-            talk.part()
-
-    async def evict(self, name: str, holder: str, ttl: float, until: float) -> bool:
-        """End this holder's lease at every node, with a tombstone, so that it cannot come back by a late message."""
-        port = self.port
-        needed = rules.majority(len(port.labels))
-        replies: dict[int, Reply] = {}
-        done = 0
-        talk = await port.talk(_nothing, until)
-        try:
-            until = min(until, port.now() + port.patience(float("inf")))
-            talk.send_all(requests.evict(name, holder, self._ms(ttl)))
-            while len(replies) < len(port.labels):
-                answer = await talk.next(until)
-                if answer is None:
-                    break
-                replies[answer[0]] = reply = answer[2]
-                done += not isinstance(reply, Failure) and reply[0] in (b"yes", b"no")
-        finally:
-            talk.part()
-        if done < needed:
-            raise self.unreached(f"too few servers could be told to evict {name!r}", replies)
-        return any(not isinstance(reply, Failure) and reply[0] == b"yes" for reply in replies.values())
-
-    async def names(self, prefix: str, until: float) -> list[str]:
-        """The names that a majority of nodes have a lease on."""
-        port = self.port
-        needed = rules.majority(len(port.labels))
-        found: Counter[bytes] = Counter()
-        replies: dict[int, Reply] = {}
-        talk = await port.talk(_nothing, until)
-        try:
-            talk.send_all(requests.scan("0", prefix))
-            seen: list[set[bytes]] = [set() for _ in port.labels]
-            finished = 0
-            while len(replies) < len(port.labels):
-                answer = await talk.next(min(until, port.now() + port.patience(float("inf"))))
-                if answer is None:
-                    break
-                node, _, reply = answer
-                if isinstance(reply, Failure):
-                    replies[node] = reply
-                    continue
-                seen[node].update(reply[1])
-                if reply[0] != b"0":
-                    talk.send(node, requests.scan(reply[0].decode(), prefix))
-                    continue
-                replies[node] = [b"yes"]
-                finished += 1
-                found.update(seen[node])
-        finally:
-            talk.part()
-        if finished < needed:
-            raise self.unreached("too few servers could be asked for their names", replies)
-        return sorted(key.decode()[len(LEASE) :] for key, count in found.items() if count >= needed)
-
-    # -- words -------------------------------------------------------------------------------------
-
-    def unreached(self, message: str, replies: dict[int, Reply]) -> QuorumNotReached:
-        """The error that tells what happened at each node."""
-        labels = self.port.labels
-        return QuorumNotReached(
-            message, nodes={label: describe(replies.get(node)) for node, label in enumerate(labels)}
-        )
-
-
-class Held(NamedTuple):
-    """The holder of a name, as a majority of nodes has it."""
-
-    attempt: str
-    number: int
-    info: str
-    remaining: float
-
-
-class Seen(NamedTuple):
-    """Who holds a name, and who waits for it: claim, info and for how long it is shown."""
-
-    holder: Held | None
-    waiters: dict[str, tuple[str, float]]
-
-
-def too_long(ttl: float, longest: float) -> ConfigError:
-    """The error for a ttl that no server would be back in time for."""
-    return ConfigError(
-        f"a ttl of {ttl} s is longer than the {longest:g} s that this cluster was set up for; "
-        "a server that comes back has to wait as long (`lockline redlock init --max-ttl`)"
-    )
-
-
-def _nothing(node: int, request: Request, reply: Reply) -> None:
-    """For answers that change nothing when they come late."""
-
-
-def parse_lease(lease: bytes) -> tuple[str, int, str]:
-    """Attempt, number and info of a lease as a node keeps it."""
-    attempt, number, info = lease.split(b" ", 2)
-    return attempt.decode(), int(number), info.decode()
-
-
-def describe(reply: Reply | None) -> str:
-    """What happened at a node, for people."""
-    if reply is None:
-        return "timed out"
-    if isinstance(reply, Failure):
-        return reply.text if reply.text.startswith(reply.kind) else f"{reply.kind}: {reply.text}"
-    word = reply[0]
-    if word == b"yes":
-        return "free"
-    if word == b"no" and len(reply) > 2 and reply[1]:
-        attempt, number, info = parse_lease(reply[1])
-        owner = info.rpartition("\x1f")[2] or attempt
-        return f"held by {owner}, token {number}, for another {max(0, int(reply[2])) / 1000:.1f} s"
-    if word == b"no":
-        return "not held"
-    if word == b"buried":
-        return "refused: this attempt was withdrawn"
-    why = {
-        b"empty": "not ready: empty (never set up, or wiped)",
-        b"forgot": "not ready: part of its memory is gone",
-        b"full": "not ready: its numbers are used up",
-        b"other": "refused: it belongs to another cluster, or was retired",
-    }
-    if len(reply) > 1 and reply[1] == b"refusing":
-        return f"not ready: refuses for another {int(reply[2]) / 1000:.1f} s after its restart"
-    return why.get(reply[1] if len(reply) > 1 else b"", "refused")
+        raise unreached(port, f"the release of {attempt.name!r} was not confirmed by a majority", replies)

@@ -1,0 +1,256 @@
+"""One blocking conversation: a connection to each node, all of them written to at once and polled together.
+
+A conversation may end before every node has answered. The answers still due are read by whoever uses the bundle next, because a
+node answers in the order it was asked.
+"""
+
+from __future__ import annotations
+
+import select
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import hiredis
+
+from ...core import clock
+from .port import Note
+from .requests import Failure, Reply, Request, command
+
+if TYPE_CHECKING:
+    from .blocking import BlockingPort
+
+Due = tuple[int, Request, float, Note]
+
+
+class Wire:
+    """One connection to one node, and the answers that are due on it."""
+
+    __slots__ = ("due", "node", "problem", "reader", "secure", "sock", "wire")
+
+    def __init__(self, node: int) -> None:
+        self.node = node
+        self.wire: Any = None
+        self.sock: Any = None
+        self.secure = False
+        self.reader: Any = None
+        self.due: deque[Due] = deque()
+        self.problem = "no connection yet"
+
+    def adopt(self, connection: Any) -> int:
+        self.wire = connection
+        # The library made, authenticated and encrypted it; from here on only bytes go over it.
+        self.sock = connection._sock
+        self.secure = hasattr(self.sock, "pending")
+        if not self.secure:
+            # A socket with a timeout asks the kernel twice for everything; ours are polled together anyway.
+            self.sock.setblocking(False)
+        self.reader = hiredis.Reader()
+        return int(self.sock.fileno())
+
+    def write(self, data: bytes, timeout: float) -> None:
+        """Send it all; where the node does not read and the buffer is full, wait no longer than that."""
+        if self.secure:
+            self.sock.sendall(data)
+            return
+        try:
+            sent = self.sock.send(data)
+        except BlockingIOError:
+            sent = 0
+        if sent < len(data):
+            self.sock.settimeout(timeout)
+            self.sock.sendall(data[sent:])
+            self.sock.setblocking(False)
+
+    def drop(self, problem: str) -> deque[Due]:
+        connection, self.wire, self.sock, self.reader = self.wire, None, None, None
+        due, self.due = self.due, deque()
+        self.problem = problem
+        if connection is not None:
+            connection.disconnect()
+        return due
+
+
+class Bundle:
+    """A conversation over one connection to each node."""
+
+    def __init__(self, port: BlockingPort) -> None:
+        self._port = port
+        self.wires = [Wire(node) for node in range(len(port.labels))]
+        self._by_fd: dict[int, Wire] = {}
+        self._poll = select.poll()
+        self._round = 0
+        # True while requests and answers are being counted: a Ctrl-C that finds it so makes the bundle worthless.
+        self._torn = False
+        self._packed: tuple[Request | None, bytes] = (None, b"")
+        self._began = 0.0
+        self._note: Note | None = None
+        self._due = 0
+        self._answers: deque[tuple[int, Request, Reply]] = deque()
+
+    def begin(self, note: Note | None) -> int:
+        """Ready for a conversation; to how many nodes there is a connection."""
+        port = self._port
+        now = self._began = clock.now()
+        self._round += 1
+        self._note = note
+        self._due = 0
+        self._answers.clear()
+        self.read(0)
+        up = 0
+        for wire in self.wires:
+            if wire.sock is not None and wire.due and now - wire.due[0][2] > port.node_timeout:
+                self._lose(wire, Failure("timed out", f"no answer for {now - wire.due[0][2]:.2f} s"))
+            if wire.sock is None:
+                try:
+                    connection = port.spares[wire.node].popleft()
+                except IndexError:
+                    port.want(wire.node)
+                    continue
+                fd = wire.adopt(connection)
+                self._by_fd[fd] = wire
+                self._poll.register(fd, select.POLLIN)
+            up += 1
+        return up
+
+    def send(self, node: int, request: Request) -> None:
+        if request is not self._packed[0]:
+            self._packed = (request, hiredis.pack_command(command(request, self._port.cluster)))
+        self._send(self.wires[node], request, self._packed[1])
+
+    def send_all(self, request: Request) -> None:
+        data = hiredis.pack_command(command(request, self._port.cluster))
+        # The same as `_send` to each, without its costs: this is the path of every acquire and release.
+        due = (self._round, request, self._began, self._note)
+        length = len(data)
+        for wire in self.wires:
+            sock = wire.sock
+            if sock is None or wire.secure:
+                self._send(wire, request, data)
+                continue
+            self._torn = True
+            wire.due.append(due)  # type: ignore[arg-type]
+            self._due += 1
+            try:
+                if sock.send(data) != length:
+                    self._lose(wire, Failure("error", "the server does not read"))
+            except OSError as problem:
+                self._lose(wire, Failure("error", f"the connection broke: {problem}"))
+            self._torn = False
+
+    def _send(self, wire: Wire, request: Request, data: bytes) -> None:
+        note = self._note
+        assert note is not None
+        if wire.sock is None:
+            self._answers.append((wire.node, request, Failure("unreachable", wire.problem)))
+            self._port.owe(wire.node, request)
+            return
+        self._torn = True
+        wire.due.append((self._round, request, self._began, note))
+        self._due += 1
+        try:
+            wire.write(data, self._port.node_timeout)
+        except OSError as problem:
+            self._lose(wire, Failure("error", f"the connection broke: {problem}"))
+        self._torn = False
+
+    async def next(self, until: float) -> tuple[int, Request, Reply] | None:
+        answers = self._answers
+        while not answers:
+            if not self._due:
+                return None
+            left = until - clock.now()
+            if left <= 0:
+                return None
+            self.read(left)
+        return answers.popleft()
+
+    def read(self, seconds: float) -> None:
+        """Take in what has come, waiting at most so long for it."""
+        by_fd = self._by_fd
+        for fd, _ in self._poll.poll(seconds * 1000):
+            wire = by_fd[fd]
+            self._torn = True
+            data: bytes | None
+            try:
+                data = wire.sock.recv(65536)
+                while wire.secure and wire.sock.pending():
+                    data += wire.sock.recv(65536)
+            except (BlockingIOError, InterruptedError, TimeoutError):
+                data = None
+            except OSError as problem:
+                self._lose(wire, Failure("error", f"the connection broke: {problem}"))
+                data = None
+            if data:
+                reader = wire.reader
+                reader.feed(data)
+                while (reply := reader.gets()) is not False:
+                    if type(reply) is list and wire.due and wire.due[0][0] == self._round and self._note is not None:
+                        self._due -= 1
+                        self._answers.append((wire.node, wire.due.popleft()[1], reply))
+                        continue
+                    self._take(wire, reply)
+                    if wire.reader is not reader:
+                        break
+            elif data is not None:
+                self._lose(wire, Failure("error", "the server closed the connection"))
+            self._torn = False
+
+    def _take(self, wire: Wire, reply: Any) -> None:
+        if not wire.due:
+            self._lose(wire, Failure("error", "an answer that nobody asked for"))
+            return
+        asked_in, request, _, note = wire.due.popleft()
+        now = asked_in == self._round and self._note is not None
+        if isinstance(reply, hiredis.ReplyError):
+            text = str(reply)
+            if text.startswith("NOSCRIPT") and (now or request.op == "release"):
+                # Somebody flushed the scripts; a restart would have broken the connection.
+                wire.due.append((asked_in, request, clock.now(), note))
+                try:
+                    whole = command(request, self._port.cluster, whole=True)
+                    wire.write(hiredis.pack_command(whole), self._port.node_timeout)
+                except OSError as problem:
+                    self._lose(wire, Failure("error", f"the connection broke: {problem}"))
+                return
+            reply = Failure("error", text)
+        if now:
+            self._due -= 1
+            self._answers.append((wire.node, request, reply))
+        else:
+            note(wire.node, request, reply)
+
+    def _lose(self, wire: Wire, failure: Failure) -> None:
+        if wire.sock is not None:
+            fd = wire.sock.fileno()
+            self._by_fd.pop(fd, None)
+            try:
+                self._poll.unregister(fd)
+            except (KeyError, ValueError, OSError):
+                pass
+        for asked_in, request, _, note in wire.drop(f"{failure.kind}: {failure.text}"):
+            self._port.owe(wire.node, request)
+            if asked_in == self._round and self._note is not None:
+                self._due -= 1
+                self._answers.append((wire.node, request, failure))
+            else:
+                note(wire.node, request, failure)
+        self._port.want(wire.node)
+
+    def part(self) -> None:
+        self._note = None
+        if self._torn:
+            self.close()
+        else:
+            self._port.give_back(self)
+
+    def tidy(self) -> bool:
+        """Between conversations: take late answers, give up on what is overdue. Whether anything is still due."""
+        self.begin(None)
+        return any(wire.due for wire in self.wires)
+
+    def close(self) -> None:
+        for fd in self._by_fd:
+            self._poll.unregister(fd)
+        self._by_fd.clear()
+        for wire in self.wires:
+            wire.drop("closed")

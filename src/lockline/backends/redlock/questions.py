@@ -1,0 +1,149 @@
+"""Questions to a majority: who holds a name and who waits for it, which names are held; and the operator's eviction."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import NamedTuple
+
+from . import requests, rules
+from .port import Port
+from .requests import Failure, Reply, Request
+from .scripts import LEASE
+from .words import nothing, parse_lease, unreached
+
+
+class Held(NamedTuple):
+    """The holder of a name, as a majority of nodes has it."""
+
+    attempt: str
+    number: int
+    info: str
+    remaining: float
+
+
+class Seen(NamedTuple):
+    """Who holds a name, and who waits for it: claim, info and for how long it is shown."""
+
+    holder: Held | None
+    waiters: dict[str, tuple[str, float]]
+
+
+async def look(port: Port, name: str, until: float) -> Seen:
+    """Who holds the name at a majority of nodes, and who waits for it."""
+    nodes = len(port.labels)
+    needed = rules.majority(nodes)
+    replies: dict[int, Reply] = {}
+    leases: dict[int, tuple[str, int, str, int]] = {}
+    waiters: dict[str, tuple[str, float]] = {}
+    answered = 0
+    talk = await port.talk(nothing, until)
+    try:
+        until = min(until, port.now() + port.patience(float("inf")))
+        talk.send_all(requests.look(name))
+        while len(replies) < nodes:
+            most = max(Counter(lease[0] for lease in leases.values()).values(), default=0)
+            # Decided as soon as the rest cannot change it.
+            if most >= needed or (answered >= needed and most + nodes - len(replies) < needed):
+                break
+            answer = await talk.next(until)
+            if answer is None:
+                break
+            node, _, reply = answer
+            replies[node] = reply
+            if isinstance(reply, Failure) or reply[0] != b"yes":
+                continue
+            answered += 1
+            if reply[1]:
+                leases[node] = (*parse_lease(reply[1]), int(reply[2]))
+            for claim, shown in zip(reply[4][::2], reply[4][1::2], strict=True):
+                ends, _, info = shown.decode().partition(" ")
+                if int(ends) > int(reply[3]):
+                    waiters[claim.decode()] = (info, (int(ends) - int(reply[3])) / 1000)
+    finally:
+        talk.part()
+    if answered < needed:
+        raise unreached(port, f"too few servers could be asked about {name!r}", replies)
+    holder, count = Counter(lease[0] for lease in leases.values()).most_common(1)[0] if leases else ("", 0)
+    if count < needed:
+        return Seen(None, waiters)
+    mine = [lease for lease in leases.values() if lease[0] == holder]
+    times = sorted((lease[3] for lease in mine), reverse=True)
+    number = Counter(lease[1] for lease in mine).most_common(1)[0][0]
+    waiters.pop(requests.claim_of(holder), None)
+    return Seen(Held(holder, number, mine[0][2], max(0, times[needed - 1]) / 1000), waiters)
+
+
+async def show(port: Port, name: str, claim: str, milliseconds: int, info: str, until: float) -> None:
+    """Let people see that somebody waits: at a majority, so that whoever asks a majority sees it."""
+    await _tell_majority(port, requests.show(name, claim, milliseconds, info), until)
+
+
+async def hide(port: Port, name: str, claim: str, until: float) -> None:
+    """The wait is over; by when this returns, a majority knows (or the entry's ttl has to end it)."""
+    await _tell_majority(port, requests.hide(name, claim), until)
+
+
+async def _tell_majority(port: Port, request: Request, until: float) -> None:
+    needed = rules.majority(len(port.labels))
+    talk = await port.talk(nothing, until)
+    try:
+        until = min(until, port.now() + port.patience(float("inf")))
+        talk.send_all(request)
+        while needed > 0 and (answer := await talk.next(until)) is not None:
+            needed -= not isinstance(answer[2], Failure)
+    finally:
+        talk.part()
+
+
+async def evict(port: Port, name: str, holder: str, milliseconds: int, until: float) -> bool:
+    """End this holder's lease at every node, with a tombstone, so that it cannot come back by a late message."""
+    needed = rules.majority(len(port.labels))
+    replies: dict[int, Reply] = {}
+    done = 0
+    talk = await port.talk(nothing, until)
+    try:
+        until = min(until, port.now() + port.patience(float("inf")))
+        talk.send_all(requests.evict(name, holder, milliseconds))
+        while len(replies) < len(port.labels):
+            answer = await talk.next(until)
+            if answer is None:
+                break
+            replies[answer[0]] = reply = answer[2]
+            done += not isinstance(reply, Failure) and reply[0] in (b"yes", b"no")
+    finally:
+        talk.part()
+    if done < needed:
+        raise unreached(port, f"too few servers could be told to evict {name!r}", replies)
+    return any(not isinstance(reply, Failure) and reply[0] == b"yes" for reply in replies.values())
+
+
+async def names(port: Port, prefix: str, until: float) -> list[str]:
+    """The names that a majority of nodes have a lease on."""
+    needed = rules.majority(len(port.labels))
+    found: Counter[bytes] = Counter()
+    replies: dict[int, Reply] = {}
+    talk = await port.talk(nothing, until)
+    try:
+        talk.send_all(requests.scan("0", prefix))
+        seen: list[set[bytes]] = [set() for _ in port.labels]
+        finished = 0
+        while len(replies) < len(port.labels):
+            answer = await talk.next(min(until, port.now() + port.patience(float("inf"))))
+            if answer is None:
+                break
+            node, _, reply = answer
+            if isinstance(reply, Failure):
+                replies[node] = reply
+                continue
+            seen[node].update(reply[1])
+            if reply[0] != b"0":
+                talk.send(node, requests.scan(reply[0].decode(), prefix))
+                continue
+            replies[node] = [b"yes"]
+            finished += 1
+            found.update(seen[node])
+    finally:
+        talk.part()
+    if finished < needed:
+        raise unreached(port, "too few servers could be asked for their names", replies)
+    return sorted(key.decode()[len(LEASE) :] for key, count in found.items() if count >= needed)
