@@ -10,6 +10,7 @@ import pytest
 
 import lockline
 from lockline.backends.etcd.leases import Lease, Renewal
+from lockline.backends.etcd.places import Place
 from lockline.core.blocking import run
 from lockline.core.claim import Claim, Gone, Waiting
 from lockline.errors import BackendUnavailable
@@ -198,3 +199,30 @@ def test_a_renewal_in_an_old_term_is_asked_for_again(
     lease.extend(30)
     assert len(terms) == 3
     lease.release()
+
+
+@server
+def test_a_release_that_found_no_server_is_made_good_though_the_lease_lives_on(
+    url: str, client_of: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The claim's key hangs on a lease that other claims keep alive: waiting for its end would mean for ever."""
+    client, other = client_of(url), client_of(url)
+    kept = client.lock("kept", ttl=0.5).acquire()
+    lease = client.lock("x", ttl=0.5).acquire()
+    backend = backend_of(client)
+    removed = backend._removed
+    until_then = time.monotonic() + 1.5
+
+    async def no_answer(place: Place, until: float) -> bool:
+        if place.claim.name == "x" and time.monotonic() < until_then:
+            raise BackendUnavailable("nobody is there")
+        return await removed(place, until)
+
+    monkeypatch.setattr(backend, "_removed", no_answer)
+    with pytest.raises(BackendUnavailable):
+        lease.release()
+    assert other.inspect("x").claims
+    wait_for(lambda: not other.inspect("x").claims, 10, "the end of the claim")
+    assert time.monotonic() > until_then
+    assert kept.valid
+    kept.release()
