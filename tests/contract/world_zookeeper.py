@@ -65,6 +65,7 @@ class EnsembleWorld(ZooKeeperWorld):
     """The same on three servers."""
 
     name = "zookeeper3"
+    marks = (pytest.mark.server, pytest.mark.slow)
     patience = 3.0
 
     def open(self) -> None:

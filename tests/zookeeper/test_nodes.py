@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -42,7 +43,8 @@ def test_tokens_rise_although_the_sequence_starts_again_with_a_new_parent(
     client = client_of(url)
     first = client.lock("x").acquire()
     first.release()
-    kazoo.delete(f"{chroot(url)}/x")
+    with contextlib.suppress(NoNodeError):  # the server may have been faster
+        kazoo.delete(f"{chroot(url)}/x")
     second = client.lock("x").acquire()
     (node,) = kazoo.get_children(f"{chroot(url)}/x")
     assert node.endswith("0000000000")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -19,20 +19,21 @@ from kazoo.protocol.serialization import (
     Sync,
     Transaction,
 )
-from kazoo.protocol.states import EventType
 
 from ...core.backend import Findings
-from ...core.claim import Claim, Gone, Grant, Line, Standing, Waiting
+from ...core.claim import Claim, Gone, Grant, Line, Waiting
 from ...core.live import Ceiling
 from ...core.runtime import Runtime
 from ...errors import BackendUnavailable
 from ...guarantees import Guarantees
 from .doctor import findings
-from .line import Place, admitted, escaped, lighter_name, node_name, position, read_line, unescaped
-from .node import Node, read_data, written
+from .line import admitted, lighter_name, node_name, position, read_line
+from .lines import Lines, checked
+from .node import Node, written
 from .pulse import Pulse
 from .session import PROOFS, TOUCHES
 from .settings import Settings
+from .watching import Watching
 from .wire import AT_ONCE, CUT, CreateContainer, Wire
 
 GUARANTEES = Guarantees(
@@ -69,10 +70,10 @@ class ZooKeeperBackend:
         self._wire = wire
         self._mailbox = self._runtime.mailbox()
         self._nodes: dict[str, Node] = {}
-        self._watchers: dict[str, set[str]] = {}
-        self._own: dict[str, str] = {}
         self._news: set[str] = set()
         self._interrupted = False
+        self._lines = Lines(wire, self._runtime, self._root, self._nodes)
+        self._watching = Watching(wire, self._mailbox, self._nodes, self._news, self._settings.chroot)
         self._pulse = Pulse(self._beat, self._runtime)
 
     def forked(self) -> None:
@@ -89,7 +90,7 @@ class ZooKeeperBackend:
         if known is None and not wait and not await self._has_room(claim, until):
             # Found by a read: a try that fails writes nothing and leaves nothing.
             return None
-        node = known or self._nodes.setdefault(claim.id, Node(claim, self._parent(claim.name)))
+        node = known or self._nodes.setdefault(claim.id, Node(claim, self._lines.parent(claim.name)))
         await self._create(node, until, doubt=known is not None, wait=wait)
         if node.holds:
             self._mailbox.close(claim.id)
@@ -100,7 +101,7 @@ class ZooKeeperBackend:
         return Waiting(len(node.ahead))
 
     async def _has_room(self, claim: Claim, until: float) -> bool:
-        line = await self._read(claim.name, until, ttl=claim.ttl)
+        line = await self._lines.read(claim.name, until, ttl=claim.ttl)
         return admitted([*line, claim]) > len(line)
 
     async def _create(self, node: Node, until: float, *, doubt: bool, wait: bool) -> None:
@@ -125,7 +126,7 @@ class ZooKeeperBackend:
             doubt = True
             if isinstance(made, CUT) or isinstance(children, (*CUT, problems.NoNodeError)):
                 continue
-            _check(made, children)
+            checked(made, children)
             if node.session is session and not node.gone:
                 self._pulse.by(min(node.expires, sent + session.timeout / TOUCHES))
                 return
@@ -144,14 +145,15 @@ class ZooKeeperBackend:
         if self._stands(node, stat, sent) and isinstance(children, list):
             node.stand(read_line(children))
             if wait:
-                self._watch(node)
+                self._watching.watch(node)
 
     def _stands(self, node: Node, stat: Any, sent: float) -> bool:
         """Whether the node belongs to the session that we have now: only then it is ours to hold."""
         session = self._wire.session
         if session is None or session.ended or stat.ephemeralOwner != session.id:
             return False
-        node.token, node.session, node.end, node.stale = stat.czxid, session, None, False
+        node.token, node.session, node.end = stat.czxid, session, None
+        node.holds = node.stale = False
         node.expires = max(node.expires, sent + node.claim.ttl)
         node.watched.clear()
         return True
@@ -160,7 +162,7 @@ class ZooKeeperBackend:
         """Whether the claim stands in the line already: then the reply to an earlier request was lost."""
         while True:
             sent = self._runtime.now()
-            line = await self._read(node.claim.name, until)
+            line = await self._lines.read(node.claim.name, until)
             at = position(line, node.claim.id)
             if at is None:
                 return False
@@ -169,7 +171,7 @@ class ZooKeeperBackend:
             (stat,) = await self._wire.ask(Exists(path, None), until=until)
             if isinstance(stat, CUT) or stat is None:
                 continue
-            _check(stat)
+            checked(stat)
             node.path = path
             if self._stands(node, stat, sent):
                 node.stand(line)
@@ -192,7 +194,7 @@ class ZooKeeperBackend:
             answers = await self._wire.ask(*containers, until=until)
         for answer in answers:
             if not isinstance(answer, (*CUT, problems.NodeExistsError, problems.NoNodeError)):
-                _check(answer)
+                checked(answer)
 
     # -- turn --------------------------------------------------------------------------------------
 
@@ -209,92 +211,17 @@ class ZooKeeperBackend:
                 return None
             if node.stale:
                 await self._wire.connected(None, until)
-                await self._wire.ask(GetChildren(node.parent, None), until=until, then=partial(self._looked, node))
+                await self._wire.ask(
+                    GetChildren(node.parent, None), until=until, then=partial(self._watching.looked, node)
+                )
                 continue
             if not await self._mailbox.wait(claim.id, min(until, self._runtime.now() + NET)):
                 node.stale = node.stale or self._runtime.now() < until
         return None
 
-    # What follows runs in kazoo's thread, one step after the other: a waiter is woken when its turn has come, and
-    # not for each step on the way there.
-
-    def _looked(self, node: Node, answers: list[Any]) -> None:
-        (children,) = answers
-        if isinstance(children, list):
-            node.stale = False
-            node.stand(read_line(children))
-        elif isinstance(children, problems.NoNodeError):
-            node.stand([])
-        else:
-            node.stale = True
-        self._go_on(node)
-
-    def _watch(self, node: Node) -> None:
-        """Watch what decides this claim's turn, and nothing else."""
-        if node.holds or node.gone or node.withdrawn:
-            return
-        wanted = node.to_watch()
-        if not wanted:
-            return
-        for name in wanted:
-            # Before the request goes out: the event may be here before its answer is.
-            node.watched.add(name)
-            self._watchers.setdefault(f"{node.parent}/{name}", set()).add(node.claim.id)
-        # `get`, not `exists`: a watch on what has gone meanwhile would stay for ever.
-        self._wire.post(
-            *(GetData(f"{node.parent}/{name}", self._on_watch) for name in wanted),
-            then=partial(self._watched, node, wanted),
-        )
-
-    def _watched(self, node: Node, names: list[str], answers: list[Any]) -> None:
-        for name, answer in zip(names, answers, strict=True):
-            if isinstance(answer, problems.NoNodeError):
-                self._left(node, name)
-            elif isinstance(answer, Exception):
-                node.stale = True
-                self._go_on(node)
-
-    def _left(self, node: Node, name: str) -> None:
-        """A deletion is the ensemble's own decision and there is no way back into the line, so it counts as it is."""
-        node.ahead_left(name)
-        if node.holds:
-            self._go_on(node)
-        else:
-            # Who stood ahead of that one may have left unwatched.
-            self._wire.post(GetChildren(node.parent, None), then=partial(self._looked, node))
-
-    def _go_on(self, node: Node) -> None:
-        if node.holds or node.stale or node.gone:
-            self._mailbox.deliver(node.claim.id)
-        else:
-            self._watch(node)
-
-    def _on_watch(self, event: Any) -> None:
-        """A node that somebody watches has gone or changed."""
-        if event.type == EventType.NONE:
-            return
-        path = self._settings.chroot + event.path
-        deleted = event.type == EventType.DELETED
-        for claim_id in self._watchers.pop(path, ()):
-            node = self._nodes.get(claim_id)
-            if node is None or node.gone or node.mine is None:
-                continue
-            if deleted:
-                self._left(node, path.rpartition("/")[2])
-            else:
-                node.stale = True
-                node.watched.clear()
-                self._go_on(node)
-        own = self._own.pop(path, None)
-        if own is not None and own in self._nodes:
-            self._nodes[own].own_watch = False
-            if deleted:
-                self._news.add(own)
-
     def _session_changed(self) -> None:
         """In kazoo's thread: the connection or the session was lost, and with it every watch."""
-        self._watchers.clear()
-        self._own.clear()
+        self._watching.forget_all()
         for node in list(self._nodes.values()):
             node.own_watch = False
             node.watched.clear()
@@ -310,7 +237,7 @@ class ZooKeeperBackend:
         node = self._nodes.get(claim.id)
         self._mailbox.close(claim.id)
         if node is None:
-            node = Node(claim, self._parent(claim.name))
+            node = Node(claim, self._lines.parent(claim.name))
         node.withdrawn = True
         tried = False
         while node.path is not None and not (node.session is not None and node.session.ended):
@@ -321,7 +248,7 @@ class ZooKeeperBackend:
                 self._forget(node)
                 return tried and node.end is None
             if not isinstance(answer, CUT):
-                _check(answer)
+                checked(answer)
                 self._forget(node)
                 return node.end is None
             tried = True
@@ -341,7 +268,7 @@ class ZooKeeperBackend:
     async def _remove_by_id(self, node: Node, until: float) -> bool:
         """A claim whose create has no answer: on this session the list comes after it, on another one after a sync."""
         there = False
-        for place in await self._read(node.claim.name, until):
+        for place in await self._lines.read(node.claim.name, until):
             if place.id == node.claim.id:
                 (answer,) = await self._wire.ask(Delete(f"{node.parent}/{place.node}", -1), until=until)
                 if isinstance(answer, CUT):
@@ -353,7 +280,7 @@ class ZooKeeperBackend:
         if self._nodes.get(node.claim.id) is node:
             del self._nodes[node.claim.id]
         if node.path is not None:
-            self._own.pop(node.path, None)
+            self._watching.forget_own(node.path)
 
     async def renew(self, claims: Sequence[Claim], until: float) -> Sequence[Gone | None]:
         sent = self._runtime.now()
@@ -364,14 +291,14 @@ class ZooKeeperBackend:
             while part:
                 await self._wire.connected(None, until)
                 requests = [request for at in part for request in self._confirm(claims[at])]
-                (answers,) = await self._wire.ask(Transaction(requests), until=until, proof=True)
-                if isinstance(answers, CUT):
-                    part = [at for at in part if self._fate(claims[at], sent) is None]
-                    continue
-                if not any(isinstance(answer, Exception) for answer in _check(answers)):
+                if not requests:
                     break
-                gone = await self._missing([claims[at] for at in part], until)
-                part = [at for at in part if claims[at].id not in gone]
+                (answers,) = await self._wire.ask(Transaction(requests), until=until, proof=True)
+                if not isinstance(answers, CUT):
+                    if not any(isinstance(answer, Exception) for answer in checked(answers)):
+                        break
+                    await self._find_missing([claims[at] for at in part], until)
+                part = [at for at in part if self._fate(claims[at], sent) is None]
         for at, claim in enumerate(claims):
             fates[at] = fates[at] or self._fate(claim, sent)
             node = self._nodes.get(claim.id)
@@ -389,8 +316,10 @@ class ZooKeeperBackend:
 
     def _confirm(self, claim: Claim) -> list[Any]:
         """A write that only a majority can answer, and only if the node is there."""
-        node = self._nodes[claim.id]
-        assert node.path is not None
+        node = self._nodes.get(claim.id)
+        if node is None or node.path is None:
+            # Released meanwhile, by another thread.
+            return []
         requests: list[Any] = []
         if claim.ttl > node.ttl or claim.weight < node.weight:
             requests.append(SetData(node.path, written(claim._replace(ttl=max(claim.ttl, node.ttl))), -1))
@@ -401,8 +330,8 @@ class ZooKeeperBackend:
             requests.append(Create(node.lighter, b"", self._settings.acl, 1))
         return requests
 
-    async def _missing(self, claims: Sequence[Claim], until: float) -> set[str]:
-        """Which of these nodes are gone; a transaction names only the first."""
+    async def _find_missing(self, claims: Sequence[Claim], until: float) -> None:
+        """Note which of these nodes are gone; a transaction names only the first."""
         nodes = [node for claim in claims if (node := self._nodes.get(claim.id)) is not None]
         await self._wire.connected(None, until)
         paths = [path for node in nodes for path in (node.path, node.lighter or node.path)]
@@ -413,7 +342,6 @@ class ZooKeeperBackend:
             elif node.lighter is not None and lighter is not None and not isinstance(lighter, Exception):
                 # The change was made by a request whose reply was lost.
                 node.weight = min(node.weight, 1)
-        return {node.claim.id for node in nodes if node.end is not None}
 
     # -- the heartbeat -----------------------------------------------------------------------------
 
@@ -447,107 +375,26 @@ class ZooKeeperBackend:
         return min(soonest, now + session.timeout / TOUCHES)
 
     async def news(self) -> Collection[str]:
-        news, self._news = self._news, set()
+        news = list(self._news)
+        self._news.difference_update(news)
         for node in list(self._nodes.values()):
             # Only now, so that a lease that is released soon costs no watch.
             if node.holds and not node.own_watch and not node.gone and node.path is not None:
-                node.own_watch = True
-                self._own[node.path] = node.claim.id
-                self._wire.post(GetData(node.path, self._on_watch), then=self._watched_own(node))
+                self._watching.watch_own(node)
         return news
-
-    def _watched_own(self, node: Node) -> Callable[[list[Any]], None]:
-        def then(answers: list[Any]) -> None:
-            if isinstance(answers[0], problems.NoNodeError):
-                self._news.add(node.claim.id)
-            elif isinstance(answers[0], Exception):
-                node.own_watch = False
-
-        return then
 
     # -- questions ---------------------------------------------------------------------------------
 
-    async def _read(self, name: str, until: float, ttl: float | None = None) -> list[Place]:
-        """The line as the leader knows it now."""
-        parent = self._parent(name)
-        while True:
-            await self._wire.connected(ttl, until)
-            synced, children = await self._wire.ask(Sync(parent), GetChildren(parent, None), until=until)
-            if isinstance(children, problems.NoNodeError):
-                return []
-            if not isinstance(children, CUT) and not isinstance(synced, CUT):
-                return read_line(_check(children))
-
     async def look(self, name: str, until: float) -> Line:
-        parent = self._parent(name)
-        while True:
-            line = await self._read(name, until)
-            if not line:
-                return Line(name)
-            paths = [f"{parent}/{place.node}" for place in line]
-            answers = await self._many([GetData(path, None) for path in paths], until)
-            if any(isinstance(answer, CUT) for answer in answers):
-                continue
-            # Who has left between the two looks is not shown; the others are as they stood.
-            there = [
-                (place, answer)
-                for place, answer in zip(line, answers, strict=True)
-                if not isinstance(answer, problems.NoNodeError)
-            ]
-            holders = admitted([place for place, _ in there])
-            return Line(
-                name,
-                tuple(self._seen(place, _check(answer), at < holders) for at, (place, answer) in enumerate(there)),
-            )
-
-    def _seen(self, place: Place, answer: Any, holds: bool) -> Standing:
-        data, stat = answer
-        seen = read_data(data)
-        node = self._nodes.get(place.id)
-        # Of another client's claim only its ttl is known; of ours, what is left.
-        remaining = seen.ttl if node is None else max(0.0, node.expires - self._runtime.now())
-        return Standing(
-            id=place.id, owner=seen.owner, kind=seen.kind, token=stat.czxid, holds=holds, weight=place.weight,
-            capacity=place.capacity, ttl=seen.ttl, remaining=remaining, since=seen.since, meta=seen.meta,
-        )  # fmt: skip
+        return await self._lines.look(name, until)
 
     async def list(self, prefix: str, until: float) -> list[str]:
-        while True:
-            await self._wire.connected(None, until)
-            _, children = await self._wire.ask(Sync(self._root), GetChildren(self._root, None), until=until)
-            if isinstance(children, problems.NoNodeError):
-                return []
-            if isinstance(children, CUT):
-                continue
-            names = {child: unescaped(child) for child in _check(children)}
-            wanted = [child for child, name in names.items() if name.startswith(prefix)]
-            stats = await self._many([Exists(f"{self._root}/{child}", None) for child in wanted], until)
-            if not any(isinstance(stat, CUT) for stat in stats):
-                # An empty parent waits to be removed by the server.
-                return sorted(
-                    names[child] for child, stat in zip(wanted, stats, strict=True) if stat and stat.numChildren
-                )
-
-    async def _many(self, requests: Sequence[Any], until: float) -> Sequence[Any]:
-        answers: Any = []
-        for first in range(0, len(requests), AT_ONCE):
-            await self._wire.connected(None, until)
-            answers += await self._wire.ask(*requests[first : first + AT_ONCE], until=until)
-        return answers  # type: ignore[no-any-return]
+        return await self._lines.names(prefix, until)
 
     async def evict(self, name: str, until: float) -> int:
-        parent = self._parent(name)
-        line = await self._read(name, until)
-        victims = line[: admitted(line)]
-        answers = await self._many([Delete(f"{parent}/{victim.node}", -1) for victim in victims], until)
-        count = 0
-        for victim, answer in zip(victims, answers, strict=True):
-            if isinstance(answer, CUT):
-                raise BackendUnavailable(f"no answer to the eviction of {victim.id}; evict again")
-            count += answer is True
-            if victim.id in self._nodes:
-                self._news.add(victim.id)
-        return count
+        victims = await self._lines.evict(name, until)
+        self._news.update(victim for victim in victims if victim in self._nodes)
+        return len(victims)
 
     async def examine(self, until: float) -> Findings:
         session = await self._wire.connected(None, until)
@@ -568,9 +415,6 @@ class ZooKeeperBackend:
             raise BackendUnavailable(f"the claim on {claim.name!r} has no node any more")
         return Check(node.path[len(self._settings.chroot) :], -1)
 
-    def _parent(self, name: str) -> str:
-        return f"{self._root}/{escaped(name)}"
-
     def nudge(self, claim_id: str) -> None:
         node = self._nodes.get(claim_id)
         if node is not None:
@@ -585,16 +429,6 @@ class ZooKeeperBackend:
         self._interrupted = True
         self._pulse.stop()
         await self._wire.close(self._runtime.now() + 2.0)
-
-
-def _check(*answers: Any) -> Any:
-    """The last answer; what is an error that nobody expects comes out as ours."""
-    for answer in answers:
-        if isinstance(answer, problems.NoAuthError):
-            raise BackendUnavailable("ZooKeeper says no: the credentials do not fit the ACL of Lockline's nodes")
-        if isinstance(answer, Exception):
-            raise BackendUnavailable(f"ZooKeeper answered {type(answer).__name__}: {answer}") from answer
-    return answers[-1]
 
 
 def _last_problem(answers: Sequence[Any]) -> Any:

@@ -56,7 +56,8 @@ class Node:
             self.end = self.end or "evicted"
             return
         self.mine, self.ahead = line[at], line[:at]
-        self.holds = at < admitted(line)
+        # Who holds goes on to hold: nobody comes in ahead. A look that was overtaken by an event changes nothing.
+        self.holds = self.holds or at < admitted(line)
 
     def ahead_left(self, gone: str) -> None:
         """A node ahead has gone."""

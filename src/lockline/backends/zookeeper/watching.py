@@ -1,0 +1,131 @@
+"""Who waits for what: each claim watches only the nodes that decide its turn, and each holder its own.
+
+All of this runs in kazoo's thread, one step after the other: a waiter is woken when its turn has come, and not for each step
+on the way there. Where the user's own kazoo client brings several threads it is still safe: what is known of a line ahead can
+only err by what has left it already.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from kazoo import exceptions as problems
+from kazoo.protocol.serialization import GetChildren, GetData
+from kazoo.protocol.states import EventType
+
+from ...core.runtime import Mailbox
+from .line import read_line
+from .node import Node
+from .wire import Wire
+
+
+class Watching:
+    """The watches of one client."""
+
+    def __init__(self, wire: Wire, mailbox: Mailbox, nodes: dict[str, Node], news: set[str], chroot: str) -> None:
+        self._wire = wire
+        self._mailbox = mailbox
+        self._nodes = nodes
+        self._news = news
+        self._chroot = chroot
+        self._waiters: dict[str, set[str]] = {}
+        self._own: dict[str, str] = {}
+
+    def forget_all(self) -> None:
+        """The connection was lost, and with it every watch."""
+        self._waiters.clear()
+        self._own.clear()
+
+    def forget_own(self, path: str) -> None:
+        """This node is being removed by ourselves."""
+        self._own.pop(path, None)
+
+    def looked(self, node: Node, answers: list[Any]) -> None:
+        """The line was read again."""
+        (children,) = answers
+        if isinstance(children, list):
+            node.stale = False
+            node.stand(read_line(children))
+        elif isinstance(children, problems.NoNodeError):
+            node.stand([])
+        else:
+            node.stale = True
+        self._go_on(node)
+
+    def watch(self, node: Node) -> None:
+        """Watch what decides this claim's turn, and nothing else."""
+        if node.holds or node.gone or node.withdrawn:
+            return
+        wanted = node.to_watch()
+        if not wanted:
+            return
+        for name in wanted:
+            # Before the request goes out: the event may be here before its answer is.
+            node.watched.add(name)
+            self._waiters.setdefault(f"{node.parent}/{name}", set()).add(node.claim.id)
+        # `get`, not `exists`: a watch on what has gone meanwhile would stay for ever.
+        self._wire.post(
+            *(GetData(f"{node.parent}/{name}", self._event) for name in wanted),
+            then=partial(self._watched, node, wanted),
+        )
+
+    def watch_own(self, node: Node) -> None:
+        """Hear of the eviction of a claim that holds."""
+        assert node.path is not None
+        node.own_watch = True
+        self._own[node.path] = node.claim.id
+        self._wire.post(GetData(node.path, self._event), then=partial(self._watched_own, node))
+
+    def _watched(self, node: Node, names: list[str], answers: list[Any]) -> None:
+        for name, answer in zip(names, answers, strict=True):
+            if isinstance(answer, problems.NoNodeError):
+                self._left(node, name)
+            elif isinstance(answer, Exception):
+                node.stale = True
+                self._go_on(node)
+
+    def _watched_own(self, node: Node, answers: list[Any]) -> None:
+        if isinstance(answers[0], problems.NoNodeError):
+            self._news.add(node.claim.id)
+        elif isinstance(answers[0], Exception):
+            node.own_watch = False
+
+    def _left(self, node: Node, name: str) -> None:
+        """A deletion is the ensemble's own decision and there is no way back into the line, so it counts as it is."""
+        if node.withdrawn or node.gone:
+            return
+        node.ahead_left(name)
+        if node.holds:
+            self._go_on(node)
+        else:
+            # Who stood ahead of that one may have left unwatched.
+            self._wire.post(GetChildren(node.parent, None), then=partial(self.looked, node))
+
+    def _go_on(self, node: Node) -> None:
+        if node.holds or node.stale or node.gone:
+            self._mailbox.deliver(node.claim.id)
+        else:
+            self.watch(node)
+
+    def _event(self, event: Any) -> None:
+        """A node that somebody watches has gone or changed."""
+        if event.type == EventType.NONE:
+            return
+        path = self._chroot + event.path
+        deleted = event.type == EventType.DELETED
+        for claim_id in self._waiters.pop(path, ()):
+            node = self._nodes.get(claim_id)
+            if node is None or node.gone or node.mine is None:
+                continue
+            if deleted:
+                self._left(node, path.rpartition("/")[2])
+            else:
+                node.stale = True
+                node.watched.clear()
+                self._go_on(node)
+        own = self._own.pop(path, None)
+        if own is not None and own in self._nodes:
+            self._nodes[own].own_watch = False
+            if deleted:
+                self._news.add(own)
