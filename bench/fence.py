@@ -116,7 +116,7 @@ def sql(name: str, connection: Any, lease: Any, count: int) -> list[Row]:
     served = name == "postgresql"
     return [
         compared(f"{name}: a transaction with one UPDATE", bare, fenced, None if served else 1.3, count),
-        compared(f"{name}: a transaction that reads and updates", bare_both, fenced_both, 1.3, count),
+        compared(f"{name}: a transaction that reads and updates", bare_both, fenced_both, None if served else 1.3, count),
         compared(
             f"{name}: the UPDATE alone, and enter alone", update, enter, 1.3 if served else None, count,
             before=begin, after=connection.commit,
