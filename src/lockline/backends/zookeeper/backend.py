@@ -111,17 +111,20 @@ class ZooKeeperBackend:
             f"{node.parent}/{node_name(claim.weight, claim.capacity, claim.id)}", written(claim), self._settings.acl, 3
         )
         look = GetChildren(node.parent, None)
+        parents: list[Any] = []
         while True:
             session = await self._wire.connected(claim.ttl, until)
             if doubt and await self._find(node, until):
                 return
             sent = self._runtime.now()
-            made, children = await self._wire.ask(
-                request, look, until=until, proof=True, then=partial(self._landed, node, sent, wait)
+            *_, made, children = await self._wire.ask(
+                *parents, request, look, until=until, proof=True, then=partial(self._landed, node, sent, wait)
             )
             if isinstance(made, problems.NoNodeError):
-                # First of its name, or the server has just removed the empty parent.
-                await self._make_parents(node.parent, until)
+                # First of its name, or the server has just removed the empty parent: make it on the way.
+                if parents:
+                    await self._make_parents(node.parent, until)
+                parents = self._containers(node.parent)
                 continue
             doubt = True
             if isinstance(made, CUT) or isinstance(children, (*CUT, problems.NoNodeError)):
@@ -133,7 +136,7 @@ class ZooKeeperBackend:
 
     def _landed(self, node: Node, sent: float, wait: bool, answers: list[Any]) -> None:
         """In kazoo's thread: the node is made. Whoever must wait watches at once what decides its turn."""
-        made, children = answers
+        *_, made, children = answers
         if not isinstance(made, tuple):
             return
         path, stat = made
@@ -182,8 +185,12 @@ class ZooKeeperBackend:
             node.path = None
             await self._wire.ask(Delete(path, -1), until=until)
 
+    def _containers(self, parent: str) -> list[Any]:
+        return [CreateContainer(path, b"", self._settings.acl, 4) for path in (self._root, parent)]
+
     async def _make_parents(self, parent: str, until: float) -> None:
-        containers = [CreateContainer(path, b"", self._settings.acl, 4) for path in (self._root, parent)]
+        """The same by itself, with the chroot if that is missing too, and an error if it cannot be done."""
+        containers = self._containers(parent)
         answers = await self._wire.ask(*containers, until=until)
         if isinstance(answers[0], problems.UnimplementedError):
             raise BackendUnavailable("this ZooKeeper knows no container nodes; Lockline needs ZooKeeper 3.5.3 or later")
