@@ -29,6 +29,8 @@ from .wires import Wire
 
 QUIET = 1.0
 """Seconds of silence after which a subscription that somebody waits on is asked whether it still works."""
+MENDING = 0.5
+"""Seconds that mending one may take; meanwhile nobody hears the others."""
 PING = pack(("PING",))
 
 Heard = Callable[[str], str]
@@ -115,7 +117,7 @@ class BlockingEars:
             for end in self._wake:
                 os.close(end)
         self._ears: dict[Address, Ear] = {}
-        self._broken: dict[Address, float] = {}
+        self._broken: set[Address] = set()
         self._channels: dict[Address, str] = {}
         self._reading = threading.Lock()
         self._opening = threading.Lock()
@@ -144,7 +146,7 @@ class BlockingEars:
             ear = Ear(self._target, address, channel, until)
             self._ears[address] = ear
             self._version += 1
-            self._broken.pop(address, None)
+            self._broken.discard(address)
         # Whoever reads now does not know of this one yet.
         self.nudge()
         return ear
@@ -201,21 +203,20 @@ class BlockingEars:
         if self._ears.get(ear.address) is ear:
             del self._ears[ear.address]
             self._version += 1
-            self._broken[ear.address] = 0.0
+            self._broken.add(ear.address)
         ear.wire.drop()
 
     def _mend(self) -> None:
-        """Subscribe anew where a subscription broke, and let everybody look: a message may have been missed."""
-        for address, not_before in list(self._broken.items()):
-            now = clock.now()
-            if now < not_before:
-                continue
-            self._broken[address] = now + 0.1
+        """Subscribe anew where a subscription broke, and let everybody look: a message may have been missed.
+
+        Once only: the server may be gone for good, and those who look subscribe where their lines are now.
+        """
+        while self._broken:
+            address = self._broken.pop()
             try:
-                self._listen(address, now + 1.0)
+                self._listen(address, clock.now() + MENDING)
             except Exception:
-                # Down, or no longer there; those who wait find out by their own looks.
-                continue
+                pass  # those who look find out why
             self._look_all()
 
     def _wake_pipe(self) -> tuple[int, int]:
@@ -315,18 +316,15 @@ class LoopEars:
             finally:
                 self._listening.pop(address, None)
                 await connection.disconnect(nowait=True)
-            connection = await self._again(address, channel)
+            try:
+                connection = await self._subscribe(address, channel, clock.now() + MENDING)
+            except Exception:
+                # Perhaps gone for good: those who look subscribe where their lines are now.
+                self._look_all()
+                return
             self._listening[address] = channel
             # A message may have been missed.
             self._look_all()
-
-    async def _again(self, address: Address, channel: str) -> Any:
-        while True:
-            try:
-                return await self._subscribe(address, channel, clock.now() + 1.0)
-            except Exception:
-                # Down, or no longer there; those who wait find out by their own looks.
-                await asyncio.sleep(0.1)
 
     async def _read_until_it_breaks(self, connection: Any) -> None:
         reader = hiredis.Reader(notEnoughData=Ellipsis)
