@@ -15,8 +15,8 @@ from lockline.backends.etcd.address import parse
 from lockline.backends.etcd.examine import revokes_living_leases
 from lockline.errors import BackendUnavailable, ConfigError
 
-from ..servers.etcd import EtcdCluster
-from ..servers.process import free_port, wait_for
+from ..servers.etcd import EtcdCluster, newer_binary
+from ..servers.process import free_port, missing, wait_for
 from ..servers.proxy import Proxy
 from .conftest import backend_of, post, text
 
@@ -196,6 +196,35 @@ def test_a_user_and_a_password_open_the_door_also_after_a_restart(tmp_path: Path
         with pytest.raises(BackendUnavailable, match="permission denied"):
             client_of(f"etcd://app:app%3Ap%40ss@{cluster.hosts}/elsewhere").lock("x").acquire(timeout=2)
         client.close()
+    finally:
+        cluster.stop()
+
+
+@server
+def test_a_waiter_outlives_the_credentials_that_its_watch_was_opened_with(tmp_path: Path, client_of: Clients) -> None:
+    binary = newer_binary()
+    if binary is None:
+        missing("no etcd 3.5, which can be told how long its credentials last")
+    cluster = EtcdCluster(tmp_path / "short", binary=binary, options=("--auth-token-ttl=1",)).start()
+    try:
+        post(cluster, "auth/user/add", name="root", password="secret")
+        post(cluster, "auth/role/add", name="root")
+        post(cluster, "auth/user/grant", user="root", role="root")
+        post(cluster, "auth/enable")
+        url = f"etcd://root:secret@{cluster.hosts}"
+        holder, waiter = client_of(url), client_of(url)
+        for _ in range(2):
+            lease = holder.lock("x", ttl=60).acquire()
+            thread, granted = _waiting(waiter, "x", ttl=60)
+            wait_for(lambda: holder.inspect("x").waiters)
+            time.sleep(2.5)
+            began = time.monotonic()
+            lease.release()
+            thread.join(10)
+            assert time.monotonic() - began < 2
+            granted[0].release()
+        holder.close()
+        waiter.close()
     finally:
         cluster.stop()
 

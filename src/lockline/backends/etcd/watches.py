@@ -43,6 +43,7 @@ class Watches:
         self._for: dict[int, str] = {}
         self._by_claim: dict[str, dict[bytes, int]] = {}
         self.at_home = False
+        self._refused = False
         self.revision = 0
         """The latest change that was heard of. etcd may tell of a change a moment before its own reads show it."""
 
@@ -56,6 +57,7 @@ class Watches:
             return self._watch(claim_id, wanted, revision)
 
     def _watch(self, claim_id: str, wanted: dict[bytes, bool], revision: int) -> bool:
+        self._leave_refused_stream()
         known = self._by_claim.get(claim_id, {})
         orders = [self._dropped(number) for key, number in known.items() if key not in wanted]
         fresh: dict[bytes, int] = {key: number for key, number in known.items() if key in wanted}
@@ -74,6 +76,7 @@ class Watches:
         with self._mutex:
             if self.at_home and self._stream is not None:
                 return True
+            self._leave_refused_stream()
             number = next(self._numbers)
             self._for[number] = HOME
             create = m.WatchCreateRequest(
@@ -90,6 +93,18 @@ class Watches:
             known = self._by_claim.pop(claim_id, None)
             if known and self._stream is not None:
                 self._send([self._dropped(number) for number in known.values()])
+
+    def _leave_refused_stream(self) -> None:
+        """Begin anew with fresh credentials; whoever watched on the old stream looks again."""
+        stream, link, refused = self._stream, self._link, self._refused
+        self._refused = False
+        if refused and stream is not None and link is not None:
+            stream.wake = None
+            self._ended()
+            try:
+                link.cancel(stream)
+            except Broken:
+                pass  # gone with its connection
 
     def _dropped(self, number: int) -> Any:
         self._for.pop(number, None)
@@ -121,6 +136,8 @@ class Watches:
             return
         if answer.canceled:
             self._for.pop(answer.watch_id, None)
+            # Not for the past that is gone, so for the stream's own credentials, which may have run out by now.
+            self._refused = self._refused or not answer.compact_revision
             if who == HOME:
                 self.at_home = False
                 self._tell_home(b"", True)
