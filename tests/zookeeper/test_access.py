@@ -144,6 +144,36 @@ def test_a_certificate_that_nobody_vouches_for_is_refused(
     gc.collect()
 
 
+JAAS = """
+Server {
+    org.apache.zookeeper.server.auth.DigestLoginModule required user_me="secret";
+};
+"""
+
+
+def test_a_login_by_sasl(tmp_path: Path, client_of: Clients) -> None:
+    pytest.importorskip("puresasl", reason="SASL needs pure-sasl")
+    (tmp_path / "jaas.conf").write_text(JAAS)
+    server = ZooKeeper(
+        tmp_path / "server",
+        settings={"authProvider.1": "org.apache.zookeeper.server.auth.SASLAuthenticationProvider"},
+        properties={"java.security.auth.login.config": str(tmp_path / "jaas.conf")},
+    ).start()
+    try:
+        signed = client_of(f"zk://me:secret@127.0.0.1:{server.port}/app?sasl=digest-md5")
+        lease = signed.lock("x").acquire(timeout=10)
+        with pytest.raises(BackendUnavailable, match="credentials do not fit"):
+            client_of(f"{server.url}/app").lock("x").acquire(timeout=2)
+        lease.release()
+        wrong = client_of(f"zk://me:wrong@127.0.0.1:{server.port}/app?sasl=digest-md5")
+        with pytest.raises(BackendUnavailable):
+            wrong.lock("x").acquire(timeout=1)
+        for client in (signed, wrong):
+            client.close()
+    finally:
+        server.stop()
+
+
 def test_the_doctor_sees_a_single_server_and_what_it_gives(client_of: Clients, url: str) -> None:
     client = client_of(url)
     client.lock("x", ttl=4).acquire().release()
