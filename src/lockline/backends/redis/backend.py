@@ -76,8 +76,7 @@ class RedisBackend:
         self._mailbox = self._runtime.mailbox(self._ears.receive, self._ears.nudge)
         self._ask = self._port.ask
         self._lines: dict[str, Prepared] = {}
-        self._asked: dict[tuple[object, ...], str] = {}
-        self._owners: dict[str, str] = {}
+        self._asked: dict[tuple[object, ...], tuple[str, str, str]] = {}
         self._expected: set[str] = set()
         """Claims that entered and may still get their turn by a message."""
         self._tokens: dict[str, int] = {}
@@ -111,25 +110,17 @@ class RedisBackend:
     def _key(self, name: str) -> bytes:
         return (self._lines.get(name) or self._line(name)).key
 
-    def _info(self, claim: Claim) -> str:
-        """What only people read; as JSON, the owner can contain nothing that would confuse a reader."""
-        owner = self._owners.get(claim.owner)
-        if owner is None:
-            self._owners.clear()
-            owner = self._owners[claim.owner] = json.dumps(claim.owner)
-        return f"{claim.ttl} {claim.kind} {claim.since:.3f} {owner}{claim.meta}"
-
     # -- one claim ---------------------------------------------------------------------------------
 
     async def enter(self, claim: Claim, *, wait: bool, until: float) -> Grant | Waiting | None:
-        name, claim_id, _, _, weight, capacity, ttl, _, _ = claim
+        name, claim_id, owner, kind, weight, capacity, ttl, since, meta = claim
         line = self._lines.get(name) or self._line(name)
         key = line.key
         address = self._known(key)
         channel = NO_CHANNEL if address is None else self._ears.channel(address)
-        wish = (ttl, weight, capacity, channel)
-        middle = self._asked.get(wish) or self._wish(wish)
-        info = self._info(claim)
+        wish = (ttl, weight, capacity, channel, kind, owner)
+        middle, before, after = self._asked.get(wish) or self._wish(wish)
+        info = f"{before}{since:.3f}{after}{meta}"
         text = f"${len(claim_id)}\r\n{claim_id}\r\n{middle}${len(info)}\r\n{info}\r\n$1\r\n{'1' if wait else '0'}\r\n"
         if wait:
             self._expected.add(claim_id)
@@ -165,13 +156,15 @@ class RedisBackend:
         self._plan_look(claim_id, reply, deaf=channel == NO_CHANNEL)
         return Waiting(reply[0])
 
-    def _wish(self, wish: tuple[Any, ...]) -> str:
+    def _wish(self, wish: tuple[Any, ...]) -> tuple[str, str, str]:
+        """What claims of one kind have in common, ready for the wire; and the two sides of what only people read."""
         if len(self._asked) >= NAMES_KEPT:
             self._asked.clear()
-        ttl, weight, capacity, channel = wish
+        ttl, weight, capacity, channel, kind, owner = wish
         text = pack((math.ceil(ttl * 1000), weight, capacity, channel)).decode()
-        self._asked[wish] = text = text[text.index("$") :]
-        return text
+        # As JSON, the owner can contain nothing that would confuse a reader.
+        self._asked[wish] = parts = (text[text.index("$") :], f"{ttl} {kind} ", f" {json.dumps(owner)}")
+        return parts
 
     def _plan_look(self, claim_id: str, reply: Sequence[int], *, deaf: bool = False) -> None:
         ahead, change = reply
