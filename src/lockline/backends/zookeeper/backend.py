@@ -92,12 +92,13 @@ class ZooKeeperBackend:
             return None
         node = known or self._nodes.setdefault(claim.id, Node(claim, self._lines.parent(claim.name)))
         await self._create(node, until, doubt=known is not None, wait=wait)
-        if node.holds:
+        if node.held_at_once:
             self._mailbox.close(claim.id)
             return Grant(node.token)
         if not wait:
             await self.leave(claim, until)
             return None
+        # Its turn may have come since; then `turn` says so at once.
         return Waiting(len(node.ahead))
 
     async def _has_room(self, claim: Claim, until: float) -> bool:
@@ -147,6 +148,7 @@ class ZooKeeperBackend:
         node.path = path
         if self._stands(node, stat, sent) and isinstance(children, list):
             node.stand(read_line(children))
+            node.held_at_once = node.holds
             if wait:
                 self._watching.watch(node)
 
@@ -178,6 +180,7 @@ class ZooKeeperBackend:
             node.path = path
             if self._stands(node, stat, sent):
                 node.stand(line)
+                node.held_at_once = node.holds
                 node.stale = not node.holds
                 self._pulse.by(node.expires)
                 return True

@@ -15,7 +15,7 @@ class Node:
     """One claim of this client. It is known from before the request that makes it goes out."""
 
     __slots__ = (
-        "ahead", "claim", "end", "expires", "holds", "lighter", "mine", "own_watch", "parent", "path", "session", "stale",
+        "ahead", "claim", "end", "expires", "held_at_once", "holds", "lighter", "mine", "own_watch", "parent", "path", "session", "stale",
         "token", "ttl", "watched", "weight", "withdrawn",
     )  # fmt: skip
 
@@ -35,6 +35,8 @@ class Node:
         """Why it is gone."""
         self.withdrawn = False
         self.holds = False
+        self.held_at_once = False
+        """It held as soon as it stood, with nobody ahead to wait for."""
         self.mine: Place | None = None
         self.ahead: list[Place] = []
         """The line before it, as far as is known. It can only get shorter and lighter, so what is known errs on the safe
