@@ -16,7 +16,7 @@ from typing import Any
 
 from ...core.clock import DRIFT
 from ...errors import LocklineError, QuorumNotReached
-from .blocking import _ask, _durable
+from .blocking import _ask, _prepare
 from .membership import Greeting, greeting
 from .nodes import TROUBLE, Node
 from .requests import Request, command
@@ -88,7 +88,7 @@ class Server:
     def greet(self) -> Greeting:
         self._connection.disconnect()
         self._connection.connect()
-        self.durable = _durable(self._connection)
+        self.durable = _prepare(self._connection)
         return greeting(self.ask(Request("greet", (self.durable,)), ""))
 
     def ask(self, request: Request, cluster: str) -> Any:

@@ -15,12 +15,11 @@ from ...core import clock
 from ...errors import ClientClosed
 from . import requests
 from .blocking import LAST_CHANCE, SETTLE
-from .membership import Membership, greeting
+from .membership import PREPARATION, Membership, durable, greeting
 from .nodes import TROUBLE, Node
 from .port import Note
 from .requests import Failure, Reply, Request, command
 from .rules import majority
-from .scripts import SCRIPTS
 
 
 class Conversation:
@@ -157,10 +156,9 @@ class LoopWire:
     async def _open(self) -> None:
         connection = self._connection = self._port.nodes[self.node].connection(self._port.connect_timeout)
         await connection.connect()
-        durable = await _durable(connection)
-        said = greeting(await _ask(connection, *command(Request("greet", (durable,)), "", whole=True)))
-        for script in SCRIPTS.values():
-            await _ask(connection, "SCRIPT", "LOAD", script.text)
+        await connection.send_packed_command(connection.pack_commands(PREPARATION), check_health=False)
+        lasting = durable([await _answer(connection) for _ in PREPARATION])
+        said = greeting(await _ask(connection, *command(Request("greet", (lasting,)), "", whole=True)))
         self._port.membership.met(self.node, said)
         for attempt, (request, until) in list(self._debts.items()):
             if clock.now() < until:
@@ -335,10 +333,8 @@ async def _ask(connection: Any, *words: Any) -> Any:
     return await connection.read_response(disable_decoding=True)
 
 
-async def _durable(connection: Any) -> str:
+async def _answer(connection: Any) -> Any:
     try:
-        appends = await _ask(connection, "CONFIG", "GET", "appendonly")
-        always = await _ask(connection, "CONFIG", "GET", "appendfsync")
-    except redis.ResponseError:
-        return "0"
-    return "1" if appends[1:] == [b"yes"] and always[1:] == [b"always"] else "0"
+        return await connection.read_response(disable_decoding=True)
+    except redis.ResponseError as refused:
+        return refused

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from ...errors import QuorumNotReached
 from .rules import majority
+from .scripts import SCRIPTS
 
 
 class Greeting(NamedTuple):
@@ -29,6 +30,20 @@ class Greeting(NamedTuple):
     def serves(self) -> bool:
         """Whether the gate is open, as far as this answer tells."""
         return self.state == "known" and self.gate == self.cluster
+
+
+PREPARATION: Final = (
+    ("CONFIG", "GET", "appendonly"),
+    ("CONFIG", "GET", "appendfsync"),
+    *(("SCRIPT", "LOAD", SCRIPTS[op].text) for op in ("acquire", "promote", "extend", "release")),
+)
+"""What is asked on a new connection before the greeting, all at once. Other scripts are sent whole when they are first used."""
+
+
+def durable(answers: Sequence[Any]) -> str:
+    """Whether everything is on the server's disk before it answers ("1"): then a restart forgets nothing."""
+    wanted = ([b"appendonly", b"yes"], [b"appendfsync", b"always"])
+    return "1" if all(said == want for said, want in zip(answers, wanted, strict=False)) else "0"
 
 
 def greeting(reply: Sequence[Any]) -> Greeting:
