@@ -193,6 +193,8 @@ def test_a_user_and_a_password_open_the_door_also_after_a_restart(tmp_path: Path
             pass
         with pytest.raises(ConfigError, match="does not let"):
             client_of(f"etcd://app:wrong@{cluster.hosts}").lock("x").acquire(timeout=2)
+        with pytest.raises(BackendUnavailable, match="user name is empty"):
+            client_of(f"etcd://{cluster.hosts}").lock("x").acquire(timeout=2)
         with pytest.raises(BackendUnavailable, match="permission denied"):
             client_of(f"etcd://app:app%3Ap%40ss@{cluster.hosts}/elsewhere").lock("x").acquire(timeout=2)
         client.close()

@@ -85,7 +85,10 @@ class EtcdBackend:
         if wait:
             # Before the claim stands: a hint that comes between would have nowhere to go.
             self._mailbox.open(claim.id)
-        answer = await self._enter(claim, wait, until)
+        try:
+            answer = await self._enter(claim, wait, until)
+        except Refused as refused:
+            raise self._refusal(refused) from None
         if type(answer) is not Waiting:
             self._mailbox.close(claim.id)
         return answer
@@ -335,6 +338,12 @@ class EtcdBackend:
 
     async def renew(self, claims: Sequence[Claim], until: float) -> Sequence[Gone | None]:
         """Give each claim its ttl again from now, never less than it has; None for each that lives on."""
+        try:
+            return await self._renew(claims, until)
+        except Refused as refused:
+            raise self._refusal(refused) from None
+
+    async def _renew(self, claims: Sequence[Claim], until: float) -> Sequence[Gone | None]:
         while True:
             sent = self._runtime.now()
             fates: dict[str, Gone | None] = {}
