@@ -68,9 +68,10 @@ def test_a_full_server_says_so(connect: Connect) -> None:
 
 def test_missing_login_and_missing_permission_are_told_apart(connect: Connect) -> None:
     with a_redis("--requirepass", "secret") as server:
-        with pytest.raises(Refused) as caught:
-            connect(server.url).lock("x").acquire()
-        assert caught.value.code == "NOAUTH"
+        for protocol in (2, 3):
+            with pytest.raises(Refused) as caught:
+                connect(f"{server.url}?protocol={protocol}").lock("x").acquire()
+            assert caught.value.code == "NOAUTH"
         admin = server.client(password="secret")
         admin.execute_command("ACL", "SETUSER", "poor", "on", ">p", "~*", "&*", "+info", "+hello", "+auth")
         with pytest.raises(Refused) as caught:

@@ -157,7 +157,7 @@ def test_the_bodys_own_error_comes_out_of_the_block(client: redis.Redis) -> None
 
     with pytest.raises(ValueError, match="mine"):
         body()
-    with client.lock("x", timeout=0.1, raise_on_release_error=False, lock_class=Lock):
+    with Lock(client, "x", timeout=0.1, raise_on_release_error=False):
         time.sleep(0.2)
     with pytest.raises(LockNotOwnedError), client.lock("x", timeout=0.1, lock_class=Lock):
         time.sleep(0.2)

@@ -68,6 +68,8 @@ def refusal(answer: object, address: Address) -> Refused:
             code = inner
     if code == "ERR" and "can't run this command" in text:
         code = "NOPERM"
+    elif code == "ERR" and "unauthenticated" in text:
+        code = "NOAUTH"
     cure = _CURES.get(code)
     return Refused(f"Redis at {spelled(address)} refused: {text}" + (f"; {cure}" if cure else ""), code)
 

@@ -119,6 +119,8 @@ def _of_url(url: str, flavour: str, options: dict[str, Any]) -> Target:
         name.removeprefix("sentinel_"): read.pop(name) for name in list(read) if name.startswith("sentinel_")
     }
     read.pop("connection_class", None)
+    if "protocol" in read:
+        read["protocol"] = int(read["protocol"])  # a text, as older releases of redis-py read it
     for name in _OF_POOLS:
         read.pop(name, None)
     if parts.scheme == "unix":
