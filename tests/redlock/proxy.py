@@ -90,7 +90,11 @@ class Proxy:
                 # Connected, as a kernel would, and never answered.
                 self._held.append(client)
                 return
-            server = socket.create_connection(("127.0.0.1", self._server_port), timeout=1)
+            try:
+                server = socket.create_connection(("127.0.0.1", self._server_port), timeout=1)
+            except OSError:
+                client.close()
+                return
             for one, other, from_client in ((client, server, True), (server, client, False)):
                 one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 self._pairs[one] = (other, from_client)
