@@ -22,6 +22,15 @@ pytestmark = pytest.mark.server
 Clients = Callable[..., lockline.Client]
 
 
+def close_for_good(client: lockline.Client) -> None:
+    """Close it and wait until kazoo's thread has ended, and collect what it left behind."""
+    client.close()
+    connection = client._engine.backend._wire.client._connection  # type: ignore[attr-defined]
+    assert connection.connection_stopped.wait(15)
+    wait_for(lambda: connection._connection_routine is None or not connection._connection_routine.is_alive())
+    gc.collect()
+
+
 def test_what_a_client_with_a_login_makes_is_its_own(client_of: Clients, url: str, kazoo: KazooClient) -> None:
     signed = url.replace("zk://", "zk://me:secret@")
     client = client_of(signed)
@@ -140,8 +149,7 @@ def test_a_certificate_that_nobody_vouches_for_is_refused(
     client = client_of(f"zk://127.0.0.1:{port}/tls?tls=yes")
     with pytest.raises(BackendUnavailable):
         client.lock("x").acquire(timeout=0.5)
-    client.close()
-    gc.collect()
+    close_for_good(client)
 
 
 JAAS = """
@@ -151,6 +159,7 @@ Server {
 """
 
 
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 def test_a_login_by_sasl(tmp_path: Path, client_of: Clients) -> None:
     pytest.importorskip("puresasl", reason="SASL needs pure-sasl")
     (tmp_path / "jaas.conf").write_text(JAAS)
@@ -169,7 +178,7 @@ def test_a_login_by_sasl(tmp_path: Path, client_of: Clients) -> None:
         with pytest.raises(BackendUnavailable):
             wrong.lock("x").acquire(timeout=1)
         for client in (signed, wrong):
-            client.close()
+            close_for_good(client)
     finally:
         server.stop()
 

@@ -303,7 +303,8 @@ class Wire:
             connection = self.client._connection
             del connection._connect, connection._send_ping, connection._send_request
             return
-        if not self._started:
+        if self.client._connection._write_sock is None:
+            # Never started, so nothing is open.
             return
         done = self._runtime.signal()
 
