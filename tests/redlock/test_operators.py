@@ -267,3 +267,21 @@ def test_resize_moves_to_other_servers_and_tokens_go_on_rising() -> None:
         finally:
             for node in more:
                 node.stop()
+
+
+def test_a_replica_that_was_promoted_is_not_taken_for_its_primary() -> None:
+    with servers(3, keeps_data=True, longest=LONGEST) as three, a_folder("redlock-replica") as folder:
+        a_token(three.url)
+        replica = RedisServer(folder, "--replicaof", f"127.0.0.1 {three[0].port}", keeps_data=True)
+        replica.argv += ["--repl-diskless-sync-delay", "0"]
+        replica.start()
+        try:
+            wait_for(lambda: replica.command("ROLE")[3] == "connected", 20, "replication")
+            wait_for(lambda: len(replica.command("KEYS", "*")) == 3, 10, "the copy")
+            three[0].kill()
+            replica.command("REPLICAOF", "NO", "ONE")
+            (promoted,) = cluster.status([from_url(url_of([replica, *three.nodes[1:]]), asynchronous=False)[0][0]])
+            assert promoted.durable
+            assert promoted.state == "refusing"
+        finally:
+            replica.stop()

@@ -9,7 +9,7 @@ import pytest
 from .simulation import Resource, Story
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("nodes", [3, 4, 5])
 def test_random_faults_never_give_a_token_twice_or_out_of_order(seed: int, nodes: int) -> None:
     resource = Resource()

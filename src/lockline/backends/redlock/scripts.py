@@ -212,7 +212,9 @@ if record[2] ~= run then
   redis.call('HINCRBY', KEYS[3], 'incarnation', 1)
   -- Memory that was on the disk before every answer is whole. Any other may lack its last moments: start far above
   -- what can have been lost, and refuse until no lease from before is alive and no vote is under way.
-  if not (record[5] == '1' and ARGV[1] == '1') then
+  -- A replica that was promoted never was on the disk of the server that it replaces.
+  local copied = string.match(redis.call('INFO', 'replication'), 'master_replid2:0*([1-9a-f]?)') ~= ''
+  if copied or not (record[5] == '1' and ARGV[1] == '1') then
     local highest = tonumber(redis.call('ZREVRANGE', KEYS[2], 0, 0, 'WITHSCORES')[2])
     local now = redis.call('TIME')
     local lifted = math.max(highest + JUMP, now[1] * 1000000 + now[2])
