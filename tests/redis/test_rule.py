@@ -27,7 +27,7 @@ from lockline.core.blocking import BlockingRuntime, run
 from lockline.core.claim import Claim, Waiting
 from tests.servers.redis import RedisServer
 
-pytestmark = [pytest.mark.server, pytest.mark.slow]
+pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(300)]
 
 NAME = "the {line} é"
 STATE = struct.Struct("9d")
@@ -165,7 +165,7 @@ def test_the_scripts_follow_the_one_rule(lines: type[Lines]) -> None:
     run_state_machine_as_test(
         lines,
         settings=settings(
-            max_examples=300,
+            max_examples=200,
             stateful_step_count=40,
             deadline=None,
             suppress_health_check=list(HealthCheck),
