@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -55,9 +54,7 @@ def programs(page: Path) -> list[str]:
     [page for page in PAGES if programs(page) and str(page.relative_to(ROOT)) not in TESTED_ELSEWHERE],
     ids=lambda page: str(page.relative_to(ROOT)),
 )
-def test_the_programs_of_the_page_run(
-    page: Path, tmp_path: Path, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_the_programs_of_the_page_run(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """The blocks of one page belong together: they run in order, in one process."""
     program = "\n".join(programs(page))
     if "redis://localhost:6379" in program:
@@ -79,6 +76,3 @@ def test_every_link_in_the_docs_leads_somewhere() -> None:
             if not (page.parent / target).exists():
                 broken.append(f"{page.relative_to(ROOT)} -> {target}")
     assert broken == []
-
-
-_unused: Callable[..., object] = redis_url
