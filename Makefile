@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 SERVERS := $(VENV)/.servers
 PEERS := $(VENV)/.peers
 
-.PHONY: help setup demo test fast check format bench torture-redlock clean
+.PHONY: help setup demo test test-full fast check format bench torture-redlock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 26
@@ -37,6 +37,9 @@ demo: $(BASE) ## the main job in under a minute: lost updates, a lock, and a fro
 
 test: $(READY) $(SERVERS) ## everything, on real servers
 	$(RUN) scripts/run_tests.py
+
+test-full: $(READY) $(SERVERS) ## and the whole contract on ensembles of ZooKeeper and etcd; takes a quarter of an hour more
+	LOCKLINE_FULL=1 $(RUN) scripts/run_tests.py
 
 fast: $(READY) ## the edit-test loop: no servers, nothing slow
 	$(RUN) -m pytest -q -m "not slow and not server"
