@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -88,6 +89,9 @@ def main() -> int:
         options.remove("--one-by-one")
         side_by_side = 1
     check_that_nothing_is_left_out()
+    # Whoever starts us in the background ignores these for all below, and a shell cannot trap what it finds ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
     counts = {"passed": 0, "failed": 0, "error": 0, "skipped": 0}
     worst = 0
 
