@@ -95,7 +95,8 @@ def main() -> int:
     check_that_nothing_is_left_out()
     # Whoever starts us in the background ignores these for all below, and a shell cannot trap what it finds ignored.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+    for each in (signal.SIGQUIT, signal.SIGHUP):
+        signal.signal(each, signal.SIG_DFL)
     counts = {"passed": 0, "failed": 0, "error": 0, "skipped": 0}
     worst = 0
 
