@@ -163,12 +163,15 @@ class Lock:
 
     async def acquire(self, timeout: arguments.Seconds | None = None) -> Lease:
         """The lease, when it is this claim's turn; AcquireTimeout if that did not come in time."""
-        live = await self._engine.acquire(self._ask, arguments.a_timeout(timeout))
+        if timeout is not None:
+            timeout = arguments.a_timeout(timeout)
+        live = await self._engine.acquire(self._ask, timeout)
+        assert live is not None
         return Lease(self._engine, live, self._ask.kind == "write")
 
     async def try_acquire(self) -> Lease | None:
         """The lease, or None if the line has no room now."""
-        live = await self._engine.try_acquire(self._ask)
+        live = await self._engine.acquire(self._ask, None, wait=False)
         return None if live is None else Lease(self._engine, live, self._ask.kind == "write")
 
     async def __aenter__(self) -> Lease:

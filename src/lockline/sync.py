@@ -48,7 +48,7 @@ class Lease(Handle):
     __slots__ = ("_engine",)
 
     def __init__(self, engine: Engine, live: LiveClaim, writes: bool) -> None:
-        super().__init__(live, writes)
+        Handle.__init__(self, live, writes)
         self._engine = engine
 
     @property
@@ -123,12 +123,15 @@ class Lock:
 
     def acquire(self, timeout: arguments.Seconds | None = None) -> Lease:
         """The lease, when it is this claim's turn; AcquireTimeout if that did not come in time."""
-        live = run(self._engine.acquire(self._ask, arguments.a_timeout(timeout)))
+        if timeout is not None:
+            timeout = arguments.a_timeout(timeout)
+        live = run(self._engine.acquire(self._ask, timeout))
+        assert live is not None
         return Lease(self._engine, live, self._ask.kind == "write")
 
     def try_acquire(self) -> Lease | None:
         """The lease, or None if the line has no room now."""
-        live = run(self._engine.try_acquire(self._ask))
+        live = run(self._engine.acquire(self._ask, None, wait=False))
         return None if live is None else Lease(self._engine, live, self._ask.kind == "write")
 
     def __enter__(self) -> Lease:

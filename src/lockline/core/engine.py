@@ -69,21 +69,16 @@ class Engine:
 
     # -- acquire -----------------------------------------------------------------------------------
 
-    async def acquire(self, ask: Ask, timeout: float | None) -> LiveClaim:
-        """The claim, once it holds; AcquireTimeout when it did not by then."""
-        live = await self._acquire(ask, timeout, wait=True)
-        assert live is not None
-        return live
+    async def acquire(self, ask: Ask, timeout: float | None, wait: bool = True) -> LiveClaim | None:
+        """The claim, once it holds; AcquireTimeout when it did not by then.
 
-    async def try_acquire(self, ask: Ask) -> LiveClaim | None:
-        """The claim if it holds at once, else None with nothing left behind."""
-        return await self._acquire(ask, None, wait=False)
-
-    async def _acquire(self, ask: Ask, timeout: float | None, wait: bool) -> LiveClaim | None:
+        If it may not wait: None, with nothing left behind, when it does not hold at once.
+        """
         if self._closed:
             raise self._closed_error()
         me = self.runtime.me()
-        mine = self._mine.get((me, ask.name))
+        key = (me, ask.name)
+        mine = self._mine.get(key)
         if mine:
             held = self._held_already(ask, mine)
             if held is not None:
@@ -101,7 +96,7 @@ class Engine:
                 ask.name, f"{self._prefix}-{next(self._numbers)}", self.owner, ask.kind, ask.weight, ask.capacity,
                 ask.ttl, time.time(), ask.meta,
             )  # fmt: skip
-            live = LiveClaim(claim, self.runtime, me, ask.renews, ask.max_hold)
+            live = LiveClaim(claim, self.runtime, key, ask.renews, ask.max_hold)
             self._entering[claim.id] = claim
             try:
                 outcome = await self._stand(live, began, deadline, wait)
@@ -153,7 +148,6 @@ class Engine:
         live.grant(answer.token)
         if live.remaining() <= 0:
             return False
-        live.key = (live.me, claim.name)
         self._mine.setdefault(live.key, []).append(live)
         self._keeper.add(live)
         if waited and not live.renews:
@@ -261,14 +255,15 @@ class Engine:
             if handle._writes and not live.write_handles:
                 await self.downgrade(live)
             return
-        live.remaining()
+        now = self.runtime.now()
+        if live.lost is None and now >= live.deadline:
+            live.expire()
         if self._closed and live.lost is not None:
             # close() has withdrawn it; there is nobody left to ask.
             self._shut(handle)
             raise live.lost
         self._keeper.drop(live)
         self._forget(live)
-        now = self.runtime.now()
         first, live.doubtful = not live.doubtful, True
         # Before the request goes out: wherever we are cut short after that, nothing is left that looks like a good lease.
         live.released = live.lost is None

@@ -45,7 +45,7 @@ class Keeper:
     def add(self, live: LiveClaim) -> None:
         """Keep this claim alive from now on."""
         self._kept[live.claim.id] = live
-        if min(live.due, live.deadline) < self._planned:
+        if live.due < self._planned or live.deadline < self._planned:
             self._wake()
 
     def drop(self, live: LiveClaim) -> None:

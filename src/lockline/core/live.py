@@ -37,40 +37,40 @@ NO_CEILING = Ceiling(float("inf"))
 class LiveClaim:
     """The state of one claim. It only ever goes forward: waits, holds, and then is either released or lost."""
 
-    __slots__ = (
-        "_callbacks", "_signal", "abandoned", "ceiling", "claim", "doubtful", "due", "ends", "handles", "key", "limit", "lost",
-        "max_hold", "me", "released", "renews", "runtime", "token", "write_handles",
-    )  # fmt: skip
+    # What most claims never change is said once for all; a claim is made for each acquire.
+    limit = float("inf")
+    token: int | None = None
+    ends = 0.0
+    """When the ttl that the store last confirmed runs out, less the margin; 0 before the first answer."""
+    ceiling = NO_CEILING
+    due = 0.0
+    lost: LeaseLost | None = None
+    released = False
+    abandoned = False
+    doubtful = False
+    """A release went out and no answer came."""
+    handles = 0
+    write_handles = 0
+    _signal: Signal | None = None
+    _callbacks: list[Callable[[LeaseLost], object]] | None = None
 
-    def __init__(self, claim: Claim, runtime: Runtime, me: object, renews: bool, max_hold: float | None) -> None:
+    def __init__(
+        self, claim: Claim, runtime: Runtime, key: tuple[object, str], renews: bool, max_hold: float | None
+    ) -> None:
         self.claim = claim
         self.runtime = runtime
-        self.me = me
-        """The thread or task whose end also ends renewal; None once it has handed the lease on."""
-        self.key: tuple[object, str] = (me, claim.name)
+        self.key = key
         """Under whom it is known as held, for re-entrance."""
+        self.me: object = key[0]
+        """The thread or task whose end also ends renewal; None once it has handed the lease on."""
         self.renews = renews
         self.max_hold = max_hold
-        self.limit = float("inf")
-        self.token: int | None = None
-        self.ends = 0.0
-        """When the ttl that the store last confirmed runs out, less the margin; 0 before the first answer."""
-        self.ceiling = NO_CEILING
-        self.due = 0.0
-        self.lost: LeaseLost | None = None
-        self.released = False
-        self.abandoned = False
-        self.doubtful = False
-        """A release went out and no answer came."""
-        self.handles = 0
-        self.write_handles = 0
-        self._signal: Signal | None = None
-        self._callbacks: list[Callable[[LeaseLost], object]] | None = None
 
     @property
     def deadline(self) -> float:
         """Until when the claim may be trusted with no further word from the store."""
-        return min(self.ends, self.ceiling.until)
+        ends, ceiling = self.ends, self.ceiling.until
+        return ends if ends < ceiling else ceiling
 
     def acknowledge(self, sent: float, ttl: float) -> None:
         """The store confirmed a request that was sent then: trust the claim for that much longer.

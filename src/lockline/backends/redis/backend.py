@@ -46,6 +46,9 @@ CLAIMS_PER_CALL: Final = 100
 CALLS_PER_TRIP: Final = 50
 NAMES_KEPT: Final = 16384
 
+Wish = tuple[float, int, int, str, str, str, str, bool]
+"""ttl, weight, capacity, channel, kind, owner, meta, and whether the claim may wait."""
+
 
 class RedisBackend:
     """Lines on Redis."""
@@ -76,7 +79,7 @@ class RedisBackend:
         self._mailbox = self._runtime.mailbox(self._ears.receive, self._ears.nudge)
         self._ask = self._port.ask
         self._lines: dict[str, Prepared] = {}
-        self._asked: dict[tuple[object, ...], tuple[str, str, str]] = {}
+        self._asked: dict[Wish, bytes] = {}
         self._expected: set[str] = set()
         """Claims that entered and may still get their turn by a message."""
         self._tokens: dict[str, int] = {}
@@ -113,30 +116,30 @@ class RedisBackend:
     # -- one claim ---------------------------------------------------------------------------------
 
     async def enter(self, claim: Claim, *, wait: bool, until: float) -> Grant | Waiting | None:
-        name, claim_id, owner, kind, weight, capacity, ttl, since, meta = claim
+        name, claim_id, owner, kind, weight, capacity, ttl, _, meta = claim
         line = self._lines.get(name) or self._line(name)
         key = line.key
         address = self._known(key)
         channel = NO_CHANNEL if address is None else self._ears.channel(address)
-        wish = (ttl, weight, capacity, channel, kind, owner)
-        middle, before, after = self._asked.get(wish) or self._wish(wish)
-        info = f"{before}{since:.3f}{after}{meta}"
-        text = f"${len(claim_id)}\r\n{claim_id}\r\n{middle}${len(info)}\r\n{info}\r\n$1\r\n{'1' if wait else '0'}\r\n"
+        wish = (ttl, weight, capacity, channel, kind, owner, meta, wait)
+        rest = self._asked.get(wish) or self._wish(wish)
         if wait:
             self._expected.add(claim_id)
         try:
             reply: Any = REPEAT
             problem: Any = None
-            if address is not None and text.isascii():
+            if address is not None:
                 try:
-                    reply = await self._ask(address, line.enter + text.encode(), until)
+                    request = b"%b$%d\r\n%b\r\n%b" % (line.enter, len(claim_id), claim_id.encode(), rest)
+                    reply = await self._ask(address, request, until)
                 except NoAnswer as no_answer:
                     problem = no_answer
             if type(reply) is ServerError:
                 problem, reply = reply, REPEAT
             if reply is REPEAT:
-                args = (claim_id, math.ceil(ttl * 1000), weight, capacity, channel, info, "1" if wait else "0")
-                reply = await self.requests.insist(ENTER, (key,), args, until, None, address, problem)
+                reply = await self.requests.insist(
+                    ENTER, (key,), (claim_id, *_words(wish)), until, None, address, problem
+                )
         except BaseException:
             self._doubtful.add(claim_id)
             self._expected.discard(claim_id)
@@ -156,15 +159,12 @@ class RedisBackend:
         self._plan_look(claim_id, reply, deaf=channel == NO_CHANNEL)
         return Waiting(reply[0])
 
-    def _wish(self, wish: tuple[Any, ...]) -> tuple[str, str, str]:
-        """What claims of one kind have in common, ready for the wire; and the two sides of what only people read."""
+    def _wish(self, wish: Wish) -> bytes:
+        """What claims of one kind have in common, ready for the wire."""
         if len(self._asked) >= NAMES_KEPT:
             self._asked.clear()
-        ttl, weight, capacity, channel, kind, owner = wish
-        text = pack((math.ceil(ttl * 1000), weight, capacity, channel)).decode()
-        # As JSON, the owner can contain nothing that would confuse a reader.
-        self._asked[wish] = parts = (text[text.index("$") :], f"{ttl} {kind} ", f" {json.dumps(owner)}")
-        return parts
+        self._asked[wish] = text = pack(_words(wish)).partition(b"\r\n")[2]
+        return text
 
     def _plan_look(self, claim_id: str, reply: Sequence[int], *, deaf: bool = False) -> None:
         ahead, change = reply
@@ -247,10 +247,11 @@ class RedisBackend:
         line = self._lines.get(name) or self._line(name)
         address = self._known(line.key)
         problem: Any = None
-        if address is not None and claim_id.isascii() and claim_id not in self._doubtful:
-            text = f"${len(claim_id)}\r\n{claim_id}\r\n$1\r\n0\r\n"
+        # Ids are made of ASCII alone, by the engine: as many bytes as characters.
+        if address is not None and claim_id not in self._doubtful:
             try:
-                reply = await self._ask(address, line.leave + text.encode(), until)
+                request = b"%b$%d\r\n%b\r\n$1\r\n0\r\n" % (line.leave, len(claim_id), claim_id.encode())
+                reply = await self._ask(address, request, until)
             except NoAnswer as no_answer:
                 problem = no_answer
             else:
@@ -424,6 +425,14 @@ class RedisBackend:
             await self._listener.join(self._runtime.now() + 1.0)
         await self._ears.close()
         await self._port.close()
+
+
+def _words(wish: Wish) -> tuple[str, ...]:
+    """The arguments of ENTER after the id."""
+    ttl, weight, capacity, channel, kind, owner, meta, wait = wish
+    # As JSON, the owner can contain nothing that would confuse a reader.
+    info = f"{ttl} {kind} {json.dumps(owner)}{meta}"
+    return str(math.ceil(ttl * 1000)), str(weight), str(capacity), channel, info, "1" if wait else "0"
 
 
 def _with_query(url: str, part: str) -> str:

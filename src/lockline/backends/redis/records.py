@@ -31,11 +31,11 @@ def read(claim_id: str, record: str, holds: bool, now: float) -> Standing | None
     remaining = (int(expires) - now) / 1000
     if remaining <= 0:
         return None
-    ttl, kind, since, rest = info.split(" ", 3)
+    ttl, kind, rest = info.split(" ", 2)
     owner, end = json.JSONDecoder().raw_decode(rest)
     meta = rest[end:]
     return Standing(
         id=claim_id, owner=owner, kind=kind, token=int(ticket), holds=holds, weight=int(weight),
-        capacity=int(capacity), ttl=float(ttl), remaining=remaining, since=float(since),
+        capacity=int(capacity), ttl=float(ttl), remaining=remaining, since=int(ticket) / 1e6,
         meta=json.loads(meta) if meta else None,
     )  # fmt: skip
