@@ -26,7 +26,7 @@ def test_a_lock_has_a_ttl_of_ten_seconds_unless_told_otherwise(world: Scene) -> 
 def test_every_claim_in_the_store_has_an_end(world: Scene, kind: str) -> None:
     alice, bob = world.party(), world.party()
     lease = getattr(alice, kind)("x", ttl=5).acquire()
-    (waits,) = world.queue_up("x", lambda: bob.write("x", ttl=3).acquire.start())
+    (waits,) = world.queue_up("x", lambda: bob.lock("x", ttl=3).acquire.start())
     held, waiting = world.line("x").claims
     assert 0 < held.remaining <= 5.1
     assert 0 < waiting.remaining <= 3.1

@@ -17,12 +17,12 @@ def test_the_line_shows_who_holds_and_who_waits(world: Scene) -> None:
     before = time.time()
     lease = alice.lock("x", ttl=20, meta={"job": 42, "wo": "Köln"}).acquire()
     waiting = world.queue_up(
-        "x", lambda: bob.lock("x", ttl=30).acquire.start(), lambda: carol.write("x").acquire.start()
+        "x", lambda: bob.lock("x", ttl=30).acquire.start(), lambda: carol.rlock("x").acquire.start()
     )
     line = world.line("x")
     assert line.name == "x"
     assert [claim.owner for claim in line.claims] == ["alice", "bob", "carol"]
-    assert [claim.kind for claim in line.claims] == ["lock", "lock", "write"]
+    assert [claim.kind for claim in line.claims] == ["lock", "lock", "rlock"]
     (held,) = line.holders
     assert held.id == lease.id
     assert held.token == lease.token

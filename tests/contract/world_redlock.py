@@ -13,12 +13,9 @@ from tests.redlock.servers import Servers
 from .worlds import World, joins
 
 NOT_PROMISED = {
-    "test_every_claim_in_the_store_has_an_end": "lets a writer wait, and there are no writers here",
     "test_a_grant_that_is_pushed_is_trusted_only_as_far_as_the_last_renewal": "a waiter wins by a request of its own",
     "test_a_grant_that_was_evicted_before_it_was_heard_of_is_no_loss": "a waiter wins by a request of its own, and hears at once",
-    "test_tokens_rise_in_the_order_of_grants_among_many": "waits in order of arrival; redlock has no order",
     "test_a_thousand_locks_and_a_thousand_waiters_are_granted_in_order": "redlock has no order",
-    "test_the_line_shows_who_holds_and_who_waits": "a waiter has no ticket here",
 }
 """Tests of what redlock does not promise (`guarantees.fifo` is False), each with the reason why it cannot."""
 
