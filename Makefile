@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 SERVERS := $(VENV)/.servers
 PEERS := $(VENV)/.peers
 
-.PHONY: help setup demo test test-full fast check format bench torture-redlock clean
+.PHONY: help setup demo test test-full fast check format bench torture-redlock more-servers clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 26
@@ -59,5 +59,8 @@ bench: $(READY) $(SERVERS) $(PEERS) ## every benchmark: a table, and JSON in ben
 torture-redlock: $(READY) $(SERVERS) ## Redlock under live faults, at least 20,000 grants; takes long
 	$(RUN) scripts/torture_redlock.py
 
+more-servers: $(READY) ## fetch Redis 6.2 and 8.0, Valkey 8.1 and etcd 3.5 into .servers, to run the tests on them too
+	$(RUN) scripts/more_servers
+
 clean: ## remove what the other targets made
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis bench/results dist
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .servers bench/results dist
