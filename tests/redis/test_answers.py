@@ -100,7 +100,7 @@ def test_the_documented_rule_is_enough_for_everything(server: RedisServer, conne
 
 
 def test_a_replica_is_asked_again_until_it_is_a_primary(server: RedisServer, connect: Connect) -> None:
-    with a_redis("--replicaof", f"127.0.0.1 {server.port}") as replica:
+    with a_redis("--replicaof", "127.0.0.1", str(server.port)) as replica:
         client = connect(replica.url)
         threading.Timer(0.5, lambda: replica.command("REPLICAOF", "NO", "ONE")).start()
         began = time.monotonic()
@@ -110,7 +110,7 @@ def test_a_replica_is_asked_again_until_it_is_a_primary(server: RedisServer, con
 
 def test_a_replica_that_stays_one_is_a_typed_error_in_time(server: RedisServer, connect: Connect) -> None:
     with (
-        a_redis("--replicaof", f"127.0.0.1 {server.port}") as replica,
+        a_redis("--replicaof", "127.0.0.1", str(server.port)) as replica,
         pytest.raises(BackendUnavailable, match="READONLY"),
     ):
         connect(replica.url).lock("x", ttl=0.5).acquire()

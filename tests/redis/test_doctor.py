@@ -37,7 +37,7 @@ def test_each_danger_is_named(connect: Connect) -> None:
 
 
 def test_replicas_without_waiting_for_them(server: RedisServer, connect: Connect) -> None:
-    with a_redis("--replicaof", f"127.0.0.1 {server.port}") as replica:
+    with a_redis("--replicaof", "127.0.0.1", str(server.port)) as replica:
         wait_for(lambda: server.command("INFO", "replication")["connected_slaves"] == 1, 10, "the replica")
         assert "1 replica" in said(connect(server.url), "warning")
         assert "of the 3 replicas" in said(connect(server.url, wait_replicas=3), "error")

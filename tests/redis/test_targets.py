@@ -22,8 +22,16 @@ import lockline
 from lockline import BackendUnavailable, ConfigError
 from lockline.backends.redis.keys import key_of, name_of, pattern
 from lockline.backends.redis.target import understand
-from tests.servers.process import free_port, program
-from tests.servers.redis import RedisCluster, RedisServer, SentinelTrio, a_redis, started
+from tests.servers.process import free_port, missing, program
+from tests.servers.redis import (
+    RedisCluster,
+    RedisServer,
+    SentinelTrio,
+    a_redis,
+    chosen_program,
+    knows_tls,
+    started,
+)
 
 Connect = Callable[..., lockline.Client]
 
@@ -236,6 +244,8 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.server
 def test_tls_by_url_and_by_client(certificates: Path, connect: Connect) -> None:
+    if not knows_tls(chosen_program()):
+        missing("this redis-server was built without TLS")
     port = free_port()
     key, cert = certificates / "key.pem", certificates / "cert.pem"
     with a_redis(

@@ -166,7 +166,7 @@ def test_a_token_survives_a_clock_that_steps_back(server: RedisServer, connect: 
 def test_who_listens_elsewhere_is_told_to_look_and_never_that_it_holds(server: RedisServer) -> None:
     """Messages reach replicas too: a waiter whose subscription is there was not counted, and must not believe it holds."""
     server.command("CONFIG", "SET", "repl-diskless-sync-delay", "0")
-    with a_redis("--replicaof", f"127.0.0.1 {server.port}") as replica, server.client() as primary:
+    with a_redis("--replicaof", "127.0.0.1", str(server.port)) as replica, server.client() as primary:
         wait_for(lambda: primary.info("replication").get("slave0", {}).get("state") == "online", 20, "the replica")
         for script in (ENTER, LEAVE):
             primary.script_load(script.body)

@@ -98,7 +98,8 @@ class EtcdCluster:
         options: Sequence[str] = (),
         homes: Sequence[tuple[str, str]] = (),
     ) -> None:
-        binary = binary or program("etcd")
+        named = os.environ.get("LOCKLINE_TEST_ETCD")
+        binary = binary or (os.path.abspath(named) if named else program("etcd"))
         self.members = [
             EtcdMember(folder / f"m{number}", f"m{number}", binary, free_port(), free_port())
             for number in range(members)

@@ -3,14 +3,40 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import os
+import re
 import shutil
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from .process import ServerProcess, free_port, program, wait_for
+from .process import ServerProcess, free_port, listens, program, wait_for
+
+
+def chosen_program() -> str:
+    """The server's program: what `LOCKLINE_TEST_REDIS` names, or the system's own."""
+    named = os.environ.get("LOCKLINE_TEST_REDIS")
+    return os.path.abspath(named) if named else program("redis-server", "valkey-server")
+
+
+@functools.cache
+def version_of(program: str) -> tuple[int, int]:
+    """The release that a server's program says it is: (6, 2)."""
+    told = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
+    found = re.search(r"v=(\d+)\.(\d+)", told)
+    assert found is not None, told
+    return int(found[1]), int(found[2])
+
+
+def knows_tls(program: str) -> bool:
+    """Whether it was built with TLS: one that was not stops at the first of these lines, any other at the second."""
+    told = subprocess.run([program, "-"], input="tls-port 0\nport none\n", capture_output=True, text=True, timeout=10)
+    assert "port none" in told.stderr or "tls-port 0" in told.stderr, told
+    return "tls-port 0" not in told.stderr
 
 
 def _answers(port: int) -> bool:
@@ -37,10 +63,13 @@ class RedisServer(ServerProcess):
         keeps_data: bool = False,
     ) -> None:
         self.port = port or free_port()
+        server = chosen_program()
+        # Before 7.0 DEBUG was always allowed, and there was no such option.
+        debug = ["--enable-debug-command", "yes"] if version_of(server) >= (7, 0) else []
         argv = [
-            program("redis-server", "valkey-server"),
+            server,
             "--port", str(self.port), "--bind", "127.0.0.1", "--protected-mode", "no", "--dir", str(folder),
-            "--save", "", "--appendonly", "yes" if keeps_data else "no", "--enable-debug-command", "yes",
+            "--save", "", "--appendonly", "yes" if keeps_data else "no", *debug,
             "--appendfsync", "always" if keeps_data else "everysec", *options,
         ]  # fmt: skip
         super().__init__(argv, folder, lambda: ready(self.port))
@@ -97,7 +126,7 @@ class SentinelTrio:
     def __init__(self, folder: Path, replicas: int = 2, *options: str) -> None:
         self.primary = RedisServer(folder / "node-0", *options)
         self.replicas = [
-            RedisServer(folder / f"node-{n + 1}", "--replicaof", f"127.0.0.1 {self.primary.port}", *options)
+            RedisServer(folder / f"node-{n + 1}", "--replicaof", "127.0.0.1", str(self.primary.port), *options)
             for n in range(replicas)
         ]
         for server in self.nodes:
@@ -184,14 +213,22 @@ class RedisCluster:
 
     def __init__(self, folder: Path, shards: int = 3, replicas: int = 1, *options: str) -> None:
         self.shards = shards
-        self.nodes = [
-            RedisServer(
-                folder / f"node-{n}", "--cluster-enabled", "yes", "--cluster-node-timeout", "1000",
-                "--cluster-allow-replica-migration", "no", "--repl-diskless-sync-delay", "0",
-                "--cluster-port", str(free_port()), *options,
-            )
-            for n in range(shards * (1 + replicas))
-        ]  # fmt: skip
+        self._bus: dict[int, int] = {}
+        self.nodes = [self._node(folder / f"node-{n}", *options) for n in range(shards * (1 + replicas))]
+
+    def _node(self, folder: Path, *options: str) -> RedisServer:
+        port, bus = free_port(), free_port()
+        if version_of(chosen_program()) >= (7, 0):
+            options = ("--cluster-port", str(bus), *options)
+        else:
+            # There the bus cannot be told its port: it is always the clients' and 10000.
+            while (bus := port + 10000) > 65535 or listens(bus):
+                port = free_port()
+        self._bus[port] = bus
+        return RedisServer(
+            folder, "--cluster-enabled", "yes", "--cluster-node-timeout", "1000",
+            "--cluster-allow-replica-migration", "no", "--repl-diskless-sync-delay", "0", *options, port=port,
+        )  # fmt: skip
 
     @property
     def url(self) -> str:
@@ -207,11 +244,11 @@ class RedisCluster:
         primaries, replicas = self.nodes[: self.shards], self.nodes[self.shards :]
         edges = [16384 * n // self.shards for n in range(self.shards + 1)]
         for n, node in enumerate(primaries):
-            node.command("CLUSTER", "ADDSLOTSRANGE", edges[n], edges[n + 1] - 1)
+            # One by one: Redis 6.2 does not know ADDSLOTSRANGE.
+            node.command("CLUSTER", "ADDSLOTS", *range(edges[n], edges[n + 1]))
             node.command("CLUSTER", "SET-CONFIG-EPOCH", n + 1)
         for node in self.nodes[1:]:
-            cluster_port = node.argv[node.argv.index("--cluster-port") + 1]
-            self.nodes[0].command("CLUSTER", "MEET", "127.0.0.1", node.port, cluster_port)
+            self.nodes[0].command("CLUSTER", "MEET", "127.0.0.1", node.port, self._bus[node.port])
         wait_for(lambda: all(self._knows_all(node) for node in self.nodes), 20, "the cluster's gossip")
         for n, node in enumerate(replicas):
             node.command("CLUSTER", "REPLICATE", self.id_of(primaries[n % self.shards]))
