@@ -122,6 +122,23 @@ def test_an_eviction_is_noticed_long_before_the_ttl(world: Scene) -> None:
         lease.release()
 
 
+def test_a_lease_that_nobody_renews_hears_of_its_eviction_too(world: Scene) -> None:
+    alice = world.party()
+    lease = alice.lock("x", ttl=30, renew=False).acquire()
+    # A store may need a while before it can reach a holder that never waited.
+    time.sleep(world.world.patience)
+    before = lease.remaining()
+    assert world.evict("x") == 1
+    if alice.client.guarantees.push:
+        assert lease.lost.wait(3 * world.world.patience)
+        with pytest.raises(LeaseLost, match="evicted"):
+            lease.check()
+    else:
+        assert 0 < lease.remaining() <= before
+    with pytest.raises(LeaseLost):
+        lease.release()
+
+
 def test_an_evicted_holder_does_not_silently_resume(world: Scene) -> None:
     alice, bob = world.party(), world.party()
     ttl = world.ttl(0.6)

@@ -139,6 +139,12 @@ class Keeper:
                 plan = min(plan, live.deadline)
                 earliest_end = min(earliest_end, live.deadline)
             if not self._wanted(live):
+                if live.claim.id in talked_of:
+                    live.ask_at = now
+                if live.ask_at <= now:
+                    ripe.append(live)
+                else:
+                    plan = min(plan, live.ask_at)
                 continue
             if live.token is not None and not live.handles:
                 # On its way from the grant into the caller's hands, or cut short there: then nobody will release it.
@@ -176,7 +182,10 @@ class Keeper:
     async def _renew(self, batch: list[LiveClaim], until: float) -> None:
         sent = self._runtime.now()
         until = min(until, sent + max(live.claim.ttl for live in batch))
-        claims = [live.claim for live in batch]
+        # Renewed for what it has left, a claim lives no longer than it would anyway: that only asks whether it is there.
+        claims = [
+            live.claim if self._wanted(live) else live.claim._replace(ttl=max(live.ends - sent, 0.001)) for live in batch
+        ]
         try:
             fates = await self._backend.renew(claims, until)
         except Exception as problem:
@@ -185,15 +194,16 @@ class Keeper:
             log.log(level, "renewing %d claims failed: %s", len(batch), problem)
             now = self._runtime.now()
             for live in batch:
-                live.due = now + min(live.claim.ttl / 10, 1.0)
+                live.put_off(now + min(live.claim.ttl / 10, 1.0))
             return
         for live, claim, fate in zip(batch, claims, fates, strict=True):
             if self._kept.get(claim.id) is not live:
                 continue
             if fate is None:
                 live.acknowledge(sent, claim.ttl)
+                live.ask_at = float("inf")
             elif isinstance(fate, Unanswered):
-                live.due = self._runtime.now() + min(claim.ttl / 10, 1.0)
+                live.put_off(self._runtime.now() + min(live.claim.ttl / 10, 1.0))
             else:
                 expired = self._runtime.now() >= live.deadline
                 self._end(live, fate.reason or ("expired" if expired else "evicted"))

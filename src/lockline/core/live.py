@@ -44,6 +44,8 @@ class LiveClaim:
     """When the ttl that the store last confirmed runs out, less the margin; 0 before the first answer."""
     ceiling = NO_CEILING
     due = 0.0
+    ask_at = float("inf")
+    """When to ask whether it is still there, of one that is not renewed: never, unless it was spoken of."""
     lost: LeaseLost | None = None
     released = False
     abandoned = False
@@ -87,6 +89,12 @@ class LiveClaim:
         """The claim was won by a request that was sent then: only that counts, whatever was confirmed while it waited."""
         self.ends = sent + validity(ttl)
         self.due = sent + ttl / RENEWALS_PER_TTL
+
+    def put_off(self, until: float) -> None:
+        """The store did not answer: ask again then."""
+        self.due = until
+        if self.ask_at < until:
+            self.ask_at = until
 
     def grant(self, token: int) -> None:
         """From here on the claim holds."""

@@ -134,11 +134,14 @@ class LoopRuntime:
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        """What runs in the background; a loop alone does not keep its tasks alive."""
         tell_after_fork(self)
 
     def forked(self) -> None:
         """A child has to make itself a new loop: the old one's selector is the parent's."""
         self._loop = None
+        self._tasks = set()
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
@@ -157,7 +160,10 @@ class LoopRuntime:
         return LoopMailbox(lambda: self.on_stray())
 
     def spawn(self, work: Callable[[], Awaitable[None]], name: str) -> TaskWorker:
-        return TaskWorker(asyncio.get_running_loop().create_task(work(), name=name))  # type: ignore[arg-type]
+        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work(), name=name)  # type: ignore[arg-type]
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return TaskWorker(task)
 
     def me(self) -> object:
         task = asyncio.current_task()

@@ -104,7 +104,9 @@ class RedlockBackend:
             self._mailbox.deliver(queue[0])
 
     def _evicted(self, attempt: str) -> None:
-        self._news.append(requests.claim_of(attempt))
+        claim_id = requests.claim_of(attempt)
+        self._news.append(claim_id)
+        self._mailbox.deliver(claim_id)
 
     # -- enter and turn ----------------------------------------------------------------------------
 
