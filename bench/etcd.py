@@ -11,9 +11,9 @@ import multiprocessing
 import os
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,10 @@ from typing import Any
 os.environ.setdefault("PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION", "upb")
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from report import Report, jain, percentile
+from crowd import Locker, contended, uncontended
+from report import Report
 
 from tests.servers.etcd import EtcdCluster
-
-Locker = Callable[[], AbstractContextManager[Any]]
 
 
 @contextmanager
@@ -86,19 +85,6 @@ COUNTERS = {
 }
 
 
-def uncontended(lockers: dict[str, Locker], rounds: int, count: int) -> dict[str, float]:
-    """Seconds for one acquire and release, the best round of each; they take turns, so that all meet the same machine."""
-    best = dict.fromkeys(lockers, float("inf"))
-    for _ in range(rounds):
-        for peer, locker in lockers.items():
-            began = time.perf_counter()
-            for _ in range(count):
-                with locker():
-                    pass
-            best[peer] = min(best[peer], (time.perf_counter() - began) / count)
-    return best
-
-
 def alone(peer: str, hosts: str, rounds: int, pipe: Connection) -> None:
     """The same in a process of its own, for a peer that needs another protobuf."""
     try:
@@ -107,69 +93,6 @@ def alone(peer: str, hosts: str, rounds: int, pipe: Connection) -> None:
             pipe.send(uncontended({peer: locker}, rounds, 100)[peer])
     except Exception as problem:
         pipe.send(f"{type(problem).__name__}: {problem}"[:120])
-
-
-def worker(peer: str, hosts: str, hold: float, seconds: float, pipe: Connection) -> None:
-    """Take the lock again and again; report each wait and the time spent inside."""
-    try:
-        with PEERS[peer](hosts) as locker:
-            with locker():
-                pass
-            pipe.send("ready")
-            start = pipe.recv()
-            while time.monotonic() < start:
-                time.sleep(0.0005)
-            waits: list[float] = []
-            end = start + seconds
-            spent = time.process_time()
-            while (asked := time.monotonic()) < end:
-                with locker():
-                    got = time.monotonic()
-                    time.sleep(hold)
-                waits.append(got - asked)
-            pipe.send((waits, time.monotonic() - start, time.process_time() - spent))
-    except Exception as problem:
-        pipe.send(f"{type(problem).__name__}: {problem}"[:120])
-
-
-def contended(peer: str, cluster: EtcdCluster, processes: int, hold: float, seconds: float) -> dict[str, object]:
-    """Grants per second, fairness, waits, and what it cost the servers."""
-    context = multiprocessing.get_context("spawn")
-    pipes, children = [], []
-    for _ in range(processes):
-        ours, theirs = context.Pipe()
-        child = context.Process(target=worker, args=(peer, cluster.hosts, hold, seconds, theirs), daemon=True)
-        child.start()
-        pipes.append(ours)
-        children.append(child)
-    try:
-        first = [pipe.recv() if pipe.poll(30) else "stuck for 30 s" for pipe in pipes]
-        broken = [word for word in first if word != "ready"]
-        if not broken:
-            before = counted(cluster)
-            start = time.monotonic() + 0.2
-            for pipe in pipes:
-                pipe.send(start)
-            reports = [pipe.recv() if pipe.poll(seconds + 30) else "stuck" for pipe in pipes]
-            after = counted(cluster)
-            broken = [word for word in reports if isinstance(word, str)]
-        if broken:
-            return {"grants_per_s": 0.0, "problem": broken[0]}
-    finally:
-        for child in children:
-            child.join(1)
-            child.kill()
-    waits = sorted(wait for report in reports for wait in report[0])
-    grants = len(waits)
-    elapsed = max(report[1] for report in reports)
-    return {
-        "grants_per_s": grants / elapsed,
-        "jain": jain([len(report[0]) for report in reports]),
-        "p50_ms": percentile(waits, 0.5) * 1e3,
-        "p99_ms": percentile(waits, 0.99) * 1e3,
-        "cpu_ms": sum(report[2] for report in reports) / grants * 1e3,
-        **{f"{what}_per_grant": (after[what] - before[what]) / grants for what in after},
-    }
 
 
 def counted(cluster: EtcdCluster) -> dict[str, float]:
@@ -207,11 +130,13 @@ def run_all(report: Report, cluster: EtcdCluster, given: argparse.Namespace) -> 
     report.table("uncontended acquire + release", rows)
     for processes in given.processes:
         found = []
-        for peer in PEERS:
+        for peer, opener in PEERS.items():
             os.environ["PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"] = "python" if peer == "etcd3 Lock" else "upb"
-            runs = [contended(peer, cluster, processes, 0.001, given.seconds) for _ in range(2)]
-            best = max(runs, key=lambda run: float(str(run["grants_per_s"])))
-            found.append({"peer": peer, **best})
+            runs = [
+                contended(opener, cluster.hosts, processes, 0.001, given.seconds, counted=partial(counted, cluster))
+                for _ in range(2)
+            ]
+            found.append({"peer": peer, **max(runs, key=lambda run: run["grants_per_s"])})
         report.table(f"{processes} processes, 1 ms inside", found)
 
 

@@ -7,22 +7,16 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
-import multiprocessing
 import tempfile
-import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from multiprocessing.connection import Connection
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 
-from report import Report, jain, percentile
-
-Locker = Callable[[], AbstractContextManager[Any]]
+from crowd import Locker, contended, uncontended
+from report import Report
 
 
 @contextmanager
-def lockline_locker(folder: Path) -> Iterator[Locker]:
+def lockline_locker(folder: str) -> Iterator[Locker]:
     import lockline
 
     with lockline.connect(f"local://{folder}/local.db") as client:
@@ -31,95 +25,21 @@ def lockline_locker(folder: Path) -> Iterator[Locker]:
 
 
 @contextmanager
-def filelock_locker(folder: Path) -> Iterator[Locker]:
+def filelock_locker(folder: str) -> Iterator[Locker]:
     import filelock
 
-    lock = filelock.FileLock(folder / "filelock.lock")
+    lock = filelock.FileLock(f"{folder}/filelock.lock")
     yield lambda: lock
 
 
 @contextmanager
-def portalocker_locker(folder: Path) -> Iterator[Locker]:
+def portalocker_locker(folder: str) -> Iterator[Locker]:
     import portalocker
 
-    yield lambda: portalocker.Lock(folder / "portalocker.lock", timeout=600)
+    yield lambda: portalocker.Lock(f"{folder}/portalocker.lock", timeout=600)
 
 
 PEERS = {"lockline": lockline_locker, "filelock": filelock_locker, "portalocker": portalocker_locker}
-
-
-def uncontended(peer: str, rounds: int) -> float:
-    """Seconds for one acquire and release, the best of several rounds."""
-    best = float("inf")
-    with tempfile.TemporaryDirectory() as folder, PEERS[peer](Path(folder)) as locker:
-        for _ in range(rounds):
-            count = 3000
-            began = time.perf_counter()
-            for _ in range(count):
-                with locker():
-                    pass
-            best = min(best, (time.perf_counter() - began) / count)
-    return best
-
-
-def worker(peer: str, folder: str, hold: float, seconds: float, pipe: Connection) -> None:
-    """Take the lock again and again; report each wait and the time spent inside."""
-    with PEERS[peer](Path(folder)) as locker:
-        with locker():
-            pass
-        pipe.send("ready")
-        start = pipe.recv()
-        while time.monotonic() < start:
-            time.sleep(0.0005)
-        waits: list[float] = []
-        inside = 0.0
-        end = start + seconds
-        while True:
-            asked = time.monotonic()
-            if asked >= end:
-                break
-            with locker():
-                got = time.monotonic()
-                if hold:
-                    time.sleep(hold)
-                inside += time.monotonic() - got
-            waits.append(got - asked)
-        pipe.send((waits, inside, time.monotonic() - start))
-
-
-def contended(peer: str, processes: int, hold: float, seconds: float) -> dict[str, float]:
-    """Grants per second, fairness and waits of that many processes on one lock."""
-    context = multiprocessing.get_context("fork")
-    with tempfile.TemporaryDirectory() as folder:
-        pipes, children = [], []
-        for _ in range(processes):
-            ours, theirs = context.Pipe()
-            child = context.Process(target=worker, args=(peer, folder, hold, seconds, theirs))
-            child.start()
-            pipes.append(ours)
-            children.append(child)
-        for pipe in pipes:
-            pipe.recv()
-        start = time.monotonic() + 0.2
-        for pipe in pipes:
-            pipe.send(start)
-        reports = [pipe.recv() for pipe in pipes]
-        for child in children:
-            child.join()
-    waits = sorted(wait for report in reports for wait in report[0])
-    grants = len(waits)
-    elapsed = max(report[2] for report in reports)
-    inside = sum(report[1] for report in reports) / grants
-    period = elapsed / grants
-    return {
-        "grants_per_s": grants / elapsed,
-        "jain": jain([len(report[0]) for report in reports]),
-        "p50_ms": percentile(waits, 0.5) * 1e3,
-        "p99_ms": percentile(waits, 0.99) * 1e3,
-        "longest_ms": waits[-1] * 1e3,
-        "hand_over_ms": (period - inside) * 1e3,
-        "p99_of_fair_turn": percentile(waits, 0.99) / (processes * period),
-    }
 
 
 def main() -> None:
@@ -130,7 +50,9 @@ def main() -> None:
     given = options.parse_args()
     report = Report("local", {peer: importlib.metadata.version(peer) for peer in PEERS})
 
-    times = {peer: uncontended(peer, given.rounds) for peer in PEERS}
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        lockers = {peer: stack.enter_context(opener(folder)) for peer, opener in PEERS.items()}
+        times = uncontended(lockers, given.rounds, 3000)
     report.table(
         "uncontended acquire + release",
         [
@@ -141,8 +63,9 @@ def main() -> None:
     for processes in given.processes:
         for hold in (0.0, 0.001):
             rows = []
-            for peer in PEERS:
-                runs = [contended(peer, processes, hold, given.seconds) for _ in range(2)]
+            for peer, opener in PEERS.items():
+                with tempfile.TemporaryDirectory() as folder:
+                    runs = [contended(opener, folder, processes, hold, given.seconds, method="fork") for _ in range(2)]
                 rows.append({"peer": peer, **max(runs, key=lambda run: run["grants_per_s"])})
             report.table(f"{processes} processes, {hold * 1e3:.0f} ms inside", rows)
     report.write()

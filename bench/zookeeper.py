@@ -7,23 +7,20 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
-import multiprocessing
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from multiprocessing.connection import Connection
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from report import Report, jain, percentile
+from crowd import Locker, contended, uncontended
+from report import Report
 
 from tests.servers.zookeeper import Ensemble, ZooKeeper, facts
-
-Locker = Callable[[], AbstractContextManager[Any]]
 
 
 @contextmanager
@@ -72,76 +69,6 @@ PEERS = {"lockline": lockline_locker, "kazoo Lock": kazoo_locker}
 LIMIT = "bare create+delete"
 
 
-def uncontended(lockers: dict[str, Locker], rounds: int, count: int) -> dict[str, float]:
-    """Seconds for one acquire and release, the best round of each; they take turns, so that all meet the same machine."""
-    best = dict.fromkeys(lockers, float("inf"))
-    for _ in range(rounds):
-        for peer, locker in lockers.items():
-            began = time.perf_counter()
-            for _ in range(count):
-                with locker():
-                    pass
-            best[peer] = min(best[peer], (time.perf_counter() - began) / count)
-    return best
-
-
-def worker(peer: str, hosts: str, hold: float, seconds: float, pipe: Connection) -> None:
-    """Take the lock again and again; report each wait and the time spent inside."""
-    with PEERS[peer](hosts) as locker:
-        with locker():
-            pass
-        pipe.send("ready")
-        start = pipe.recv()
-        while time.monotonic() < start:
-            time.sleep(0.0005)
-        waits: list[float] = []
-        inside = 0.0
-        spent = time.process_time()
-        end = start + seconds
-        while (asked := time.monotonic()) < end:
-            with locker():
-                got = time.monotonic()
-                time.sleep(hold)
-                inside += time.monotonic() - got
-            waits.append(got - asked)
-        pipe.send((waits, inside, time.monotonic() - start, time.process_time() - spent))
-
-
-def contended(peer: str, hosts: str, ports: list[int], processes: int, hold: float, seconds: float) -> dict[str, float]:
-    """Grants per second, fairness, waits, and what it cost the servers."""
-    context = multiprocessing.get_context("spawn")
-    pipes, children = [], []
-    for _ in range(processes):
-        ours, theirs = context.Pipe()
-        child = context.Process(target=worker, args=(peer, hosts, hold, seconds, theirs))
-        child.start()
-        pipes.append(ours)
-        children.append(child)
-    for pipe in pipes:
-        pipe.recv()
-    before = counted(ports)
-    start = time.monotonic() + 0.2
-    for pipe in pipes:
-        pipe.send(start)
-    reports = [pipe.recv() for pipe in pipes]
-    after = counted(ports)
-    for child in children:
-        child.join()
-    waits = sorted(wait for report in reports for wait in report[0])
-    grants = len(waits)
-    elapsed = max(report[2] for report in reports)
-    inside = sum(report[1] for report in reports) / grants
-    return {
-        "grants_per_s": grants / elapsed,
-        "jain": jain([len(report[0]) for report in reports]),
-        "p50_ms": percentile(waits, 0.5) * 1e3,
-        "p99_ms": percentile(waits, 0.99) * 1e3,
-        "cpu_ms": sum(report[3] for report in reports) / grants * 1e3,
-        "hand_over_ms": (elapsed / grants - inside) * 1e3,
-        **{f"{what}_per_grant": (after[what] - before[what]) / grants for what in after},
-    }
-
-
 def counted(ports: list[int]) -> dict[str, float]:
     """What the servers have done up to now: requests that came in, writes, watch events that went out."""
     tables = [facts(port) for port in ports]
@@ -185,8 +112,11 @@ def run(report: Report, hosts: str, ports: list[int], given: argparse.Namespace)
     )
     for processes in given.processes:
         rows = []
-        for peer in PEERS:
-            runs = [contended(peer, hosts, ports, processes, 0.001, given.seconds) for _ in range(2)]
+        for peer, opener in PEERS.items():
+            runs = [
+                contended(opener, hosts, processes, 0.001, given.seconds, counted=partial(counted, ports))
+                for _ in range(2)
+            ]
             rows.append({"peer": peer, **max(runs, key=lambda run: run["grants_per_s"])})
         report.table(f"{processes} processes, 1 ms inside", rows)
         print(f"  lockline / kazoo Lock: {rows[0]['grants_per_s'] / rows[1]['grants_per_s']:.2f}")  # type: ignore[operator]
