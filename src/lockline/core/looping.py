@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Literal
+from typing import Literal, TypeVar
 
 from ..errors import ConfigError
 from . import clock
 from .fork import tell_after_fork
+
+T = TypeVar("T")
 
 
 class LoopSignal:
@@ -61,6 +63,21 @@ class LoopSignal:
                 timer.cancel()
                 self._waiters.discard(waiter)
         return True
+
+
+async def stay_cancelled(call: Awaitable[T]) -> T:
+    """What the call of a library gives, and cancelled if cancelled meanwhile.
+
+    Before Python 3.12 `asyncio.wait_for`, which libraries use, swallows a cancel that comes together with its result.
+    """
+    task = asyncio.current_task()
+    assert task is not None
+    before = task.cancelling()
+    try:
+        return await call
+    finally:
+        if task.cancelling() > before:
+            raise asyncio.CancelledError
 
 
 def _settle(waiter: asyncio.Future[None]) -> None:

@@ -19,11 +19,11 @@ import hiredis
 import redis
 
 from ...core import clock
+from ...core.looping import stay_cancelled
 from ...errors import ClientClosed
 from .port import pack
 from .problems import Address, NoAnswer, failed_login
 from .scripts import NO_CHANNEL
-from .streams import connect
 from .target import Target
 from .wires import Wire
 
@@ -297,8 +297,9 @@ class LoopEars:
         connection = self._target.connection(address)
         try:
             async with asyncio.timeout(max(0.001, until - clock.now())):
-                await connect(connection)
-                await connection.send_packed_command([pack(("SUBSCRIBE", channel))], check_health=False)
+                await stay_cancelled(connection.connect())
+                # No drain: it is one short line, and whoever reads finds out if the connection is gone.
+                connection._writer.write(pack(("SUBSCRIBE", channel)))
         except (redis.RedisError, OSError, TimeoutError) as problem:
             await connection.disconnect(nowait=True)
             raise failed_login(problem, address) from problem

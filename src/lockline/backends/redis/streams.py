@@ -11,6 +11,7 @@ import hiredis
 import redis
 
 from ...core import clock
+from ...core.looping import stay_cancelled
 from ...errors import ClientClosed
 from .port import PUSHED, pack
 from .problems import Address, NoAnswer, failed_login, vet
@@ -18,16 +19,6 @@ from .target import Target
 
 BUFFER = 65536
 INFO = pack(("INFO", "server"))
-
-
-async def connect(connection: Any) -> None:
-    """Open a connection of redis-py, and stay cancelled if cancelled: its login swallows that at some awaits."""
-    task = asyncio.current_task()
-    assert task is not None
-    before = task.cancelling()
-    await connection.connect()
-    if task.cancelling() > before:
-        raise asyncio.CancelledError
 
 
 class Stream:
@@ -51,7 +42,7 @@ class Stream:
             raise NoAnswer(self.address, "no time left to connect", sent=False, late=True)
         try:
             async with asyncio.timeout(left):
-                await connect(connection)
+                await stay_cancelled(connection.connect())
         except (redis.RedisError, OSError, TimeoutError) as problem:
             await connection.disconnect(nowait=True)
             raise failed_login(problem, self.address) from problem

@@ -16,6 +16,7 @@ from typing import Any
 import hiredis
 
 from ...core import clock
+from ...core.looping import stay_cancelled
 from .nodes import TROUBLE, Node
 from .rules import majority
 from .scripts import FREED, VICTIM
@@ -331,7 +332,7 @@ class LoopHints:
         while True:
             connection = self._nodes[node].connection(self._timeout)
             try:
-                await connection.connect()
+                await stay_cancelled(connection.connect())
                 reader, stream = hiredis.Reader(), connection._reader
                 self._writers[node] = connection._writer
                 for channel in self._channels:

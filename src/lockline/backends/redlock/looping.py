@@ -12,6 +12,7 @@ import hiredis
 import redis
 
 from ...core import clock
+from ...core.looping import stay_cancelled
 from ...errors import ClientClosed
 from . import requests
 from .blocking import LAST_CHANCE, SETTLE
@@ -120,7 +121,7 @@ class LoopWire:
     async def _live(self) -> None:
         while not self._port.closed:
             try:
-                await self._open()
+                await stay_cancelled(self._open())
             except TROUBLE as problem:
                 self.problem = f"unreachable: {problem}"
                 self._port.membership.failed(self.node, self.problem)
@@ -177,7 +178,8 @@ class LoopWire:
                 if self._due:
                     wait = max(0.001, self._due[0][2] + self._port.node_timeout - clock.now())
                 try:
-                    data = await (stream.read(65536) if wait is None else asyncio.wait_for(stream.read(65536), wait))
+                    async with asyncio.timeout(wait):
+                        data = await stream.read(65536)
                 except TimeoutError:
                     if self._due and clock.now() - self._due[0][2] > self._port.node_timeout:
                         failure = Failure("timed out", f"no answer for {self._port.node_timeout:.2f} s")
