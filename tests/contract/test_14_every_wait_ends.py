@@ -165,3 +165,17 @@ def test_a_client_used_on_another_loop_says_so(world: Scene) -> None:
     alice.lock("x").acquire().release()
     with pytest.raises(ValueError, match="event loop"):
         asyncio.run(alice.client.real.lock("x").acquire())
+
+
+def test_a_wait_that_ends_while_the_store_is_silent_says_so(world: Scene) -> None:
+    alice, bob = world.party(), world.party()
+    held = bob.lock("x").acquire()
+    faults = Faults(alice)
+    faults.fail("turn", times=None)
+    began = time.monotonic()
+    with pytest.raises(BackendUnavailable):
+        alice.lock("x").acquire(timeout=0.5)
+    assert time.monotonic() - began < 0.5 + world.world.patience
+    faults.heal()
+    world.wait_for(lambda: not world.line("x").waiters)
+    held.release()

@@ -176,8 +176,9 @@ class Engine:
             except ClientClosed:
                 raise
             except BackendUnavailable:
-                # Not loss until the claim's own deadline; the store may be back by then.
-                if self.runtime.now() + PAUSE >= live.deadline:
+                # Not loss until the claim's own deadline, and the store may be back before the caller's: but at the end,
+                # "nobody could be asked" is the truth, not "it stayed taken".
+                if self.runtime.now() + PAUSE >= until:
                     raise
                 await self.runtime.sleep(PAUSE)
                 continue
