@@ -38,7 +38,7 @@ demo: $(BASE) ## the main job in under a minute: lost updates, a lock, and a fro
 test: $(READY) $(SERVERS) ## everything, on real servers
 	$(RUN) scripts/run_tests.py
 
-test-full: $(READY) $(SERVERS) ## and the contract on Sentinel, Cluster, Redlock, ZooKeeper, etcd; half an hour more, on a quiet machine
+test-full: $(READY) $(SERVERS) ## and the contract on Sentinel, Cluster, Redlock of five, ZooKeeper and etcd of three; half an hour more
 	LOCKLINE_FULL=1 $(RUN) scripts/run_tests.py
 
 fast: $(READY) ## the edit-test loop: no servers, nothing slow
