@@ -12,6 +12,7 @@ import lockline
 from lockline import BackendUnavailable
 from lockline.backends.redis.doctor import RULE
 from lockline.backends.redis.problems import Refused
+from tests.servers.process import wait_for
 from tests.servers.redis import RedisServer, a_redis
 
 from .conftest import Town
@@ -116,9 +117,40 @@ def test_a_replica_that_stays_one_is_a_typed_error_in_time(server: RedisServer, 
         connect(replica.url).lock("x", ttl=0.5).acquire()
 
 
+@pytest.mark.parametrize("waiters", [1, 2])
+def test_a_server_that_may_not_write_lets_nobody_in(own_server: RedisServer, connect: Connect, waiters: int) -> None:
+    """The step of the release fails at its first write: until then nobody may have been told that he holds."""
+    holder = connect(own_server.url)
+    permits = holder.semaphore("x", limit=waiters, ttl=30)
+    leases = [permits.acquire() for _ in range(waiters)]
+    got: list[lockline.Lease] = []
+
+    def wait() -> None:
+        got.append(connect(own_server.url).semaphore("x", limit=waiters, ttl=30).acquire(timeout=20))
+
+    threads = [threading.Thread(target=wait) for _ in range(waiters)]
+    for thread in threads:
+        thread.start()
+    wait_for(lambda: len(holder.inspect("x").waiters) == waiters, 10, "the waiters")
+    own_server.command("CONFIG", "SET", "min-replicas-to-write", "1")
+    release = threading.Thread(target=leases[0].release)
+    release.start()
+    time.sleep(1)
+    assert not got
+    own_server.command("CONFIG", "SET", "min-replicas-to-write", "0")
+    release.join(10)
+    for lease in leases[1:]:
+        lease.release()
+    for thread in threads:
+        thread.join(10)
+    assert len(got) == waiters
+    for lease in got:
+        lease.release()
+
+
 def test_a_busy_server_is_waited_for(own_server: RedisServer, connect: Connect) -> None:
     """A script of somebody else runs for too long: the server answers BUSY until it is killed."""
-    own_server.command("CONFIG", "SET", "busy-reply-threshold", "50")
+    own_server.command("CONFIG", "SET", "lua-time-limit", "50")  # the name that every release knows
     client = connect(own_server.url)
     client.lock("x").acquire().release()
 

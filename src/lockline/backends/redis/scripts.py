@@ -160,8 +160,10 @@ if found[1] and found[2] then
     expires = tonumber(expires)
     if weight == capacity and expires > now and expires + 250 >= watch
       and (channel == '-' or redis.call('PUBSUB', 'NUMSUB', channel)[2] > 0) then
-      if channel ~= '-' then redis.call('PUBLISH', channel, next_id .. ' ' .. ticket) end
+      -- First the write: a server that may not write (a replica by now, or one without enough of them) refuses it here,
+      -- and has told nobody anything.
       redis.call('HDEL', KEYS[1], '+' .. id, '~' .. next_id, 'q' .. head)
+      if channel ~= '-' then redis.call('PUBLISH', channel, next_id .. ' ' .. ticket) end
       head = head + 1
       if head == seats_end then head, seats_end, watch = 1, 1, 0 end
       redis.call('HSET', KEYS[1], '+' .. next_id, record,

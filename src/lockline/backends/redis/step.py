@@ -105,12 +105,17 @@ local function admit(mine)
     if id then
       local record = redis.call('HGET', line, '~' .. id)
       local c = record and parse(record)
-      if c and c.expires > now then
+      local lives = c and c.expires > now
+      if lives then
         local room = s.n == 0 and c.capacity or math.min(s.least, c.capacity)
         if s.used + c.weight > room then
           s.blocked_until = c.expires
           return
         end
+      end
+      -- A server that may not write refuses it here, and has told nobody anything.
+      redis.call('HDEL', line, seat, '~' .. id)
+      if lives then
         if id == mine or c.channel == '-' or redis.call('PUBSUB', 'NUMSUB', c.channel)[2] > 0 then
           if id ~= mine and c.channel ~= '-' then
             redis.call('PUBLISH', c.channel, id .. string.format(' %.0f', c.ticket))
@@ -124,7 +129,6 @@ local function admit(mine)
           redis.call('PUBLISH', c.channel, id)
         end
       end
-      redis.call('HDEL', line, seat, '~' .. id)
     end
     s.head = s.head + 1
   end
