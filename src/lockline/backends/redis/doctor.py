@@ -19,7 +19,7 @@ CLOCKS_APART = 1.0
 """Seconds by which the server's clock may differ from ours before it is worth a word."""
 
 RULE = (
-    "ACL SETUSER lockline on >password ~{ll:* &ll:* +eval +evalsha +hget +hmget +hset +hdel +hgetall +pexpire "
+    "ACL SETUSER lockline on >password ~{ll:* resetchannels &ll:* +eval +evalsha +hget +hmget +hset +hdel +hgetall +pexpire "
     "+pexpireat +time +publish +pubsub|numsub +subscribe +ping +info +scan +wait +hello +auth +select +cluster|slots +asking"
 )
 """What a user needs, for the default prefix."""

@@ -54,19 +54,21 @@ def spelled(address: Address) -> str:
     return f"{host}:{port}" if port else host
 
 
+_IN_SCRIPT: Final = re.compile(r"ERR Error running script .*?: -?([A-Z]{3,}) ")
+"""How Redis before 7.0 tells the error of a command inside a script: with its code in the middle."""
+
+
 def code_of(answer: object) -> str:
-    """The first word of a server's error."""
-    return str(answer).partition(" ")[0].rstrip(":")
+    """The first word of a server's error, or of the error inside it."""
+    text = str(answer)
+    inner = _IN_SCRIPT.match(text)
+    return inner[1] if inner else text.partition(" ")[0].rstrip(":")
 
 
 def refusal(answer: object, address: Address) -> Refused:
     """The error for an answer that no repetition will change."""
     text, code = str(answer), code_of(answer)
-    for inner in _CURES:
-        # An error of a command inside a script may come wrapped in the script's own.
-        if code == "ERR" and f" {inner} " in text:
-            code = inner
-    if code == "ERR" and "can't run this command" in text:
+    if code == "ERR" and "user executing the script" in text:
         code = "NOPERM"
     elif code == "ERR" and "unauthenticated" in text:
         code = "NOAUTH"
