@@ -17,6 +17,7 @@ enters again after it was overtaken takes the resource back, which no rule witho
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from ..core import arguments
@@ -87,11 +88,12 @@ def offer_of(resource: str, holder: Any, lock: str | None = None, exact: bool = 
     unless `lock` names another: two locks count apart, and so their marks lie apart.
     """
     if isinstance(holder, Handle):
-        if holder.kind in SHARED:
-            an_exclusive(holder.kind)
-        if "\0" in holder.name:  # all else was checked when the lock was asked for
-            a_name(holder.name, "lock")
-        offer = Offer(holder.name, a_token(holder.token), holder.id)
+        claim = holder._live.claim
+        if claim.kind in SHARED:
+            an_exclusive(claim.kind)
+        if "\0" in claim.name:  # all else was checked when the lock was asked for
+            a_name(claim.name, "lock")
+        offer = Offer(claim.name, holder.token, claim.id)
     elif isinstance(holder, Offer):
         offer = holder
         if not (exact and offer.token == 0 and offer.grant):
@@ -120,7 +122,7 @@ def a_token(value: object) -> int:
 
 def a_resource(value: object) -> str:
     """The name of what is protected."""
-    return a_name(value, "resource")
+    return _known_resource(value) if type(value) is str else a_name(value, "resource")
 
 
 def a_name(value: object, what: str) -> str:
@@ -129,6 +131,12 @@ def a_name(value: object, what: str) -> str:
     if "\0" in name:
         raise ConfigError(f"the name of a {what} at a fence must not have a NUL in it")
     return name
+
+
+@lru_cache(maxsize=1024)
+def _known_resource(value: str) -> str:
+    """Checked once; the same few names come again and again."""
+    return a_name(value, "resource")
 
 
 def an_exclusive(kind: str) -> None:

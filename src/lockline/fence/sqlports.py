@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 from ..errors import ConfigError
 from .rule import Mark, Offer
 from .sqlerrors import shape_error
-from .sqltext import FIELDS, LOOK, PLACE, SQLITE_BEGIN, rendered
+from .sqltext import FIELDS, PLACE, SQLITE_STANDS, rendered
 
 DIALECT_OF_DRIVER = {
     "sqlite3": "sqlite", "aiosqlite": "sqlite", "pysqlite2": "sqlite", "pysqlcipher3": "sqlite", "sqlcipher3": "sqlite",
@@ -178,16 +178,13 @@ class SqlitePort(DbApiPort):
         if not sqlite_in_transaction(self._connection):
             return False
         cursor = self._connection.cursor()
-        cursor.row_factory = None
         try:
-            cursor.execute(rendered(SQLITE_BEGIN, table, "qmark")[0])
-            cursor.execute(rendered(LOOK, table, "qmark")[0], (resource, offer.lock))
-            row: object = cursor.fetchone()
+            cursor.execute(rendered(SQLITE_STANDS, table, "qmark")[0], (resource, *offer))
         except Exception as problem:
             if shape_error(problem, table, "sqlite") is None:
                 raise
             return False
-        return row == (offer.token, offer.grant)
+        return bool(cursor.rowcount == 1)
 
 
 class AioSqlitePort(DbApiPort):

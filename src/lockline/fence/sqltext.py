@@ -61,9 +61,13 @@ ON CONFLICT (resource, lock_name) DO UPDATE
     WHERE mark.token < (excluded.token | 0)
        OR (mark.token = excluded.token AND mark.grant_id = excluded.grant_id)"""
 
-# SQLite locks the whole file for whoever begins to write, changed rows or not. So begin, look, and leave a mark that
-# stands already as it is: to write it once more would be one more page for each commit to bring to the disk.
+# SQLite locks the whole file for whoever begins to write, changed rows or not. So begin, and then look.
 SQLITE_BEGIN: Final = "UPDATE {table} SET token = token WHERE 0"
+
+# The same, and whether the mark is this offer's already: the count of rows tells.
+SQLITE_STANDS: Final = """\
+UPDATE {table} SET token = token
+WHERE resource = {resource} AND lock_name = {lock} AND token = {token} AND grant_id = {grant}"""
 
 # The exact rule: whoever enters is the mark.
 TAKE: Final = """\
