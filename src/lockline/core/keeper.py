@@ -184,7 +184,8 @@ class Keeper:
         until = min(until, sent + max(live.claim.ttl for live in batch))
         # Renewed for what it has left, a claim lives no longer than it would anyway: that only asks whether it is there.
         claims = [
-            live.claim if self._wanted(live) else live.claim._replace(ttl=max(live.ends - sent, 0.001)) for live in batch
+            live.claim if self._wanted(live) else live.claim._replace(ttl=max(live.ends - sent, 0.001))
+            for live in batch
         ]
         try:
             fates = await self._backend.renew(claims, until)
