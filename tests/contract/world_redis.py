@@ -80,6 +80,8 @@ class ClusterWorld(RedisKin):
     name = "redis-cluster"
     marks = (pytest.mark.server, pytest.mark.slow)
     patience = 3.0
+    # At each of three servers three connections more than one thread needs and a subscription; and the bell for all.
+    most_files = 3 * 4 + 2
 
     def open(self) -> None:
         self.servers = RedisCluster(self.folder)

@@ -59,6 +59,8 @@ class World:
     """Claims run out by `runtime.now()`, so that a test can turn the clock; elsewhere by the store's own."""
     has_lines: ClassVar[bool] = True
     """Claims that wait stand in the store, where anybody can see them, in the order of the one rule."""
+    most_files: ClassVar[int] = 8
+    """How many files and connections a client may open when a thousand wait: a bound, whatever their number."""
     patience: ClassVar[float] = 1.0
     """How many times longer than on this machine's own memory a step may take before a test calls it stuck."""
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import ssl
 import struct
 import threading
 from collections.abc import Sequence
-from time import perf_counter
 from typing import Any
 
 import hiredis
@@ -16,6 +14,7 @@ import redis
 
 from ...core import clock
 from ...errors import ClientClosed
+from .awake import Awake
 from .port import PUSHED, pack
 from .problems import Address, NoAnswer, failed_login, vet
 from .target import Target
@@ -24,18 +23,13 @@ BUFFER = 65536
 SHORT = 4096
 INFO = pack(("INFO", "server"))
 TIMEVAL = struct.Struct("ll")
-AWAKE = 60e-6
-"""Seconds for which an answer is looked for before the thread sleeps: from the same machine it comes sooner than a core that
-fell asleep is awake again."""
-LONGEST_REST = 1024
-"""Requests for which a wire goes to sleep at once, after that was in vain again and again: the server is far or busy."""
 
 
 class Wire:
     """One connection of redis-py, after its login read and written directly: half the cost of its command layer."""
 
     __slots__ = (
-        "_connection", "_feed", "_gets", "_in_vain", "_rest", "_sock", "_timeout", "_tls", "address", "patience",
+        "_awake", "_connection", "_feed", "_gets", "_sock", "_timeout", "_tls", "address", "patience",
     )  # fmt: skip
 
     def __init__(self, target: Target, address: Address, until: float, sentinel: bool) -> None:
@@ -60,10 +54,7 @@ class Wire:
         reader = hiredis.Reader(notEnoughData=Ellipsis)
         self._feed, self._gets = reader.feed, reader.gets
         self._tls = isinstance(self._sock, ssl.SSLSocket)
-        self._rest = 0
-        self._in_vain = 1
-        if self._tls:
-            self._rest = LONGEST_REST
+        self._awake = Awake()
         self._timeout = 0.0
         self._set_timeout(self.patience)
 
@@ -97,11 +88,7 @@ class Wire:
         try:
             sock.sendall(request)
             # One read brings most answers whole.
-            if self._rest:
-                self._rest -= not self._tls
-                self._feed(sock.recv(SHORT))
-            else:
-                self._feed(self._awake())
+            self._feed(self._awake.look(self._peek) or sock.recv(SHORT))
             reply = self._gets()
             if reply is Ellipsis or type(reply) is PUSHED:
                 return self.read(skip=reply is Ellipsis)
@@ -111,19 +98,14 @@ class Wire:
         except (OSError, hiredis.ProtocolError) as problem:
             raise NoAnswer(self.address, problem, sent=True) from problem
 
-    def _awake(self) -> bytes:
-        """What comes next, without going to sleep if it comes soon; others on this core have their turn meanwhile."""
-        recv, until = self._sock.recv, perf_counter() + AWAKE
-        while perf_counter() < until:
-            try:
-                data = recv(SHORT, socket.MSG_DONTWAIT)
-            except BlockingIOError:
-                os.sched_yield()
-            else:
-                self._in_vain = max(1, self._in_vain // 2)
-                return data
-        self._rest = self._in_vain = min(4 * self._in_vain, LONGEST_REST)
-        return recv(SHORT)
+    def _peek(self) -> bytes | None:
+        """What has come, if anything has."""
+        if self._tls:
+            return None
+        try:
+            return self._sock.recv(SHORT, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return None
 
     def read(self, skip: bool = False) -> Any:
         """The next answer; OSError when there is none."""
