@@ -19,8 +19,9 @@ from . import messages as m
 from .address import Address
 from .channel import NOT_FOUND, Channel
 from .keys import Keys, Stood, deciders, stood, value_of
-from .leases import NO_LEASE, Lease, Leases, Renewal
+from .leases import NO_LEASE, Lease, Leases
 from .places import Place, Places
+from .renewals import Renewals
 from .watches import Watches
 from .wire import Refused
 
@@ -34,8 +35,6 @@ GUARANTEES: Final = Guarantees(
 )
 NET: Final = 30.0
 """How long a waiter trusts a silent watch; the keeper's renewals find a dead connection much sooner."""
-BATCH: Final = 100
-"""Claims per transaction of a renewal; etcd takes 128 steps unless it is set up otherwise."""
 SHORT: Final = 0.2
 FAREWELL: Final = 1.0
 
@@ -68,6 +67,9 @@ class EtcdBackend:
             self._mailbox.deliver,
             self._heard_home,
         )
+        self._renewals = Renewals(
+            self._channel, self._leases, self._places, self._client, self._runtime, self._lose, self._removed
+        )
         self._interrupted = False
         self._history_is_gone = False
 
@@ -85,10 +87,7 @@ class EtcdBackend:
         if wait:
             # Before the claim stands: a hint that comes between would have nowhere to go.
             self._mailbox.open(claim.id)
-        try:
-            answer = await self._enter(claim, wait, until)
-        except Refused as refused:
-            raise self._refusal(refused) from None
+        answer = await self._enter(claim, wait, until)
         if type(answer) is not Waiting:
             self._mailbox.close(claim.id)
         return answer
@@ -113,7 +112,7 @@ class EtcdBackend:
             except Refused as refused:
                 self._doubts.pop(claim.id, None)
                 if refused.code != NOT_FOUND:
-                    raise self._refusal(refused) from None
+                    raise
                 self._leases.bury(lease)
                 continue
             self._doubts.pop(claim.id, None)
@@ -232,7 +231,7 @@ class EtcdBackend:
                 answer = await self._channel.ask(ways.TXN, request, "TxnResponse", until)
             except Refused as refused:
                 if refused.code != NOT_FOUND:
-                    raise self._refusal(refused) from None
+                    raise
                 self._leases.bury(lease)
                 return
             lease.generation = max(lease.generation, answer.header.revision)
@@ -300,12 +299,7 @@ class EtcdBackend:
         repeats: list[None] = []
         note = self._keys.evicted(self._client, place.claim.id)
         request = requests.leave(place.key, place.create, note)
-        try:
-            answer = await self._channel.ask(
-                ways.TXN, request, "TxnResponse", until, repeated=lambda: repeats.append(None)
-            )
-        except Refused as refused:
-            raise self._refusal(refused) from None
+        answer = await self._channel.ask(ways.TXN, request, "TxnResponse", until, repeated=lambda: repeats.append(None))
         removed = answer.succeeded and answer.responses[0].response_delete_range.deleted > 0
         # The first of several requests may have done it: gone by our own hand is no loss.
         return bool(removed or (repeats and place.create and not place.gone))
@@ -321,7 +315,7 @@ class EtcdBackend:
             )
         except Refused as refused:
             if refused.code != NOT_FOUND:
-                raise self._refusal(refused) from None
+                raise
             self._leases.bury(lease)
             return None
         lease.generation = max(lease.generation, answer.header.revision)
@@ -338,74 +332,7 @@ class EtcdBackend:
 
     async def renew(self, claims: Sequence[Claim], until: float) -> Sequence[Gone | None]:
         """Give each claim its ttl again from now, never less than it has; None for each that lives on."""
-        try:
-            return await self._renew(claims, until)
-        except Refused as refused:
-            raise self._refusal(refused) from None
-
-    async def _renew(self, claims: Sequence[Claim], until: float) -> Sequence[Gone | None]:
-        while True:
-            sent = self._runtime.now()
-            fates: dict[str, Gone | None] = {}
-            living: list[tuple[Claim, Place, Lease]] = []
-            for claim in claims:
-                place = self._places.get(claim.id)
-                if place is None or place.gone or place.expires <= sent:
-                    fates[claim.id] = Gone("expired" if place is not None and place.expires <= sent else None)
-                    continue
-                lease = place.lease
-                if claim.ttl > lease.seconds:
-                    # The server's lease has to last as long as the holder may trust it.
-                    lease, _ = await self._leases.ready(claim.ttl, until)
-                living.append((claim, place, lease))
-            if not living:
-                return [fates[claim.id] for claim in claims]
-            renewal = await self._leases.renew({lease for _, _, lease in living}, until)
-            if await self._verify(living, fates, renewal, sent, until):
-                return [fates[claim.id] for claim in claims]
-
-    async def _verify(
-        self,
-        living: list[tuple[Claim, Place, Lease]],
-        fates: dict[str, Gone | None],
-        renewal: Renewal,
-        sent: float,
-        until: float,
-    ) -> bool:
-        """See that every claim still stands, and that the renewal counts; False when all has to be asked again."""
-        for start in range(0, len(living), BATCH):
-            batch = living[start : start + BATCH]
-            steps = [self._step(claim, place, lease) for claim, place, lease in batch]
-            try:
-                answer = await self._channel.ask(ways.TXN, m.TxnRequest(success=steps), "TxnResponse", until)
-            except Refused as refused:
-                if refused.code != NOT_FOUND:
-                    raise self._refusal(refused) from None
-                return False
-            if not renewal.confirm(answer.header.raft_term):
-                return False
-            for (claim, place, lease), step, reply in zip(batch, steps, answer.responses, strict=True):
-                if reply.WhichOneof("choice") == "response_txn":
-                    reply = reply.response_txn.responses[-1]
-                kvs = reply.response_range.kvs
-                if lease.dead or not kvs or kvs[0].create_revision != place.create:
-                    self._lose(place)
-                    if not lease.dead:
-                        await self._removed(place, until)  # what is left of it: the note of an eviction
-                    fates[claim.id] = Gone()
-                    continue
-                if step.WhichOneof("choice") == "request_txn":
-                    place.written, place.lease, place.claim = True, lease, _told(claim, place)
-                place.expires = max(place.expires, sent + claim.ttl)
-                fates[claim.id] = None
-        return True
-
-    def _step(self, claim: Claim, place: Place, lease: Lease) -> Any:
-        """A look at the claim's key; or its key put anew, when something in it has changed."""
-        if place.written and lease is place.lease and claim.weight >= place.claim.weight:
-            return requests.still_there(place.key)
-        value = value_of(_told(claim, place), self._client, place.token)
-        return requests.rewritten(place.key, place.create, value, lease.id)
+        return await self._renewals.renew(claims, until)
 
     def _lose(self, place: Place) -> None:
         place.gone = True
@@ -424,18 +351,12 @@ class EtcdBackend:
 
     async def look(self, name: str, until: float) -> Line:
         """The whole line, without changing it."""
-        try:
-            mine = {place.claim.id: place for place in self._places.all()}
-            return await sight.look(self._channel, self._keys, name, mine, until)
-        except Refused as refused:
-            raise self._refusal(refused) from None
+        mine = {place.claim.id: place for place in self._places.all()}
+        return await sight.look(self._channel, self._keys, name, mine, until)
 
     async def list(self, prefix: str, until: float) -> list[str]:
         """The names that have a live claim, sorted."""
-        try:
-            return await sight.names(self._channel, self._keys, prefix, until)
-        except Refused as refused:
-            raise self._refusal(refused) from None
+        return await sight.names(self._channel, self._keys, prefix, until)
 
     async def evict(self, name: str, until: float) -> int:
         """Remove the holders of the line, let in the next, tell the victims; how many they were."""
@@ -451,7 +372,7 @@ class EtcdBackend:
             except Refused as refused:
                 if refused.code == NOT_FOUND:  # its lease has ended by itself
                     continue
-                raise self._refusal(refused) from None
+                raise
             count += bool(answer.succeeded)
         return count
 
@@ -470,10 +391,7 @@ class EtcdBackend:
 
     async def examine(self, until: float) -> list[Finding]:  # type: ignore[valid-type]
         """What is good and what is dangerous about this cluster as it is set up."""
-        try:
-            return await examine.findings(self._channel, self._address, self._keys, until)
-        except Refused as refused:
-            raise self._refusal(refused) from None
+        return await examine.findings(self._channel, self._address, self._keys, until)
 
     def guard(self, claim: Claim, token: int) -> dict[str, str]:
         """The compare that makes an etcd transaction fail once this claim is gone, as etcd's JSON (and protobuf's) form."""
@@ -487,13 +405,7 @@ class EtcdBackend:
         }
 
     async def _range(self, request: Any, until: float) -> Any:
-        try:
-            return await self._channel.ask(ways.RANGE, request, "RangeResponse", until)
-        except Refused as refused:
-            raise self._refusal(refused) from None
-
-    def _refusal(self, refused: Refused) -> LocklineError:
-        return BackendUnavailable(f"etcd at {self.url} refused: {refused}")
+        return await self._channel.ask(ways.RANGE, request, "RangeResponse", until)
 
     # -- hints, and the end ------------------------------------------------------------------------
 
@@ -548,17 +460,11 @@ class EtcdBackend:
         try:
             for lease in self._leases.all() if self._channel.link is not None else ():
                 await self._channel.ask(ways.REVOKE, m.LeaseRevokeRequest(ID=lease.id), "LeaseRevokeResponse", until)
-        except (LocklineError, Refused):
+        except LocklineError:
             pass  # they end by themselves
         finally:
             self._leases.reset()
             self._channel.close()
-
-
-def _told(claim: Claim, place: Place) -> Claim:
-    """The claim as others shall see it: lighter and of another kind if it became so, and its ttl never less than before."""
-    known = claim if claim.weight < place.claim.weight else place.claim
-    return known._replace(ttl=max(claim.ttl, place.claim.ttl))
 
 
 def _ahead(kvs: Sequence[Any]) -> list[Stood]:

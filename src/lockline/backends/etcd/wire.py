@@ -25,6 +25,8 @@ from h2.events import (
 )
 from h2.exceptions import H2Error
 
+from ...errors import BackendUnavailable
+
 WINDOW = 4 << 20
 """How much the server may send before we confirm it; more than any answer that Lockline asks for."""
 LARGEST = 64 << 20
@@ -34,13 +36,13 @@ class Broken(Exception):
     """The connection cannot be used any more; whether the request was applied is not known."""
 
 
-class Refused(Exception):
+class Refused(BackendUnavailable):
     """The server answered, and the answer is an error: a gRPC status and its text."""
 
     def __init__(self, code: int, text: str) -> None:
         self.code = code
         self.text = text
-        super().__init__(f"{text} (gRPC status {code})")
+        super().__init__(f"etcd refused: {text} (gRPC status {code})")
 
 
 class Call:

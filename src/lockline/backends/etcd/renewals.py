@@ -1,0 +1,113 @@
+"""Renewal: the leases are kept alive, and every claim is seen to stand, in as few transactions as that takes."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
+
+from ...core.claim import Claim, Gone
+from ...core.runtime import Runtime
+from . import channel as ways
+from . import messages as m
+from . import requests
+from .channel import NOT_FOUND, Channel
+from .keys import value_of
+from .leases import Lease, Leases, Renewal
+from .places import Place, Places
+from .wire import Refused
+
+BATCH: Final = 100
+"""Claims per transaction; etcd takes 128 steps unless it is set up otherwise."""
+
+
+class Renewals:
+    """The renewals of one client."""
+
+    def __init__(
+        self,
+        channel: Channel,
+        leases: Leases,
+        places: Places,
+        client: str,
+        runtime: Runtime,
+        lose: Callable[[Place], None],
+        remove: Callable[[Place, float], Awaitable[bool]],
+    ) -> None:
+        self._channel = channel
+        self._leases = leases
+        self._places = places
+        self._client = client
+        self._runtime = runtime
+        self._lose = lose
+        self._remove = remove
+
+    async def renew(self, claims: Sequence[Claim], until: float) -> Sequence[Gone | None]:
+        """Give each claim its ttl again from now, never less than it has; None for each that lives on."""
+        while True:
+            sent = self._runtime.now()
+            fates: dict[str, Gone | None] = {}
+            living: list[tuple[Claim, Place, Lease]] = []
+            for claim in claims:
+                place = self._places.get(claim.id)
+                if place is None or place.gone or place.expires <= sent:
+                    fates[claim.id] = Gone("expired" if place is not None and place.expires <= sent else None)
+                    continue
+                lease = place.lease
+                if claim.ttl > lease.seconds:
+                    # The server's lease has to last as long as the holder may trust it.
+                    lease, _ = await self._leases.ready(claim.ttl, until)
+                living.append((claim, place, lease))
+            if not living:
+                return [fates[claim.id] for claim in claims]
+            renewal = await self._leases.renew({lease for _, _, lease in living}, until)
+            if await self._verify(living, fates, renewal, sent, until):
+                return [fates[claim.id] for claim in claims]
+
+    async def _verify(
+        self,
+        living: list[tuple[Claim, Place, Lease]],
+        fates: dict[str, Gone | None],
+        renewal: Renewal,
+        sent: float,
+        until: float,
+    ) -> bool:
+        """See that every claim still stands, and that the renewal counts; False when all has to be asked again."""
+        for start in range(0, len(living), BATCH):
+            batch = living[start : start + BATCH]
+            steps = [self._step(claim, place, lease) for claim, place, lease in batch]
+            try:
+                answer = await self._channel.ask(ways.TXN, m.TxnRequest(success=steps), "TxnResponse", until)
+            except Refused as refused:
+                if refused.code != NOT_FOUND:
+                    raise
+                return False
+            if not renewal.confirm(answer.header.raft_term):
+                return False
+            for (claim, place, lease), step, reply in zip(batch, steps, answer.responses, strict=True):
+                if reply.WhichOneof("choice") == "response_txn":
+                    reply = reply.response_txn.responses[-1]
+                kvs = reply.response_range.kvs
+                if lease.dead or not kvs or kvs[0].create_revision != place.create:
+                    self._lose(place)
+                    if not lease.dead:
+                        await self._remove(place, until)  # what is left of it: the note of an eviction
+                    fates[claim.id] = Gone()
+                    continue
+                if step.WhichOneof("choice") == "request_txn":
+                    place.written, place.lease, place.claim = True, lease, _told(claim, place)
+                place.expires = max(place.expires, sent + claim.ttl)
+                fates[claim.id] = None
+        return True
+
+    def _step(self, claim: Claim, place: Place, lease: Lease) -> Any:
+        """A look at the claim's key; or its key put anew, when something in it has changed."""
+        if place.written and lease is place.lease and claim.weight >= place.claim.weight:
+            return requests.still_there(place.key)
+        value = value_of(_told(claim, place), self._client, place.token)
+        return requests.rewritten(place.key, place.create, value, lease.id)
+
+
+def _told(claim: Claim, place: Place) -> Claim:
+    """The claim as others shall see it: lighter and of another kind if it became so, and its ttl never less than before."""
+    known = claim if claim.weight < place.claim.weight else place.claim
+    return known._replace(ttl=max(claim.ttl, place.claim.ttl))
