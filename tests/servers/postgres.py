@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from .process import ServerProcess, free_port, missing
+from .process import ServerProcess, free_port, missing, wait_for
 
 
 class PostgresServer(ServerProcess):
@@ -61,6 +61,14 @@ class PostgresServer(ServerProcess):
             [str(self._bin / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self.port)], check=False
         )
         return asked.returncode == 0
+
+    def kill(self) -> None:
+        """SIGKILL, to its children too: by themselves they live on for a moment, and finish what they are at."""
+        children = [int(pid) for pid in Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()]
+        for pid in (self.pid, *children):
+            os.kill(pid, signal.SIGKILL)
+        super().kill()
+        wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children), 10, "the end of its children")
 
     def stop(self) -> None:
         """SIGINT: a fast shutdown, which does not wait for clients."""
