@@ -68,7 +68,7 @@ class PostgresServer(ServerProcess):
         for pid in (self.pid, *children):
             os.kill(pid, signal.SIGKILL)
         super().kill()
-        wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children), 10, "the end of its children")
+        wait_for(lambda: not any(map(_lives, children)), 10, "the end of its children")
 
     def stop(self) -> None:
         """SIGINT: a fast shutdown, which does not wait for clients."""
@@ -78,3 +78,10 @@ class PostgresServer(ServerProcess):
         """Stop it and take its folder away."""
         self.stop()
         shutil.rmtree(self.home, ignore_errors=True)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
