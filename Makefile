@@ -59,7 +59,7 @@ bench: $(READY) $(SERVERS) $(PEERS) ## every benchmark: a table, and JSON in ben
 torture-redlock: $(READY) $(SERVERS) ## Redlock under live faults, at least 20,000 grants; takes long
 	$(RUN) scripts/torture_redlock.py
 
-more-servers: $(READY) ## fetch Redis 6.2 and 8.0, Valkey 8.1 and etcd 3.5 into .servers, to run the tests on them too
+more-servers: $(BASE) ## fetch Redis 6.2 and 8.0, Valkey 8.1 and etcd 3.5 into .servers, to run the tests on them too
 	$(RUN) scripts/more_servers
 
 clean: ## remove what the other targets made
