@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +139,15 @@ class Scene:
             begun.append(begin())
             self.wait_for(lambda n=before + number: len(self.line(name).claims) >= n, what="a place in the line")
         return begun
+
+    def in_turn(self, waiting: list[Pending]) -> Iterator[Any]:
+        """The leases of those who wait, in whatever order they get them; release each before asking for the next."""
+        left = list(waiting)
+        while left:
+            self.wait_for(lambda: any(pending.done for pending in left), what="the next grant")
+            (next_one,) = [pending for pending in left if pending.done]
+            left.remove(next_one)
+            yield next_one.result()
 
     # -- the end -----------------------------------------------------------------------------------
 

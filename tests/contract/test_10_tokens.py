@@ -73,13 +73,9 @@ def test_tokens_rise_in_the_order_of_grants_among_many(world: Scene) -> None:
     waiting = world.queue_up("x", *((lambda p=party: p.lock("x").acquire.start()) for party in many))
     tokens = [lease.token]
     lease.release()
-    while waiting:
-        # Whoever is next: where there is no order of arrival, the tokens still follow the order of the grants.
-        world.wait_for(lambda: any(pending.done for pending in waiting))
-        (next_one,) = [pending for pending in waiting if pending.done]
-        granted = next_one.result()
+    # Where there is no order of arrival, the tokens still follow the order of the grants.
+    for granted in world.in_turn(waiting):
         tokens.append(granted.token)
-        waiting.remove(next_one)
         granted.release()
     assert rising(tokens)
 

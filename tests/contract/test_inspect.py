@@ -33,8 +33,8 @@ def test_the_line_shows_who_holds_and_who_waits(world: Scene) -> None:
     assert [claim.meta for claim in line.waiters] == [None, None]
     assert [claim.holds for claim in line.waiters] == [False, False]
     lease.release()
-    for pending in waiting:
-        pending.result(2).release()
+    for granted in world.in_turn(waiting):
+        granted.release()
 
 
 def test_a_line_that_nobody_stands_in_is_empty(world: Scene) -> None:
