@@ -162,6 +162,7 @@ class Engine:
 
     async def _turn(self, live: LiveClaim, began: float, deadline: float | None, stands: bool) -> Grant | None:
         """The grant once it is the claim's turn; None when its place was lost."""
+        silent = False
         while True:
             if self._closed:
                 raise self._closed_error()
@@ -176,12 +177,18 @@ class Engine:
             except ClientClosed:
                 raise
             except BackendUnavailable:
-                # Not loss until the claim's own deadline, and the store may be back before the caller's: but at the end,
-                # "nobody could be asked" is the truth, not "it stayed taken".
-                if self.runtime.now() + PAUSE >= until:
+                # Not loss until the claim's own deadline; the store may be back by then.
+                now = self.runtime.now()
+                if now + PAUSE >= live.deadline:
                     raise
+                # Silent again and again up to the caller's own deadline: then "it stayed taken" would be untrue. Once
+                # alone says nothing, because that deadline may have cut the question short.
+                if silent and now + PAUSE >= until:
+                    raise
+                silent = True
                 await self.runtime.sleep(PAUSE)
                 continue
+            silent = False
             if type(answer) is Grant:
                 return answer
             if type(answer) is Gone:
