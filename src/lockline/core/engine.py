@@ -162,7 +162,8 @@ class Engine:
 
     async def _turn(self, live: LiveClaim, began: float, deadline: float | None, stands: bool) -> Grant | None:
         """The grant once it is the claim's turn; None when its place was lost."""
-        silent = False
+        silences = 0
+        problem: BackendUnavailable | None = None
         while True:
             if self._closed:
                 raise self._closed_error()
@@ -170,25 +171,26 @@ class Engine:
             if live.lost is not None or now >= live.deadline:
                 return None
             if deadline is not None and now >= deadline:
+                if problem is not None and silences > 1:
+                    raise problem
                 raise await self._timeout_error(live, now - began)
             until = live.deadline if deadline is None else min(live.deadline, deadline)
             try:
                 answer = await self.backend.turn(live.claim, until)
             except ClientClosed:
                 raise
-            except BackendUnavailable:
+            except BackendUnavailable as silence:
                 # Not loss until the claim's own deadline; the store may be back by then.
-                now = self.runtime.now()
-                if now + PAUSE >= live.deadline:
+                if self.runtime.now() + PAUSE >= live.deadline:
                     raise
                 # Silent again and again up to the caller's own deadline: then "it stayed taken" would be untrue. Once
                 # alone says nothing, because that deadline may have cut the question short.
-                if silent and now + PAUSE >= until:
-                    raise
-                silent = True
+                problem = silence
+                silences += 1
                 await self.runtime.sleep(PAUSE)
                 continue
-            silent = False
+            if self.runtime.now() >= now + PAUSE:
+                silences = 0
             if type(answer) is Grant:
                 return answer
             if type(answer) is Gone:
