@@ -123,9 +123,7 @@ class Lock:
 
     def acquire(self, timeout: arguments.Seconds | None = None) -> Lease:
         """The lease, when it is this claim's turn; AcquireTimeout if that did not come in time."""
-        if timeout is not None:
-            timeout = arguments.a_timeout(timeout)
-        live = run(self._engine.acquire(self._ask, timeout))
+        live = run(self._engine.acquire(self._ask, arguments.a_timeout(timeout)))
         assert live is not None
         return Lease(self._engine, live, self._ask.kind == "write")
 

@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from .process import ServerProcess, free_port, missing, wait_for
+from .process import ServerProcess, free_port, missing, state_of, wait_for
 
 
 class PostgresServer(ServerProcess):
@@ -82,6 +82,6 @@ class PostgresServer(ServerProcess):
 
 def _lives(pid: int) -> bool:
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+        return state_of(Path(f"/proc/{pid}/stat")) not in "ZX"
     except OSError:
         return False

@@ -54,13 +54,17 @@ def listens(port: int, host: str = "127.0.0.1") -> bool:
         return probe.connect_ex((host, port)) == 0
 
 
+def state_of(stat: Path) -> str:
+    """The state of a process or thread, as its `stat` in /proc tells: one letter."""
+    return stat.read_text().rpartition(")")[2].split()[0]
+
+
 def freeze(pid: int) -> None:
     """SIGSTOP, and wait until every thread stands still: on a busy machine some run on for a while."""
     os.kill(pid, signal.SIGSTOP)
 
     def stands_still() -> bool:
-        states = [path.read_text().rpartition(")")[2].split()[0] for path in Path(f"/proc/{pid}/task").glob("*/stat")]
-        return all(state in "TtZX" for state in states)
+        return all(state_of(path) in "TtZX" for path in Path(f"/proc/{pid}/task").glob("*/stat"))
 
     if os.path.isdir("/proc/self/task"):
         wait_for(stands_still, what=f"the stop of process {pid}")
