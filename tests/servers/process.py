@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -13,12 +14,20 @@ from pathlib import Path
 
 import pytest
 
+PORTS = range(10_240, 32_768)
+"""Below those that the system gives to outgoing connections: one of these could have the port of a server that restarts."""
+
 
 def free_port() -> int:
     """A port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    while True:
+        port = secrets.choice(PORTS)
+        try:
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", port))
+        except OSError:
+            continue
+        return port
 
 
 def program(name: str, *elsewhere: str) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from .process import ServerProcess, free_port, listens, program, wait_for
+from .process import PORTS, ServerProcess, free_port, listens, program, wait_for
 
 
 def chosen_program() -> str:
@@ -222,7 +222,7 @@ class RedisCluster:
             options = ("--cluster-port", str(bus), *options)
         else:
             # There the bus cannot be told its port: it is always the clients' and 10000.
-            while (bus := port + 10000) > 65535 or listens(bus):
+            while (bus := port + 10000) not in PORTS or listens(bus):
                 port = free_port()
         self._bus[port] = bus
         return RedisServer(
