@@ -17,8 +17,10 @@ import asyncio
 import logging
 import threading
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from types import SimpleNamespace, TracebackType
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import LockError, LockNotOwnedError
@@ -69,6 +71,23 @@ def _no_lease(what: str) -> LockError:
     return LockError(f"Cannot {what} a lock that's not owned or is already unlocked.")
 
 
+@contextmanager
+def _unreachable() -> Iterator[None]:
+    try:
+        yield
+    except BackendUnavailable as problem:
+        raise RedisConnectionError(str(problem)) from problem
+
+
+@contextmanager
+def _acquiring() -> Iterator[None]:
+    try:
+        with _unreachable():
+            yield
+    except WouldDeadlock as problem:
+        raise LockError(str(problem)) from problem
+
+
 class _Settings:
     """What both flavours take, and how they read it."""
 
@@ -109,10 +128,53 @@ class _Settings:
             raise LockError("Cannot extend a lock with no timeout")
         return additional_time if replace_ttl else remaining + additional_time
 
-    def _swallow(self, problem: LockError) -> None:
-        if self.raise_on_release_error:
+    @contextmanager
+    def _releasing(self) -> Iterator[Any]:
+        """The lease that is given back in this block, with redis-py's errors."""
+        lease = self._lease()
+        if lease is None:
+            raise _no_lease("release")
+        try:
+            with _unreachable():
+                # After this error it is still ours as far as anybody knows: another release() may succeed.
+                yield lease
+        except LeaseLost as problem:
+            self.local.lease = None
+            raise LockNotOwnedError("Cannot release a lock that's no longer owned") from problem
+        except NotHeld as problem:
+            self.local.lease = None
+            raise _no_lease("release") from problem
+        self.local.lease = None
+
+    @contextmanager
+    def _extending(self) -> Iterator[Any]:
+        """The lease that is extended in this block, with redis-py's errors."""
+        lease = self._lease()
+        if lease is None:
+            raise LockError("Cannot extend an unlocked lock")
+        try:
+            with _unreachable():
+                yield lease
+        except (LeaseLost, NotHeld) as problem:
+            raise LockNotOwnedError("Cannot extend a lock that's no longer owned") from problem
+
+    def _lease(self) -> Any:
+        return getattr(self.local, "lease", None)
+
+    def _taken(self, lease: sync.Lease | aio.Lease | None) -> bool:
+        if lease is None:
+            return False
+        self.local.lease = lease
+        return True
+
+    def _left(self, problem: LockError, error: BaseException | None) -> None:
+        """The release at the end of a block failed; the block's own error is never hidden."""
+        if error is not None:
+            error.add_note(f"and while leaving the lock: {problem}")
+        elif self.raise_on_release_error:
             raise problem
-        log.warning("the lock %r was unlocked or no longer owned when its block ended", self.name)
+        else:
+            log.warning("the lock %r was unlocked or no longer owned when its block ended", self.name)
 
 
 class Lock(_Settings):
@@ -121,7 +183,7 @@ class Lock(_Settings):
     @property
     def lease(self) -> sync.Lease | None:
         """The lease of this thread (of anybody, with thread_local=False), or None."""
-        return getattr(self.local, "lease", None)
+        return cast(sync.Lease | None, self._lease())
 
     def acquire(
         self,
@@ -133,48 +195,19 @@ class Lock(_Settings):
         """True once the lock is held; False if it may not wait, or did not get it in time."""
         wait, timeout = self._patience(blocking, blocking_timeout, token)
         lock = client_of(self.redis).lock(self.name, self._ttl(), renew=self.timeout is None)
-        try:
-            lease = lock.acquire(timeout) if wait else lock.try_acquire()
-        except AcquireTimeout:
-            return False
-        except WouldDeadlock as problem:
-            raise LockError(str(problem)) from problem
-        except BackendUnavailable as problem:
-            raise RedisConnectionError(str(problem)) from problem
-        if lease is None:
-            return False
-        self.local.lease = lease
-        return True
+        with _acquiring(), suppress(AcquireTimeout):
+            return self._taken(lock.acquire(timeout) if wait else lock.try_acquire())
+        return False
 
     def release(self) -> None:
         """Give the lock back; LockNotOwnedError if it was lost before."""
-        lease = self.lease
-        if lease is None:
-            raise _no_lease("release")
-        try:
+        with self._releasing() as lease:
             lease.release()
-        except LeaseLost as problem:
-            self.local.lease = None
-            raise LockNotOwnedError("Cannot release a lock that's no longer owned") from problem
-        except NotHeld as problem:
-            self.local.lease = None
-            raise _no_lease("release") from problem
-        except BackendUnavailable as problem:
-            # Still ours as far as anybody knows: another release() may succeed.
-            raise RedisConnectionError(str(problem)) from problem
-        self.local.lease = None
 
     def extend(self, additional_time: float, replace_ttl: bool = False) -> Literal[True]:
         """Make it good for that much longer (or for that long from now)."""
-        lease = self.lease
-        if lease is None:
-            raise LockError("Cannot extend an unlocked lock")
-        try:
+        with self._extending() as lease:
             lease.extend(self._extension(additional_time, replace_ttl, lease.remaining()))
-        except (LeaseLost, NotHeld) as problem:
-            raise LockNotOwnedError("Cannot extend a lock that's no longer owned") from problem
-        except BackendUnavailable as problem:
-            raise RedisConnectionError(str(problem)) from problem
         return True
 
     def reacquire(self) -> Literal[True]:
@@ -189,10 +222,8 @@ class Lock(_Settings):
 
     def locked(self) -> bool:
         """Whether anybody holds it."""
-        try:
+        with _unreachable():
             return bool(client_of(self.redis).inspect(self.name).holders)
-        except BackendUnavailable as problem:
-            raise RedisConnectionError(str(problem)) from problem
 
     def __enter__(self) -> Lock:
         if self.acquire():
@@ -205,10 +236,7 @@ class Lock(_Settings):
         try:
             self.release()
         except LockError as problem:
-            if error is None:
-                self._swallow(problem)
-            else:
-                error.add_note(f"and while leaving the lock: {problem}")
+            self._left(problem, error)
 
 
 class AsyncLock(_Settings):
@@ -222,7 +250,7 @@ class AsyncLock(_Settings):
     @property
     def lease(self) -> aio.Lease | None:
         """The lease, or None."""
-        return getattr(self.local, "lease", None)
+        return cast(aio.Lease | None, self._lease())
 
     async def acquire(
         self,
@@ -233,47 +261,19 @@ class AsyncLock(_Settings):
         """True once the lock is held; False if it may not wait, or did not get it in time."""
         wait, timeout = self._patience(blocking, blocking_timeout, token)
         lock = loop_client_of(self.redis).lock(self.name, self._ttl(), renew=self.timeout is None)
-        try:
-            lease = await (lock.acquire(timeout) if wait else lock.try_acquire())
-        except AcquireTimeout:
-            return False
-        except WouldDeadlock as problem:
-            raise LockError(str(problem)) from problem
-        except BackendUnavailable as problem:
-            raise RedisConnectionError(str(problem)) from problem
-        if lease is None:
-            return False
-        self.local.lease = lease
-        return True
+        with _acquiring(), suppress(AcquireTimeout):
+            return self._taken(await (lock.acquire(timeout) if wait else lock.try_acquire()))
+        return False
 
     async def release(self) -> None:
         """Give the lock back; LockNotOwnedError if it was lost before."""
-        lease = self.lease
-        if lease is None:
-            raise _no_lease("release")
-        try:
+        with self._releasing() as lease:
             await lease.release()
-        except LeaseLost as problem:
-            self.local.lease = None
-            raise LockNotOwnedError("Cannot release a lock that's no longer owned") from problem
-        except NotHeld as problem:
-            self.local.lease = None
-            raise _no_lease("release") from problem
-        except BackendUnavailable as problem:
-            raise RedisConnectionError(str(problem)) from problem
-        self.local.lease = None
 
     async def extend(self, additional_time: float, replace_ttl: bool = False) -> Literal[True]:
         """Make it good for that much longer (or for that long from now)."""
-        lease = self.lease
-        if lease is None:
-            raise LockError("Cannot extend an unlocked lock")
-        try:
+        with self._extending() as lease:
             await lease.extend(self._extension(additional_time, replace_ttl, lease.remaining()))
-        except (LeaseLost, NotHeld) as problem:
-            raise LockNotOwnedError("Cannot extend a lock that's no longer owned") from problem
-        except BackendUnavailable as problem:
-            raise RedisConnectionError(str(problem)) from problem
         return True
 
     async def reacquire(self) -> Literal[True]:
@@ -288,10 +288,8 @@ class AsyncLock(_Settings):
 
     async def locked(self) -> bool:
         """Whether anybody holds it."""
-        try:
+        with _unreachable():
             return bool((await loop_client_of(self.redis).inspect(self.name)).holders)
-        except BackendUnavailable as problem:
-            raise RedisConnectionError(str(problem)) from problem
 
     async def __aenter__(self) -> AsyncLock:
         if await self.acquire():
@@ -304,7 +302,4 @@ class AsyncLock(_Settings):
         try:
             await self.release()
         except LockError as problem:
-            if error is None:
-                self._swallow(problem)
-            else:
-                error.add_note(f"and while leaving the lock: {problem}")
+            self._left(problem, error)

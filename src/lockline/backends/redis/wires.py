@@ -7,7 +7,7 @@ import socket
 import ssl
 import struct
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import hiredis
@@ -106,18 +106,15 @@ class Wire:
         """The answer, if it comes in the last part of its time, which is over to the millisecond."""
         poll = select.poll()
         poll.register(self._sock, select.POLLIN)
+
+        def receive(size: int) -> bytes:
+            left = until - clock.now()
+            if left <= 0 or not poll.poll(left * 1000):
+                raise TimeoutError("no answer in time")
+            return self._sock.recv(size)
+
         try:
-            while True:
-                left = until - clock.now()
-                if left <= 0 or not poll.poll(left * 1000):
-                    raise NoAnswer(self.address, "no answer in time", sent=True)
-                data = self._sock.recv(BUFFER)
-                if not data:
-                    raise ConnectionResetError("the server closed the connection")
-                self._feed(data)
-                while (reply := self._gets()) is not Ellipsis:
-                    if type(reply) is not PUSHED:
-                        return reply
+            return self.read(receive=receive)
         except (OSError, hiredis.ProtocolError) as problem:
             raise NoAnswer(self.address, problem, sent=True) from problem
 
@@ -130,14 +127,14 @@ class Wire:
         except BlockingIOError:
             return None
 
-    def read(self, skip: bool = False) -> Any:
+    def read(self, skip: bool = False, receive: Callable[[int], bytes] | None = None) -> Any:
         """The next answer; OSError when there is none."""
-        gets = self._gets
+        gets, receive = self._gets, receive or self._sock.recv
         while True:
             reply = Ellipsis if skip else gets()
             skip = False
             while reply is Ellipsis:
-                data = self._sock.recv(BUFFER)
+                data = receive(BUFFER)
                 if not data:
                     raise ConnectionResetError("the server closed the connection")
                 self._feed(data)
