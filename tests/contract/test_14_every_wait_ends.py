@@ -179,3 +179,17 @@ def test_a_wait_that_ends_while_the_store_is_silent_says_so(world: Scene) -> Non
     faults.heal()
     world.wait_for(lambda: not world.line("x").waiters)
     held.release()
+
+
+def test_a_waiter_whose_one_question_outlasted_its_place_stands_again(world: Scene) -> None:
+    """As after a freeze: the answer came in time, and nobody was there to read it. The store was never silent."""
+    alice, bob = world.party(), world.party()
+    held = bob.lock("x").acquire()
+    faults = Faults(alice)
+    faults.hang("turn", times=1)
+    faults.fail("renew", times=None)
+    waits = alice.lock("x", ttl=world.ttl(0.5)).acquire.start()
+    world.wait_for(lambda: faults.calls.count("enter") == 2)
+    faults.heal()
+    held.release()
+    waits.result(5).release()

@@ -182,6 +182,9 @@ class Engine:
             except BackendUnavailable as silence:
                 # Not loss until the claim's own deadline; the store may be back by then.
                 if self.runtime.now() + PAUSE >= live.deadline:
+                    if not silences:
+                        # One question that outlasted the claim: we may have been frozen, and the store never silent.
+                        return None
                     raise
                 # Silent again and again up to the caller's own deadline: then "it stayed taken" would be untrue. Once
                 # alone says nothing, because that deadline may have cut the question short.
