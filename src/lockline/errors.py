@@ -67,6 +67,9 @@ class WouldDeadlock(LocklineError, RuntimeError):
 class BackendUnavailable(LocklineError, ConnectionError):
     """The store gave no answer, or one that says it cannot serve now."""
 
+    permanent = False
+    """Whether asking again is of no use: the store answered, and the answer is no."""
+
 
 class ClientClosed(BackendUnavailable):
     """The client was closed, before the call or while it waited."""

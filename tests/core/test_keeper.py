@@ -144,6 +144,51 @@ def test_a_renewal_that_hangs_for_ever_cannot_keep_a_lease_valid(alice: ThreadPa
         lease.check()
 
 
+def test_nothing_that_the_store_does_delays_the_word_of_a_loss(alice: ThreadParty) -> None:
+    """Debts that nobody takes, renewals that hang beyond their deadline: the holder hears by its own clock."""
+    faults = Faults(alice)
+    told: list[float] = []
+    lease = alice.lock("held", ttl=0.6).acquire()
+    faults.fail("enter", after=True, times=8)
+    faults.fail("leave", times=8)
+    for number in range(8):
+        with pytest.raises(BackendUnavailable):
+            alice.lock(f"owed-{number}", ttl=30).acquire()
+    faults.delay("leave", 1.0, times=None)
+    faults.delay("renew", 3.0, times=None)
+    deadline = lease.real._live.deadline
+    lease.on_lost(lambda: told.append(lease.real._live.runtime.now()))
+    eventually(lambda: told)
+    assert told[0] - deadline < 0.15
+
+
+def test_a_lease_that_comes_while_a_renewal_hangs_is_renewed(alice: ThreadParty) -> None:
+    faults = Faults(alice)
+    faults.delay("renew", 2.0)
+    first = alice.lock("first", ttl=1.2).acquire()
+    eventually(lambda: faults.count("renew") == 1)
+    second = alice.lock("second", ttl=0.6).acquire()
+    time.sleep(1.2)
+    assert second.valid
+    assert not first.valid
+    second.release()
+    with pytest.raises(LeaseLost):
+        first.release()
+
+
+def test_close_does_not_wait_for_every_debt(alice: ThreadParty) -> None:
+    faults = Faults(alice)
+    faults.fail("enter", after=True, times=20)
+    faults.fail("leave", times=20)
+    for number in range(20):
+        with pytest.raises(BackendUnavailable):
+            alice.lock(f"owed-{number}", ttl=30).acquire()
+    faults.hang("leave")
+    began = time.monotonic()
+    alice.client.close()
+    assert time.monotonic() - began < 4
+
+
 def test_a_claim_that_waits_is_renewed_too(alice: ThreadParty) -> None:
     other = ThreadParty("other")
     other.client = alice.client.given_to(other)

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
+from ..errors import BackendUnavailable
+
 Kind = Literal["lock", "rlock", "read", "write", "permit"]
 
 WHOLE: Final = 1 << 20
@@ -56,6 +58,8 @@ class Unanswered(NamedTuple):
     """Too few servers answered to say whether the claim lives: not loss until its own deadline."""
 
     text: str
+    problem: BackendUnavailable | None = None
+    """The whole story, for a caller who asked for this himself."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,8 @@ PATIENCE = 10.0
 """How long a question about a line may take (look, list, evict)."""
 WITHDRAWAL = 1.0
 """How long a call that was cut short may take to undo what it may have done."""
+A_TRY = 3.0
+"""How long a try may take that has no timeout: a store that works answers at once."""
 PAUSE = 0.05
 """How long a waiter whose store does not answer waits before it asks again."""
 
@@ -97,14 +99,18 @@ class Engine:
                 ask.ttl, time.time(), ask.meta,
             )  # fmt: skip
             live = LiveClaim(claim, self.runtime, key, ask.renews, ask.max_hold)
+            asked = self.runtime.now()
             self._entering[claim.id] = claim
             try:
                 outcome = await self._stand(live, began, deadline, wait)
-            except BaseException:
+            except BaseException as problem:
                 self._keeper.drop(live)
                 self._forget(live)
                 await self._withdraw(claim)
-                raise
+                if not self._may_go_on(problem, asked, ask.ttl, deadline):
+                    raise
+                await self.runtime.sleep(PAUSE)
+                continue
             finally:
                 self._entering.pop(claim.id, None)
             if outcome is None:
@@ -119,11 +125,19 @@ class Engine:
             if deadline is not None and self.runtime.now() >= deadline:
                 raise await self._timeout_error(live, self.runtime.now() - began)
 
+    def _may_go_on(self, problem: BaseException, asked: float, ttl: float, deadline: float | None) -> bool:
+        """Whether the store was silent for all the time that a claim has, and the caller has more than that."""
+        if deadline is None or not isinstance(problem, BackendUnavailable):
+            return False
+        if problem.permanent or self._closed or isinstance(problem, ClientClosed):
+            return False
+        return asked + ttl - PAUSE <= self.runtime.now() < deadline - PAUSE
+
     async def _stand(self, live: LiveClaim, began: float, deadline: float | None, wait: bool) -> bool | None:
         """True when the claim holds, False when its place was lost, None when it may not wait and there is no room."""
         claim = live.claim
         sent = self.runtime.now()
-        until = sent + claim.ttl
+        until = sent + (claim.ttl if wait else min(claim.ttl, A_TRY))
         # A try is answered by the store at once, so a timeout of zero is no reason not to ask.
         if deadline is not None and wait:
             until = min(until, max(deadline, sent + WITHDRAWAL))
@@ -180,6 +194,8 @@ class Engine:
             except ClientClosed:
                 raise
             except BackendUnavailable as silence:
+                if silence.permanent:
+                    raise
                 # Not loss until the claim's own deadline; the store may be back by then.
                 if self.runtime.now() + PAUSE >= live.deadline:
                     if not silences:
@@ -280,8 +296,10 @@ class Engine:
         first, live.doubtful = not live.doubtful, True
         # Before the request goes out: wherever we are cut short after that, nothing is left that looks like a good lease.
         live.released = live.lost is None
+        # What is lost is only cleared away, which the keeper can do as well.
+        patience = PATIENCE if live.lost is None else WITHDRAWAL
         try:
-            there = await self.backend.leave(live.claim, now + min(live.claim.ttl, PATIENCE))
+            there = await self.backend.leave(live.claim, now + min(live.claim.ttl, patience))
         except LocklineError:
             self._keeper.owe(live.claim)
             if live.lost is not None:
@@ -347,7 +365,7 @@ class Engine:
         sent = self.runtime.now()
         (fate,) = await self.backend.renew([claim], live.deadline)
         if isinstance(fate, Unanswered):
-            raise BackendUnavailable(fate.text)
+            raise fate.problem or BackendUnavailable(fate.text)
         if fate is not None:
             self._keeper.drop(live)
             live.lose(fate.reason or "evicted")
@@ -421,6 +439,6 @@ class Engine:
             # Those who waited withdraw their own claims on the way out.
             while self._entering and self.runtime.now() < until:
                 await self.runtime.sleep(0.005)
-            await self._keeper.settle()
+            await self._keeper.settle(until)
         finally:
             await self.backend.close()

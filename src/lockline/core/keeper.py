@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from ..errors import LocklineError
 from .backend import Backend
 from .claim import Claim, Unanswered
-from .live import Handle, LiveClaim
+from .live import RENEWALS_PER_TTL, Handle, LiveClaim
 from .runtime import Runtime, Worker
 
 log = logging.getLogger("lockline")
@@ -19,10 +20,25 @@ LINGER = 5.0
 """How long the worker stays after its last claim, so that a busy client does not start one per acquire."""
 SOON = 1 / 12
 """Claims that are due within this share of their ttl travel along with one that is due now."""
+AT_ONCE = 4
+"""Renewals under way at the same time, at most: one that gets no answer does not keep the others from theirs."""
+
+
+@dataclass(slots=True)
+class Debt:
+    """A claim to be withdrawn, until its ttl is over."""
+
+    claim: Claim
+    until: float
+    tries: int = 0
 
 
 class Keeper:
-    """Renews what is due, notes what is lost, and withdraws what could not be withdrawn at once."""
+    """Renews what is due, notes what is lost, and withdraws what could not be withdrawn at once.
+
+    Its one loop never waits for the store, so a holder is told in time of its loss whatever the store does: what asks the
+    store runs beside it.
+    """
 
     def __init__(self, backend: Backend, runtime: Runtime, forget: Callable[[LiveClaim], None]) -> None:
         self._backend = backend
@@ -35,8 +51,14 @@ class Keeper:
     def reset(self) -> None:
         """As new; in a forked child the parent's worker, locks and claims do not exist."""
         self._kept: dict[str, LiveClaim] = {}
-        self._debts: dict[str, tuple[Claim, float]] = {}
+        self._debts: dict[str, Debt] = {}
         self._worker: Worker | None = None
+        self._settler: Worker | None = None
+        self._renewals: list[Worker] = []
+        self._asked: set[str] = set()
+        """Claims whose renewal is under way."""
+        self._talked_of: set[str] = set()
+        """Those of them that a push spoke of meanwhile."""
         self._mutex = self._runtime.mutex()
         self._signal = self._runtime.signal()
         self._planned = float("inf")
@@ -54,7 +76,7 @@ class Keeper:
 
     def owe(self, claim: Claim) -> None:
         """Withdraw this claim in the background, until it is confirmed or its ttl is over."""
-        self._debts[claim.id] = (claim, self._runtime.now() + claim.ttl)
+        self._debts[claim.id] = Debt(claim, self._runtime.now() + claim.ttl)
         self._wake()
 
     def kept(self) -> list[LiveClaim]:
@@ -76,20 +98,24 @@ class Keeper:
             self._closed = True
             worker, self._worker = self._worker, None
         self._signal.set()
-        if worker is not None:
-            await worker.join(until)
+        for one in (worker, self._settler, *self._renewals):
+            if one is not None:
+                await one.join(until)
 
-    async def settle(self) -> None:
-        """Withdraw what is owed; what fails stays owed until its ttl is over."""
-        for claim, until in list(self._debts.values()):
+    async def settle(self, until: float) -> None:
+        """Withdraw what is owed, first what was tried least; what fails stays owed until its ttl is over."""
+        for debt in sorted(self._debts.values(), key=lambda debt: debt.tries):
             now = self._runtime.now()
+            if now >= until:
+                return
+            debt.tries += 1
             try:
-                if now < until:
-                    await self._backend.leave(claim, min(until, now + 1.0))
+                if now < debt.until:
+                    await self._backend.leave(debt.claim, min(debt.until, until, now + 1.0))
             except LocklineError as problem:
-                log.debug("withdrawing %r failed, will be tried again: %s", claim.name, problem)
+                log.debug("withdrawing %r failed, will be tried again: %s", debt.claim.name, problem)
                 continue
-            self._debts.pop(claim.id, None)
+            self._debts.pop(debt.claim.id, None)
 
     async def _work(self) -> None:
         idle_since = None
@@ -99,12 +125,10 @@ class Keeper:
             self._signal.clear()
             self._planned = self._runtime.now() + TICK
             try:
-                plan, worked = await self._round()
+                plan = await self._round()
             except Exception:
                 log.exception("the keeper met an unexpected error and goes on")
-                plan, worked = self._runtime.now() + 0.05, False
-            if worked:
-                continue
+                plan = self._runtime.now() + 0.05
             now = self._runtime.now()
             if self._kept or self._debts:
                 idle_since = None
@@ -124,22 +148,25 @@ class Keeper:
             self._worker = None
             return True
 
-    async def _round(self) -> tuple[float, bool]:
+    async def _round(self) -> float:
+        """Look at every claim once, have done what is due; when to look again."""
         now = self._runtime.now()
         plan = now + TICK
-        talked_of = await self._backend.news() if self._kept else ()
+        if self._kept:
+            self._talked_of.update(await self._backend.news())
         ripe: list[LiveClaim] = []
         soon: list[LiveClaim] = []
-        earliest_end = float("inf")
         for live in list(self._kept.values()):
             if now >= live.deadline:
                 self._end(live, "expired")
                 continue
             if live.token is not None:
                 plan = min(plan, live.deadline)
-                earliest_end = min(earliest_end, live.deadline)
+            if live.claim.id in self._asked:
+                continue
+            talked_of = live.claim.id in self._talked_of
             if not self._wanted(live):
-                if live.claim.id in talked_of:
+                if talked_of:
                     live.ask_at = now
                 if live.ask_at <= now:
                     ripe.append(live)
@@ -150,21 +177,47 @@ class Keeper:
                 # On its way from the grant into the caller's hands, or cut short there: then nobody will release it.
                 plan = min(plan, now + live.claim.ttl * SOON)
                 continue
-            if live.due <= now or live.claim.id in talked_of:
+            if live.due <= now or talked_of:
                 ripe.append(live)
             elif live.due <= now + live.claim.ttl * SOON:
                 soon.append(live)
             else:
                 plan = min(plan, live.due)
+        # What was said before an answer that is still under way has to be asked for again.
+        self._talked_of.intersection_update(self._asked)
         if ripe:
-            # A renewal that hangs must not keep us from telling a holder in time that it has lost.
-            await self._renew(ripe + soon, until=max(earliest_end, now + 0.05))
+            self._begin_renewal(ripe + soon)
         elif soon:
             plan = min(plan, *(live.due for live in soon))
         if self._debts:
-            await self.settle()
-            plan = min(plan, self._runtime.now() + 0.5)
-        return plan, bool(ripe)
+            plan = min(plan, now + 0.5)
+            if self._settler is None or not self._settler.alive():
+                self._settler = self._runtime.spawn(self._settle_for_a_while, "lockline-keeper-debts")
+        return plan
+
+    async def _settle_for_a_while(self) -> None:
+        await self.settle(self._runtime.now() + 2.0)
+
+    def _begin_renewal(self, batch: list[LiveClaim]) -> None:
+        self._renewals = [renewal for renewal in self._renewals if renewal.alive()]
+        if len(self._renewals) >= AT_ONCE:
+            # The next one that ends wakes us.
+            return
+        asked = {live.claim.id for live in batch}
+        self._asked |= asked
+
+        async def renewal() -> None:
+            try:
+                await self._renew(batch)
+            finally:
+                self._asked -= asked
+                self._signal.set()
+
+        try:
+            self._renewals.append(self._runtime.spawn(renewal, "lockline-keeper-renewal"))
+        except BaseException:
+            self._asked -= asked
+            raise
 
     def _wanted(self, live: LiveClaim) -> bool:
         if live.token is None:
@@ -179,9 +232,10 @@ class Keeper:
             live.me = None
         return True
 
-    async def _renew(self, batch: list[LiveClaim], until: float) -> None:
+    async def _renew(self, batch: list[LiveClaim]) -> None:
         sent = self._runtime.now()
-        until = min(until, sent + max(live.claim.ttl for live in batch))
+        # One that gets no answer is given up when the next would be due, so that there is time for another.
+        until = max(sent + 0.05, min(min(live.deadline, sent + live.claim.ttl / RENEWALS_PER_TTL) for live in batch))
         # Renewed for what it has left, a claim lives no longer than it would anyway: that only asks whether it is there.
         claims = [
             live.claim if self._wanted(live) else live.claim._replace(ttl=max(live.ends - sent, 0.001))
@@ -215,6 +269,6 @@ class Keeper:
         self._forget(live)
         if reason == "expired" and live.token is not None:
             # We trust it no longer (garbage, max_hold, the margin for drift), the store may still: let the next in.
-            self._debts[live.claim.id] = (live.claim, self._runtime.now() + live.claim.ttl)
+            self._debts[live.claim.id] = Debt(live.claim, self._runtime.now() + live.claim.ttl)
         if live.token is None:
             self._backend.nudge(live.claim.id)

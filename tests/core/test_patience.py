@@ -1,0 +1,91 @@
+"""How long a call asks a store that does not answer, and when it stops asking one that has."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+import lockline
+from lockline import BackendUnavailable
+from lockline.core import engine as engine_module
+from tests.contract.faults import Faults
+from tests.contract.parties import Face, ThreadParty
+
+
+class Denied(BackendUnavailable):
+    """The store answered, and the answer is no."""
+
+    permanent = True
+
+
+@pytest.fixture
+def alice() -> Iterator[ThreadParty]:
+    party = ThreadParty("alice")
+    party.client = Face(party, lockline.connect(f"memory:patience-{time.monotonic_ns()}"))
+    yield party
+    party.client.close()
+    party.end()
+
+
+def test_an_acquire_goes_on_to_the_callers_deadline_when_the_store_was_silent_for_a_ttl(alice: ThreadParty) -> None:
+    faults = Faults(alice)
+    faults.hang("enter", times=2)
+    lease = alice.lock("x", ttl=0.3).acquire(timeout=10)
+    assert faults.count("enter") == 3
+    lease.release()
+
+
+def test_a_wait_goes_on_to_the_callers_deadline_when_the_store_was_silent_for_a_ttl(alice: ThreadParty) -> None:
+    other = ThreadParty("other")
+    other.client = alice.client.given_to(other)
+    held = other.lock("x", ttl=30).acquire()
+    faults = Faults(alice)
+    faults.fail("turn", times=40)
+    faults.fail("renew", times=None)
+    waits = alice.lock("x", ttl=0.3).acquire.start(timeout=20)
+    time.sleep(1)
+    assert not waits.done
+    faults.heal()
+    held.release()
+    waits.result(5).release()
+    other.end()
+
+
+def test_without_a_timeout_a_silent_store_is_an_error_after_a_ttl(alice: ThreadParty) -> None:
+    faults = Faults(alice)
+    faults.hang("enter")
+    began = time.monotonic()
+    with pytest.raises(BackendUnavailable):
+        alice.lock("x", ttl=0.3).acquire()
+    assert time.monotonic() - began < 2
+
+
+def test_a_try_does_not_take_a_long_ttl_to_say_that_nobody_answers(
+    alice: ThreadParty, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_module, "A_TRY", 0.2)
+    faults = Faults(alice)
+    faults.hang("enter")
+    began = time.monotonic()
+    with pytest.raises(BackendUnavailable):
+        alice.lock("x", ttl=3600).try_acquire()
+    assert time.monotonic() - began < 2
+
+
+@pytest.mark.parametrize("call", ["enter", "turn"])
+def test_a_store_that_says_no_is_not_asked_again(alice: ThreadParty, call: str) -> None:
+    other = ThreadParty("other")
+    other.client = alice.client.given_to(other)
+    held = other.lock("x", ttl=30).acquire()
+    faults = Faults(alice)
+    faults.fail(call, times=None, error=Denied("no permission to listen"))
+    began = time.monotonic()
+    with pytest.raises(Denied):
+        alice.lock("x", ttl=30).acquire(timeout=20)
+    assert time.monotonic() - began < 1
+    assert faults.count(call) == 1
+    assert not alice.client.inspect("x").waiters
+    held.release()
+    other.end()
