@@ -10,14 +10,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import importlib.metadata
-import multiprocessing
-import os
 import resource
 import socket
 import sys
 import time
-from collections.abc import Callable
-from multiprocessing.connection import Connection
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,192 +24,121 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 import hiredis
 import redis
 import redis.asyncio
-from report import Report, jain, percentile
+from crowd import Locker, Opener, contended, uncontended
+from report import Report
 
 import lockline
 from lockline.backends.redis.scripts import ENTER, LEAVE
 from tests.servers.redis import RedisServer, a_redis
 
-Pair = Callable[[], None]
-
-
 # -- one way to take and give back a lock, each -----------------------------------------------------
 
 
-def lockline_pair(port: int, name: str) -> Pair:
-    lock = lockline.connect(f"redis://127.0.0.1:{port}").lock(name)
-
-    def pair(work: Callable[[], None]) -> None:
-        lease = lock.acquire()
-        work()
-        lease.release()
-
-    return pair  # type: ignore[return-value]
+@contextmanager
+def lockline_locker(port: str) -> Iterator[Locker]:
+    with lockline.connect(f"redis://127.0.0.1:{port}") as client:
+        lock = client.lock("bench")
+        yield lambda: lock
 
 
-def redis_py_pair(port: int, name: str, sleep: float = 0.1) -> Pair:
-    lock = redis.Redis(port=port).lock(name, timeout=10, sleep=sleep)
-
-    def pair(work: Callable[[], None]) -> None:
-        lock.acquire()
-        work()
-        lock.release()
-
-    return pair  # type: ignore[return-value]
+@contextmanager
+def redis_py_locker(port: str, sleep: float = 0.1) -> Iterator[Locker]:
+    lock = redis.Redis(port=int(port)).lock("redis-py", timeout=10, sleep=sleep)
+    yield lambda: lock
 
 
-def redis_py_eager_pair(port: int, name: str) -> Pair:
-    return redis_py_pair(port, name, sleep=0.001)
+def redis_py_eager_locker(port: str) -> AbstractContextManager[Locker]:
+    return redis_py_locker(port, sleep=0.001)
 
 
-def python_redis_lock_pair(port: int, name: str) -> Pair:
+@contextmanager
+def python_redis_lock_locker(port: str) -> Iterator[Locker]:
     import redis_lock
 
-    client = redis.Redis(port=port)
-
-    def pair(work: Callable[[], None]) -> None:
-        lock = redis_lock.Lock(client, name, expire=10)
-        lock.acquire()
-        work()
-        lock.release()
-
-    return pair  # type: ignore[return-value]
+    client = redis.Redis(port=int(port))
+    # A new object each time: this one cannot be taken twice.
+    yield lambda: redis_lock.Lock(client, "python-redis-lock", expire=10)
 
 
-def pottery_pair(port: int, name: str) -> Pair:
+@contextmanager
+def pottery_locker(port: str) -> Iterator[Locker]:
     import pottery
 
-    lock = pottery.Redlock(key=name, masters={redis.Redis(port=port)}, auto_release_time=10)
-
-    def pair(work: Callable[[], None]) -> None:
-        lock.acquire()
-        work()
-        lock.release()
-
-    return pair  # type: ignore[return-value]
+    lock = pottery.Redlock(key="pottery", masters={redis.Redis(port=int(port))}, auto_release_time=10)
+    yield lambda: lock
 
 
-def bare_pair(port: int, name: str) -> Pair:
+class BareSocket:
     """The limit: the same two scripts over a plain socket with hiredis, and nothing else."""
-    client = redis.Redis(port=port)
-    for script in (ENTER, LEAVE):
-        client.script_load(script.body)
-    client.close()
-    wire = socket.create_connection(("127.0.0.1", port))
-    wire.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    reader = hiredis.Reader()
-    key = f"{{ll:{name}}}"
 
-    def ask(*words: Any) -> Any:
-        wire.sendall(hiredis.pack_command(words))
-        while (reply := reader.gets()) is False:
-            reader.feed(wire.recv(65536))
+    def __init__(self, port: str) -> None:
+        with redis.Redis(port=int(port)) as client:
+            for script in (ENTER, LEAVE):
+                client.script_load(script.body)
+        self._wire = socket.create_connection(("127.0.0.1", int(port)))
+        self._wire.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._reader = hiredis.Reader()
+
+    def _ask(self, *words: Any) -> Any:
+        self._wire.sendall(hiredis.pack_command(words))
+        while (reply := self._reader.gets()) is False:
+            self._reader.feed(self._wire.recv(65536))
         return reply
 
-    def pair(work: Callable[[], None]) -> None:
-        ask("EVALSHA", ENTER.sha, 1, key, "0123456789abcdef-1", 10000, 1, 1, "-", '10.0 lock 1.0 "host:1"', "1")
-        work()
-        ask("EVALSHA", LEAVE.sha, 1, key, "0123456789abcdef-1", "0")
+    def __enter__(self) -> None:
+        about = '10.0 lock 1.0 "host:1"'
+        self._ask("EVALSHA", ENTER.sha, 1, "{ll:bare}", "0123456789abcdef-1", 10000, 1, 1, "-", about, "1")
 
-    return pair  # type: ignore[return-value]
+    def __exit__(self, *_: object) -> None:
+        self._ask("EVALSHA", LEAVE.sha, 1, "{ll:bare}", "0123456789abcdef-1", "0")
 
 
-PEERS: dict[str, Callable[[int, str], Any]] = {
-    "lockline": lockline_pair,
-    "redis-py": redis_py_pair,
-    "redis-py, sleep 1 ms": redis_py_eager_pair,
-    "python-redis-lock": python_redis_lock_pair,
-    "pottery": pottery_pair,
+PEERS: dict[str, Opener] = {
+    "lockline": lockline_locker,
+    "redis-py": redis_py_locker,
+    "redis-py, sleep 1 ms": redis_py_eager_locker,
+    "python-redis-lock": python_redis_lock_locker,
+    "pottery": pottery_locker,
 }
+LIMIT = "bare socket"
 
 
-def nothing() -> None:
-    pass
-
-
-def a_millisecond() -> None:
-    time.sleep(0.001)
-
-
-# -- uncontended --------------------------------------------------------------------------------------
-
-
-def uncontended(server: RedisServer, rounds: int) -> list[dict[str, object]]:
-    """Best of several rounds that go round all ways, so that a noisy moment hits everybody."""
-    ways = {"bare socket": bare_pair, **{name: make for name, make in PEERS.items() if "sleep" not in name}}
-    pairs = {name: make(server.port, f"alone-{name}") for name, make in ways.items()}
-    best = dict.fromkeys(ways, float("inf"))
-    for _ in range(4 * rounds):
-        for name, pair in pairs.items():
-            count = 50 if name == "pottery" else 500
-            for _ in range(count // 10):
-                pair(nothing)
-            began = time.perf_counter()
-            for _ in range(count):
-                pair(nothing)
-            best[name] = min(best[name], (time.perf_counter() - began) / count)
-    limit = best["bare socket"]
+def alone(server: RedisServer, rounds: int) -> list[dict[str, object]]:
+    """One thread and a lock that nobody else wants."""
+    bare = BareSocket(str(server.port))
+    with ExitStack() as stack:
+        lockers: dict[str, Locker] = {LIMIT: lambda: bare}
+        for peer, opener in PEERS.items():
+            if "sleep" not in peer:
+                lockers[peer] = stack.enter_context(opener(str(server.port)))
+        times = uncontended(lockers, 4 * rounds, 500)
     return [
         {
-            "": name,
+            "": peer,
             "µs per pair": took * 1e6,
-            "of the limit": took / limit,
-            "times redis-py's speed": best["redis-py"] / took,
+            "of the limit": took / times[LIMIT],
+            "times redis-py's speed": times["redis-py"] / took,
         }
-        for name, took in best.items()
+        for peer, took in times.items()
     ]
 
 
-# -- many processes -----------------------------------------------------------------------------------
+def in_a_crowd(
+    server: RedisServer, processes: int, seconds: float, hold: float, rounds: int
+) -> list[dict[str, object]]:
+    """So many processes on one lock for so long; the best round of each peer, and they take turns."""
 
+    def counted() -> dict[str, float]:
+        return {"server_us": cpu(server) * 1e6, "requests": requests(server)}
 
-def _contender(peer: str, port: int, seconds: float, holds: bool, gate: Any, answer: Connection) -> None:
-    pair = PEERS[peer](port, "contended")
-    work = a_millisecond if holds else nothing
-    waits: list[float] = []
-    gate.wait()
-    until = time.perf_counter() + seconds
-    while (began := time.perf_counter()) < until:
-        pair(lambda: (waits.append(time.perf_counter() - began), work()))
-    answer.send(waits)
-    answer.close()
-    os._exit(0)  # the peers' background threads would keep the process
-
-
-def contended(server: RedisServer, peer: str, processes: int, seconds: float, holds: bool) -> dict[str, object]:
-    """So many processes on one lock for so long."""
-    server.command("FLUSHALL")
-    fork = multiprocessing.get_context("fork")
-    gate = fork.Barrier(processes + 1)
-    crowd, pipes = [], []
-    for _ in range(processes):
-        mine, theirs = fork.Pipe(duplex=False)
-        process = fork.Process(target=_contender, args=(peer, server.port, seconds, holds, gate, theirs))
-        process.start()
-        theirs.close()
-        crowd.append(process)
-        pipes.append(mine)
-    server.command("CONFIG", "RESETSTAT")
-    before = cpu(server)
-    gate.wait()
-    all_waits = [pipe.recv() for pipe in pipes]
-    for process in crowd:
-        process.join(30)
-    used = cpu(server) - before
-    counts = [len(waits) for waits in all_waits]
-    ordered = sorted(wait for waits in all_waits for wait in waits)
-    grants = max(1, len(ordered))
-    return {
-        "": peer,
-        "grants/s": grants / seconds,
-        "Jain": jain(counts),
-        "fewest": min(counts),
-        "p50 wait ms": percentile(ordered, 0.5) * 1e3,
-        "p99 wait ms": percentile(ordered, 0.99) * 1e3,
-        "p99 in fair turns": percentile(ordered, 0.99) / (processes * seconds / grants),
-        "server µs/grant": used / grants * 1e6,
-        "requests/grant": requests(server) / grants,
-    }
+    best: dict[str, dict[str, Any]] = {}
+    for _ in range(rounds):
+        for peer, opener in PEERS.items():
+            server.command("FLUSHALL")
+            run = contended(opener, str(server.port), processes, hold, seconds, method="fork", counted=counted)
+            if peer not in best or run["grants_per_s"] > best[peer]["grants_per_s"]:
+                best[peer] = run
+    return [{"": peer, **run} for peer, run in best.items()]
 
 
 def cpu(server: RedisServer) -> float:
@@ -324,11 +251,11 @@ def main() -> None:
     with a_redis() as server:
         if "crowd" in asked.only:
             for processes in asked.processes:
-                for holds in (False, True) if processes <= 16 else (True,):
-                    rows = [contended(server, peer, processes, asked.seconds, holds) for peer in PEERS]
-                    report.table(f"{processes} processes, {'1 ms' if holds else 'empty'} critical section", rows)
+                for hold in (0.0, 0.001) if processes <= 16 else (0.001,):
+                    rows = in_a_crowd(server, processes, asked.seconds, hold, asked.rounds)
+                    report.table(f"{processes} processes, {'1 ms' if hold else 'empty'} critical section", rows)
         if "alone" in asked.only:
-            report.table("uncontended acquire and release, blocking", uncontended(server, asked.rounds))
+            report.table("uncontended acquire and release, blocking", alone(server, asked.rounds))
         if "asyncio" in asked.only:
             report.table("asyncio, 100 tasks on 100 locks", asyncio.run(many_tasks(server, asked.seconds)))
         if "held" in asked.only and asked.held:
