@@ -8,24 +8,29 @@
 What is better than before: waiters are served in order and told of their turn, a lock without `timeout` is kept alive
 while its holder lives and not for ever after its death, a release whose reply was lost can be repeated, and `lock.lease`
 has the fencing token and the loss signal. What must be known: Lockline's locks and redis-py's do not see each other, so
-all programs that share a name move together; `sleep` has no meaning, because nobody polls; `acquire(token=...)` is refused.
+all programs that share a name move together; `sleep` has no meaning, because nobody polls; `acquire(token=...)` is refused;
+`extend` and `reacquire` never shorten what was promised before; and a thread that asks again for what it holds, with no
+limit to its wait, gets a LockError instead of waiting for itself.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import threading
+import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import SimpleNamespace, TracebackType
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal, NamedTuple, cast
 
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import LockError, LockNotOwnedError
+from redis.exceptions import LockError, LockNotOwnedError, RedisError
 
 from . import aio, sync
+from .core.claim import Line
 from .errors import AcquireTimeout, BackendUnavailable, ConfigError, LeaseLost, NotHeld, WouldDeadlock
 
 log = logging.getLogger("lockline")
@@ -33,11 +38,19 @@ log = logging.getLogger("lockline")
 KEPT_FOR: Final = 10.0
 """The ttl of a lock without `timeout`: renewed while its holder lives, over that long after its death."""
 
+
+class _Beside(NamedTuple):
+    """What is open beside one client of redis.asyncio."""
+
+    loop: asyncio.AbstractEventLoop
+    client: aio.Client
+    forgotten: weakref.finalize[[asyncio.AbstractEventLoop, aio.Client], Any]
+    """What is done when nobody has that client any more, and nobody closed it."""
+
+
 # Module state with a reason: redis-py makes a new lock object for each use and hands it nothing but its client.
 _clients: weakref.WeakKeyDictionary[Any, sync.Client] = weakref.WeakKeyDictionary()
-_loop_clients: weakref.WeakKeyDictionary[Any, tuple[asyncio.AbstractEventLoop, aio.Client]] = (
-    weakref.WeakKeyDictionary()
-)
+_loop_clients: weakref.WeakKeyDictionary[Any, _Beside] = weakref.WeakKeyDictionary()
 _mutex = threading.Lock()
 
 
@@ -52,19 +65,51 @@ def client_of(redis: Any) -> sync.Client:
 
 
 def loop_client_of(redis: Any) -> aio.Client:
-    """The same for a client of redis.asyncio, on the loop that runs."""
+    """The same for a client of redis.asyncio, on the loop that runs; it is closed together with that."""
     loop = asyncio.get_running_loop()
     known = _loop_clients.get(redis)
-    if known is None or known[0] is not loop:
-        known = _loop_clients[redis] = (loop, aio.connect(redis))
-    return known[1]
+    if known is not None and known.loop is loop:
+        return known.client
+    if known is not None and known.loop.is_closed():
+        known.forgotten.detach()
+    client = aio.connect(redis)
+    forgotten = weakref.finalize(redis, _close_later, loop, client)
+    forgotten.atexit = False
+    _loop_clients[redis] = _Beside(loop, client, forgotten)
+    # There from an earlier use, or its owner's own: then the finalizer has to do.
+    if "aclose" not in vars(redis):
+        redis.aclose = _closing_both(redis, redis.aclose)
+    return client
+
+
+def _closing_both(redis: Any, close: Any) -> Any:
+    # On the object, because the program closes what it opened itself and knows nothing of what stands beside it.
+    @functools.wraps(close)
+    async def both(*args: Any, **options: Any) -> None:
+        try:
+            await aclose(redis)
+        finally:
+            await close(*args, **options)
+
+    return both
+
+
+def _close_later(loop: asyncio.AbstractEventLoop, client: aio.Client) -> None:
+    # Garbage is collected on any thread, and the loop may have ended with all that was on it.
+    if not loop.is_closed():
+        asyncio.run_coroutine_threadsafe(client.close(), loop)
 
 
 async def aclose(redis: Any) -> None:
-    """Release and close what Lockline opened beside this client of redis.asyncio; call it before the client's own."""
+    """Release and close what Lockline opened beside this client of redis.asyncio; the client's own `aclose` does it too."""
     known = _loop_clients.pop(redis, None)
-    if known is not None:
-        await known[1].close()
+    if known is None:
+        return
+    if known.loop is asyncio.get_running_loop():
+        known.forgotten.detach()
+        await known.client.close()
+    else:
+        known.forgotten()
 
 
 def _no_lease(what: str) -> LockError:
@@ -77,15 +122,6 @@ def _unreachable() -> Iterator[None]:
         yield
     except BackendUnavailable as problem:
         raise RedisConnectionError(str(problem)) from problem
-
-
-@contextmanager
-def _acquiring() -> Iterator[None]:
-    try:
-        with _unreachable():
-            yield
-    except WouldDeadlock as problem:
-        raise LockError(str(problem)) from problem
 
 
 class _Settings:
@@ -139,12 +175,12 @@ class _Settings:
                 # After this error it is still ours as far as anybody knows: another release() may succeed.
                 yield lease
         except LeaseLost as problem:
-            self.local.lease = None
+            self._over(lease)
             raise LockNotOwnedError("Cannot release a lock that's no longer owned") from problem
         except NotHeld as problem:
-            self.local.lease = None
+            self._over(lease)
             raise _no_lease("release") from problem
-        self.local.lease = None
+        self._over(lease)
 
     @contextmanager
     def _extending(self) -> Iterator[Any]:
@@ -164,14 +200,27 @@ class _Settings:
     def _taken(self, lease: sync.Lease | aio.Lease | None) -> bool:
         if lease is None:
             return False
+        if isinstance(self.local, SimpleNamespace):
+            # The object is the owner, whoever called: it stays held when that thread or task has ended, and the same
+            # may wait for it again, because another may release it.
+            lease._engine.hand_on(lease._live)
         self.local.lease = lease
         return True
 
-    def _left(self, problem: LockError, error: BaseException | None) -> None:
+    def _over(self, lease: Any) -> None:
+        # Somebody else who shares this object may have taken it since, and that lease is not ours to drop.
+        if self._lease() is lease:
+            self.local.lease = None
+
+    def _owns(self, line: Line) -> bool:
+        lease = self._lease()
+        return lease is not None and any(lease.id == holder.id for holder in line.holders)
+
+    def _left(self, problem: RedisError, error: BaseException | None) -> None:
         """The release at the end of a block failed; the block's own error is never hidden."""
         if error is not None:
             error.add_note(f"and while leaving the lock: {problem}")
-        elif self.raise_on_release_error:
+        elif self.raise_on_release_error or not isinstance(problem, LockError):
             raise problem
         else:
             log.warning("the lock %r was unlocked or no longer owned when its block ended", self.name)
@@ -195,8 +244,15 @@ class Lock(_Settings):
         """True once the lock is held; False if it may not wait, or did not get it in time."""
         wait, timeout = self._patience(blocking, blocking_timeout, token)
         lock = client_of(self.redis).lock(self.name, self._ttl(), renew=self.timeout is None)
-        with _acquiring(), suppress(AcquireTimeout):
-            return self._taken(lock.acquire(timeout) if wait else lock.try_acquire())
+        with _unreachable(), suppress(AcquireTimeout):
+            try:
+                return self._taken(lock.acquire(timeout) if wait else lock.try_acquire())
+            except WouldDeadlock as problem:
+                if timeout is None:
+                    raise LockError(str(problem)) from problem
+            # This thread holds it and is here: all that can free it in time is the end of its ttl.
+            time.sleep(timeout)
+            return self._taken(lock.try_acquire())
         return False
 
     def release(self) -> None:
@@ -205,20 +261,23 @@ class Lock(_Settings):
             lease.release()
 
     def extend(self, additional_time: float, replace_ttl: bool = False) -> Literal[True]:
-        """Make it good for that much longer (or for that long from now)."""
+        """Make it good for that much longer (or, with replace_ttl, for at least that long from now: never shorter)."""
         with self._extending() as lease:
             lease.extend(self._extension(additional_time, replace_ttl, lease.remaining()))
         return True
 
     def reacquire(self) -> Literal[True]:
-        """Make it good for its timeout again."""
+        """Make it good for at least its timeout again."""
         if self.timeout is None:
             raise LockError("Cannot reacquire a lock with no timeout")
         return self.extend(self.timeout, replace_ttl=True)
 
     def owned(self) -> bool:
-        """Whether this lock holds it, by the holder's own deadline; no I/O."""
-        return self.lease is not None and self.lease.valid
+        """Whether this lock holds it: by its own deadline, and then by the server's word."""
+        if self.lease is None or not self.lease.valid:
+            return False
+        with _unreachable():
+            return self._owns(client_of(self.redis).inspect(self.name))
 
     def locked(self) -> bool:
         """Whether anybody holds it."""
@@ -235,7 +294,7 @@ class Lock(_Settings):
     ) -> None:
         try:
             self.release()
-        except LockError as problem:
+        except (LockError, RedisConnectionError) as problem:
             self._left(problem, error)
 
 
@@ -261,7 +320,7 @@ class AsyncLock(_Settings):
         """True once the lock is held; False if it may not wait, or did not get it in time."""
         wait, timeout = self._patience(blocking, blocking_timeout, token)
         lock = loop_client_of(self.redis).lock(self.name, self._ttl(), renew=self.timeout is None)
-        with _acquiring(), suppress(AcquireTimeout):
+        with _unreachable(), suppress(AcquireTimeout):
             return self._taken(await (lock.acquire(timeout) if wait else lock.try_acquire()))
         return False
 
@@ -271,20 +330,23 @@ class AsyncLock(_Settings):
             await lease.release()
 
     async def extend(self, additional_time: float, replace_ttl: bool = False) -> Literal[True]:
-        """Make it good for that much longer (or for that long from now)."""
+        """Make it good for that much longer (or, with replace_ttl, for at least that long from now: never shorter)."""
         with self._extending() as lease:
             await lease.extend(self._extension(additional_time, replace_ttl, lease.remaining()))
         return True
 
     async def reacquire(self) -> Literal[True]:
-        """Make it good for its timeout again."""
+        """Make it good for at least its timeout again."""
         if self.timeout is None:
             raise LockError("Cannot reacquire a lock with no timeout")
         return await self.extend(self.timeout, replace_ttl=True)
 
     async def owned(self) -> bool:
-        """Whether this lock holds it, by the holder's own deadline; no I/O."""
-        return self.lease is not None and self.lease.valid
+        """Whether this lock holds it: by its own deadline, and then by the server's word."""
+        if self.lease is None or not self.lease.valid:
+            return False
+        with _unreachable():
+            return self._owns(await loop_client_of(self.redis).inspect(self.name))
 
     async def locked(self) -> bool:
         """Whether anybody holds it."""
@@ -301,5 +363,5 @@ class AsyncLock(_Settings):
     ) -> None:
         try:
             await self.release()
-        except LockError as problem:
+        except (LockError, RedisConnectionError) as problem:
             self._left(problem, error)

@@ -15,7 +15,7 @@ import redis
 import redis.asyncio
 from redis.exceptions import LockError, LockNotOwnedError
 
-from lockline import ConfigError
+from lockline import ConfigError, sync
 from lockline.drop_in import AsyncLock, Lock, _clients, aclose
 from tests.servers.redis import RedisServer
 
@@ -112,6 +112,8 @@ def test_extend_and_reacquire_lengthen(client: redis.Redis) -> None:
     assert lock.extend(5, replace_ttl=True) is True
     assert 4 < lock.lease.remaining() <= 5
     assert lock.reacquire() is True
+    assert lock.extend(1, replace_ttl=True) is True
+    assert lock.lease.remaining() > 3, "what was promised once is never shortened"
     lock.release()
     endless = client.lock("y", lock_class=Lock)
     endless.acquire()
@@ -147,6 +149,107 @@ def test_without_thread_local_another_thread_may_release(client: redis.Redis) ->
     thread.start()
     thread.join(5)
     assert not lock.locked()
+
+
+def test_a_release_leaves_the_lease_of_the_next_taker_alone(
+    client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = client.lock("x", timeout=10, thread_local=False, lock_class=Lock)
+    lock.acquire()
+    taken = threading.Event()
+    release = sync.Lease.release
+
+    def preempted(lease: sync.Lease) -> None:
+        release(lease)
+        assert taken.wait(5)
+
+    def rival() -> None:
+        assert lock.acquire(blocking_timeout=5)
+        taken.set()
+
+    thread = threading.Thread(target=rival)
+    thread.start()
+    with monkeypatch.context() as patch:
+        patch.setattr(sync.Lease, "release", preempted)
+        lock.release()
+    thread.join(5)
+    assert lock.owned()
+    lock.release()
+    assert not lock.locked()
+
+
+def test_a_shared_lock_outlives_the_thread_that_took_it(client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lockline.drop_in.KEPT_FOR", 0.6)
+    lock = client.lock("x", thread_local=False, lock_class=Lock)
+    thread = threading.Thread(target=lock.acquire)
+    thread.start()
+    thread.join(5)
+    time.sleep(0.9)
+    assert lock.owned()
+    lock.release()
+
+
+def test_a_thread_may_wait_again_for_a_shared_lock_that_another_releases(client: redis.Redis) -> None:
+    lock = client.lock("x", timeout=10, thread_local=False, lock_class=Lock)
+    lock.acquire()
+    thread = threading.Timer(0.1, lock.release)
+    thread.start()
+    assert lock.acquire()
+    thread.join(5)
+    lock.release()
+
+
+def test_a_thread_that_asks_again_for_its_lock_waits_no_longer_than_it_said(client: redis.Redis) -> None:
+    lock = client.lock("x", timeout=10, lock_class=Lock)
+    lock.acquire()
+    again = client.lock("x", timeout=10, lock_class=Lock)
+    began = time.monotonic()
+    assert not again.acquire(blocking_timeout=0.2)
+    assert 0.2 <= time.monotonic() - began < 2
+    assert not again.acquire(blocking=False)
+    with pytest.raises(LockError, match="wait for itself"):
+        again.acquire()
+    lock.release()
+
+
+def test_a_thread_gets_its_lock_again_when_that_ran_out_meanwhile(client: redis.Redis) -> None:
+    lock = client.lock("x", timeout=0.1, lock_class=Lock)
+    lock.acquire()
+    again = client.lock("x", timeout=10, lock_class=Lock)
+    assert again.acquire(blocking_timeout=0.3)
+    with pytest.raises(LockNotOwnedError):
+        lock.release()
+    again.release()
+
+
+def test_what_the_server_forgot_is_no_longer_owned(client: redis.Redis, server: RedisServer) -> None:
+    lock = client.lock("x", timeout=10, lock_class=Lock)
+    lock.acquire()
+    server.command("FLUSHALL")
+    assert not lock.owned()
+    with redis.Redis(port=server.port) as elsewhere:
+        other = elsewhere.lock("x", timeout=10, lock_class=Lock)
+        assert other.acquire(blocking=False)
+        assert other.owned()
+        assert not lock.owned()
+        with pytest.raises(LockNotOwnedError):
+            lock.release()
+        other.release()
+
+
+def test_a_server_that_died_does_not_hide_the_bodys_own_error(own_server: RedisServer) -> None:
+    def body(client: redis.Redis) -> None:
+        with client.lock("x", timeout=0.3, lock_class=Lock):
+            own_server.kill()
+            raise ValueError("mine")
+
+    with redis.Redis(port=own_server.port) as client:
+        with pytest.raises(ValueError, match="mine"):
+            body(client)
+        own_server.start()
+        with pytest.raises(redis.ConnectionError), Lock(client, "x", timeout=0.3, raise_on_release_error=False):
+            own_server.kill()
+        _clients.pop(client).close()
 
 
 def test_the_bodys_own_error_comes_out_of_the_block(client: redis.Redis) -> None:
@@ -190,10 +293,7 @@ def test_the_lockline_client_goes_with_its_redis_client(server: RedisServer) -> 
 def run(server: RedisServer, story: Callable[[redis.asyncio.Redis], Coroutine[Any, Any, None]]) -> None:
     async def body() -> None:
         async with redis.asyncio.Redis(port=server.port) as client:
-            try:
-                await story(client)
-            finally:
-                await aclose(client)
+            await story(client)
 
     asyncio.run(body())
 
@@ -233,3 +333,78 @@ def test_asyncio_tasks_take_turns(server: RedisServer) -> None:
         assert most == 1
 
     run(server, story)
+
+
+def test_asyncio_a_lock_outlives_the_task_that_took_it(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lockline.drop_in.KEPT_FOR", 0.6)
+
+    async def story(client: redis.asyncio.Redis) -> None:
+        lock = client.lock("x", lock_class=AsyncLock)  # type: ignore[arg-type]
+        assert await asyncio.create_task(lock.acquire())
+        await asyncio.sleep(0.9)
+        assert await lock.owned()
+        await lock.release()
+
+    run(server, story)
+
+
+def test_asyncio_a_server_that_died_does_not_hide_the_bodys_own_error(own_server: RedisServer) -> None:
+    async def story(client: redis.asyncio.Redis) -> None:
+        async with client.lock("x", timeout=0.3, lock_class=AsyncLock):  # type: ignore[arg-type]
+            own_server.kill()
+            raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine"):
+        run(own_server, story)
+
+
+def test_asyncio_what_the_server_forgot_is_no_longer_owned(server: RedisServer) -> None:
+    async def story(client: redis.asyncio.Redis) -> None:
+        lock = client.lock("x", timeout=10, lock_class=AsyncLock)  # type: ignore[arg-type]
+        await lock.acquire()
+        server.command("FLUSHALL")
+        assert not await lock.owned()
+        with pytest.raises(LockNotOwnedError):
+            await lock.release()
+
+    run(server, story)
+
+
+async def closed(client: redis.asyncio.Redis) -> None:
+    await client.aclose()
+
+
+async def closed_by_hand(client: redis.asyncio.Redis) -> None:
+    await aclose(client)
+    await client.aclose()
+
+
+async def forgotten(client: redis.asyncio.Redis) -> None:
+    await client.connection_pool.disconnect()
+
+
+@pytest.mark.parametrize("end", [closed, closed_by_hand, forgotten])
+def test_asyncio_nothing_is_left_of_a_client_that_is_gone(
+    own_server: RedisServer, end: Callable[[redis.asyncio.Redis], Coroutine[Any, Any, None]]
+) -> None:
+    def connections() -> int:
+        return int(own_server.command("INFO", "clients")["connected_clients"])
+
+    async def one() -> None:
+        client = redis.asyncio.Redis(port=own_server.port)
+        for _ in range(2):
+            async with client.lock("x", timeout=5, lock_class=AsyncLock):  # type: ignore[arg-type]
+                pass
+            await end(client)
+
+    async def story() -> None:
+        before = connections()
+        for _ in range(3):
+            await one()
+        gc.collect()
+        deadline = time.monotonic() + 5
+        while connections() > before or len(asyncio.all_tasks()) > 1:
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.01)
+
+    asyncio.run(story())

@@ -29,6 +29,8 @@ OBJECTS: Final = {
     "redis": ("redis", "redis"),
     "kazoo": ("zookeeper", "zookeeper"),
 }
+# Subclasses of those that talk to no server: connections of our own would find another one, or none.
+PRETENDERS: Final = frozenset({"fakeredis"})
 
 
 def open_backend(target: Any, runtime: Runtime, options: dict[str, Any]) -> Backend:
@@ -40,10 +42,7 @@ def open_backend(target: Any, runtime: Runtime, options: dict[str, Any]) -> Back
     else:
         # A list of clients is as good as the first of them.
         sample = target[0] if isinstance(target, (list, tuple)) and target else target
-        package = type(sample).__module__.partition(".")[0]
-        if package not in OBJECTS:
-            raise ConfigError(f"connect() takes a URL or a client object of a backend, not {target!r}")
-        module, extra = OBJECTS[package]
+        module, extra = _by_class(type(sample), target)
         if sample is not target:
             module = "redlock"
     try:
@@ -71,3 +70,14 @@ def _by_scheme(url: str) -> tuple[str, str | None]:
         known = ", ".join(f"{name}:" for name in SCHEMES)
         raise ConfigError(f"{url!r} does not begin with a scheme that Lockline knows ({known})")
     return SCHEMES[scheme]
+
+
+def _by_class(kind: type, target: Any) -> tuple[str, str]:
+    # By name, so that nobody's library is imported to look for its classes; a subclass of the user's own counts as well.
+    for ancestor in kind.__mro__:
+        package = ancestor.__module__.partition(".")[0]
+        if package in PRETENDERS:
+            break
+        if package in OBJECTS:
+            return OBJECTS[package]
+    raise ConfigError(f"connect() takes a URL or a client object of a backend, not {target!r}")

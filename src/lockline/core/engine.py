@@ -357,6 +357,11 @@ class Engine:
             live.key = (live.me, live.claim.name)
             self._mine.setdefault(live.key, []).append(live)
 
+    def hand_on(self, live: LiveClaim) -> None:
+        """The claim is from now on nobody's in particular: no thread or task ends it by its own end."""
+        live.me = None
+        self._forget(live)
+
     async def _change(self, live: LiveClaim, claim: Claim) -> None:
         if live.remaining() <= 0:
             if live.lost is not None:
