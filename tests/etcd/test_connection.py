@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -233,6 +236,39 @@ def test_a_waiter_outlives_the_credentials_that_its_watch_was_opened_with(tmp_pa
         cluster.stop()
 
 
+@server
+def test_requests_at_the_same_time_all_outlive_their_credentials(tmp_path: Path, client_of: Clients) -> None:
+    cluster = EtcdCluster(tmp_path / "old").start()
+    try:
+        post(cluster, "auth/user/add", name="root", password="secret")
+        post(cluster, "auth/role/add", name="root")
+        post(cluster, "auth/user/grant", user="root", role="root")
+        post(cluster, "auth/enable")
+        with Proxy(("127.0.0.1", cluster.members[0].port)) as proxy:
+            url = f"etcd://root:secret@127.0.0.1:{proxy.port}"
+            client = client_of(url)
+            client.lock("warm", ttl=60).acquire().release()
+            # As after its time: a token that the server does not know (any more). All requests are under way with it at once.
+            backend_of(client)._channel.token = "forgotten.1"
+            proxy.delay(0.05)
+            with ThreadPoolExecutor(6) as threads:
+                for lease in threads.map(lambda n: client.lock(f"x{n}", ttl=60).acquire(timeout=10), range(6)):
+                    lease.release()
+
+            async def in_tasks() -> None:
+                async with lockline.aio.connect(url) as client:
+                    await (await client.lock("warm", ttl=60).acquire()).release()
+                    client._engine.backend._channel.token = "forgotten.1"  # type: ignore[attr-defined]
+                    asks = (client.lock(f"y{n}", ttl=60).acquire(timeout=10) for n in range(6))
+                    for lease in await asyncio.gather(*asks):
+                        await lease.release()
+
+            asyncio.run(in_tasks())
+            client.close()
+    finally:
+        cluster.stop()
+
+
 def _openssl(folder: Path, *arguments: str) -> None:
     subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
 
@@ -285,11 +321,19 @@ def test_an_address_says_where_and_hides_the_password() -> None:
     [
         "etcd://h1:port", "etcd://h1?tsl=yes", "etcd://h1?tls=perhaps", "etcd://h1?key=k", "etcd://h1?ca=/no/such/file",
         "etcd://me@h1", "etcd://h1#x", "etcd://h1?tls=no&ca=x", "etcd://:99",
+        "etcd://h1/team/claims", "etcd://h1/team/clients/ours", "etcd://h1/team%2Fclaims",
+        "etcd://h1/%ff", "etcd://h1/\ud800", "etcd://me:\ud800@h1", "etcd://h1?ca=%00",
     ],
 )  # fmt: skip
 def test_a_wrong_address_is_found_before_any_io(url: str) -> None:
     with pytest.raises(ConfigError):
         lockline.connect(url)
+
+
+@pytest.mark.parametrize("login", [{"user": 5, "password": "x"}, {"user": "me", "password": 5}])
+def test_a_wrong_login_is_found_before_any_io(login: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        lockline.connect("etcd://h1", **login)
 
 
 @server

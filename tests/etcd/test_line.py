@@ -132,6 +132,35 @@ def test_the_number_of_leases_is_bounded() -> None:
     assert len({lease_seconds(ttl / 10) for ttl in range(1, 100_000)}) < 300
 
 
+def test_foreign_keys_among_the_claims_hold_nothing_and_stay(url: str, etcd: EtcdCluster, client_of: Clients) -> None:
+    client, other = client_of(url), client_of(url)
+    line = f"{url.rpartition('/')[2]}/claims/x/"
+    nine = '["a","b","c","d",1,1,"e","f",1]'
+    values = [text(value) for value in ("", "hello", "5", "{}", '"nine chars"', "[]", nine, "[" * 100_000, b"\xff")]
+    with client.lock("x") as lease:
+        (claim,) = post(etcd, "kv/range", key=text(line), range_end=text(line[:-1] + "0"))["kvs"]
+        # The last is a claim, but on no lease: a copy that somebody made would stand for ever.
+        for number, value in enumerate([*values, claim["value"]]):
+            post(etcd, "kv/put", key=text(f"{line}{number}"), value=value)
+        assert other.lock("x").try_acquire() is None
+        with pytest.raises(lockline.AcquireTimeout) as late:
+            other.lock("x").acquire(timeout=0.1)
+        assert late.value.ahead == 1
+        assert [held.token for held in other.inspect("x").claims] == [lease.token]
+        assert other.list() == ["x"]
+    assert client.list() == []
+    assert client.inspect("x").claims == ()
+    assert client.evict("x") == 0
+    for lock in (client.lock("x"), client.semaphore("x", limit=2), client.rwlock("x").write()):
+        with lock.acquire(timeout=5):
+            pass
+        tried = lock.try_acquire()
+        assert tried is not None
+        assert other.evict("x") == 1
+        assert tried.lost.wait(3)
+    assert len(keys_under(etcd, line)) == len(values) + 1
+
+
 def _claim(kind: str, weight: int, capacity: int) -> Claim:
     return Claim("x", "me", "me", kind, weight, capacity, 10.0, 0.0, "")  # type: ignore[arg-type]
 

@@ -11,6 +11,8 @@ from ...errors import ConfigError
 DEFAULT_PORT = 2379
 DEFAULT_PREFIX = "lockline"
 KNOWN = ("tls", "ca", "cert", "key")
+OURS = {"claims", "clients"}
+"""What Lockline calls its own folders below a prefix; another prefix in there would mix its keys with those claims."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,14 @@ def parse(url: str, user: str | None = None, password: str | None = None) -> Add
     if unknown:
         raise ConfigError(f"an etcd URL does not know {', '.join(unknown)}; it knows {', '.join(KNOWN)}")
     endpoints = tuple(_endpoint(host) for host in hosts.split(",") if host) or (Endpoint("localhost", DEFAULT_PORT),)
-    prefix = unquote(parts.path.strip("/")) or DEFAULT_PREFIX
+    try:
+        prefix = unquote(parts.path.strip("/"), errors="strict") or DEFAULT_PREFIX
+        for text in (prefix, user or "", password or ""):
+            text.encode()
+    except (UnicodeError, AttributeError):
+        raise ConfigError("the prefix, the user and the password of etcd are text in UTF-8") from None
+    if OURS.intersection(prefix.split("/")[1:]):
+        raise ConfigError(f"the prefix {prefix!r} may lie among the keys of another; call no folder claims or clients")
     return Address(endpoints, prefix, user or None, password, _tls(dict(query)), tuple(query))
 
 
@@ -98,7 +107,7 @@ def _tls(query: dict[str, str]) -> ssl.SSLContext | None:
         context = ssl.create_default_context(cafile=query.get("ca"))
         if "cert" in query:
             context.load_cert_chain(query["cert"], query.get("key"))
-    except (OSError, ssl.SSLError) as problem:
+    except (OSError, ValueError) as problem:
         raise ConfigError(f"the certificates cannot be read: {problem}") from None
     context.set_alpn_protocols(["h2"])
     return context

@@ -6,6 +6,7 @@ import base64
 import secrets
 import time
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from ...core.backend import Finding
@@ -18,7 +19,7 @@ from . import examine, requests, sight
 from . import messages as m
 from .address import Address
 from .channel import NOT_FOUND, Channel
-from .keys import Keys, Stood, deciders, stood, value_of
+from .keys import Keys, Stood, claims, deciders, stood, value_of
 from .leases import NO_LEASE, Lease, Leases
 from .places import Place, Places
 from .renewals import Renewals
@@ -110,20 +111,24 @@ class EtcdBackend:
                     ways.TXN, request, "TxnResponse", until, repeated=lambda: repeats.append(None)
                 )
             except Refused as refused:
-                self._doubts.pop(claim.id, None)
-                if refused.code != NOT_FOUND:
-                    raise
-                self._leases.bury(lease)
-                continue
-            self._doubts.pop(claim.id, None)
+                if refused.code == NOT_FOUND:
+                    self._leases.bury(lease)
+                    continue
+                if not repeats:
+                    self._doubts.pop(claim.id, None)
+                raise
             replies = answer.responses
             if answer.succeeded:
-                fence, seen = replies[2].response_range, replies[3].response_range
-                place = Place(claim, key, answer.header.revision, fence.kvs[0].version, lease, sent + claim.ttl)
+                token, seen = replies[1].response_put.prev_kv.version + 1, replies[2].response_range
+                place = Place(claim, key, answer.header.revision, token, lease, sent + claim.ttl)
             else:
                 own, session_now, seen = (reply.response_range for reply in replies)
                 if own.kvs:
                     place = await self._found_again(claim, own.kvs[0], lease, sent, until)
+                    if not place.token:
+                        # Compacted away: nobody can tell any more which it took. A fresh place has a token of its own.
+                        await self._removed(place, until)
+                        continue
                 elif (moved_on := session_now.kvs[0].mod_revision if session_now.kvs else 0) != generation:
                     lease.generation = moved_on
                     continue
@@ -133,11 +138,12 @@ class EtcdBackend:
                         continue
                     if repeats:
                         # An earlier try may still be on its way, and find room where this one did not.
-                        self._doubts[claim.id] = lease
                         await self.leave(claim, until)
+                    self._doubts.pop(claim.id, None)
                     return None
             place.repeated = place.repeated or bool(repeats)
             self._places.add(place)
+            self._doubts.pop(claim.id, None)
             if not renewal.confirm(answer.header.raft_term) and not await self._secure(place, until) and place.gone:
                 continue
             return await self._placed(place, seen, answer.header.revision, until)
@@ -148,7 +154,7 @@ class EtcdBackend:
             return None
         if seen.more:
             seen = await self._range(requests.whole_line(self._keys.line(claim.name)), until)
-            if deciders([stood(kv) for kv in seen.kvs], claim) is not None:
+            if deciders(claims(seen.kvs), claim) is not None:
                 return None
             revision = seen.header.revision
         return revision
@@ -173,10 +179,13 @@ class EtcdBackend:
         known = self._places.get(claim.id)
         if known is not None:
             return known
-        told = stood(kv)
-        token = told.token or (await sight.tokens(self._channel, self._keys.fence, [told.create], until))[0]
-        owner = next((known for known in self._leases.all() if known.id == told.lease), lease)
-        return Place(claim, kv.key, told.create, token, owner, sent + claim.ttl)
+        told, create = stood(kv), kv.create_revision
+        token = told.token if told is not None else 0
+        token = token or (await sight.tokens(self._channel, self._keys.fence, [create], until))[0]
+        owner = next((known for known in self._leases.all() if known.id == kv.lease), lease)
+        place = Place(claim, kv.key, create, token, owner, sent + claim.ttl)
+        place.changed = kv.mod_revision
+        return place
 
     async def _secure(self, place: Place, until: float) -> bool:
         """Renew the claim's lease until a quorum confirms it; whether the claim lives."""
@@ -308,7 +317,8 @@ class EtcdBackend:
         """Remove the claim, and keep its request from being applied after this; None if the request's lease is no more."""
         lease, repeats = place.entry, list[None]()
         session = self._keys.session(self._client, lease.id)
-        request = requests.withdraw(place.key, session, lease.id)
+        note = self._keys.evicted(self._client, place.claim.id)
+        request = requests.withdraw(place.key, session, lease.id, note)
         try:
             answer = await self._channel.ask(
                 ways.TXN, request, "TxnResponse", until, repeated=lambda: repeats.append(None)
@@ -360,21 +370,7 @@ class EtcdBackend:
 
     async def evict(self, name: str, until: float) -> int:
         """Remove the holders of the line, let in the next, tell the victims; how many they were."""
-        line = await self._range(requests.whole_line(self._keys.line(name)), until)
-        victims = sight.holders([stood(kv) for kv in line.kvs])
-        count = 0
-        for victim in victims:
-            note = self._keys.evicted(victim.client, victim.id)
-            try:
-                answer = await self._channel.ask(
-                    ways.TXN, requests.evict(victim.key, victim.create, note, victim.lease), "TxnResponse", until
-                )
-            except Refused as refused:
-                if refused.code == NOT_FOUND:  # its lease has ended by itself
-                    continue
-                raise
-            count += bool(answer.succeeded)
-        return count
+        return await sight.evict(self._channel, self._keys, name, until)
 
     async def news(self) -> Collection[str]:
         """Ids of claims that a push spoke of since the last call."""
@@ -459,7 +455,10 @@ class EtcdBackend:
         await self._places.stop(until)
         try:
             for lease in self._leases.all() if self._channel.link is not None else ():
-                await self._channel.ask(ways.REVOKE, m.LeaseRevokeRequest(ID=lease.id), "LeaseRevokeResponse", until)
+                with suppress(Refused):  # it has ended already
+                    await self._channel.ask(
+                        ways.REVOKE, m.LeaseRevokeRequest(ID=lease.id), "LeaseRevokeResponse", until
+                    )
         except LocklineError:
             pass  # they end by themselves
         finally:
@@ -469,4 +468,4 @@ class EtcdBackend:
 
 def _ahead(kvs: Sequence[Any]) -> list[Stood]:
     """Claims in order of arrival, from an answer that begins at the end."""
-    return [stood(kv) for kv in reversed(kvs)]
+    return claims(reversed(kvs))

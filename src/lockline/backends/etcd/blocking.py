@@ -36,6 +36,9 @@ class BlockingLink:
         self._bell, self._ear = socket.socketpair()
         self._bell.setblocking(False)
         self._ear.setblocking(False)
+        self._poller = select.poll()
+        self._poller.register(sock, select.POLLIN)
+        self._poller.register(self._ear, select.POLLIN)
 
     # -- sending -----------------------------------------------------------------------------------
 
@@ -177,12 +180,9 @@ class BlockingLink:
             break
 
     def _read(self, seconds: float) -> None:
-        poller = select.poll()
-        poller.register(self._sock, select.POLLIN)
-        poller.register(self._ear, select.POLLIN)
         pending = isinstance(self._sock, ssl.SSLSocket) and self._sock.pending()
         if not pending:
-            ready = poller.poll(min(seconds, 60.0) * 1000)
+            ready = self._poller.poll(min(seconds, 60.0) * 1000)
             if not ready:
                 return
             if any(fd == self._ear.fileno() for fd, _ in ready):
@@ -200,7 +200,9 @@ class BlockingLink:
             else:
                 self.heard = clock.now()
                 done = self.wire.feed(data) if data else self.wire.fail("the server closed the connection")
-                self._transmit()
+                if not done or self.wire.pushed:
+                    # What else there is to say can go with the next request: this one's answer is here.
+                    self._transmit()
         self._wake(done)
 
     def _wake(self, calls: list[Call]) -> None:

@@ -95,23 +95,31 @@ class Channel:
     ) -> list[Any]:
         """Requests on one stream (unary methods take one), and an answer to each; repeated until that moment.
 
-        `repeated` is called before a request goes out again that may have been applied already.
+        A request is a message, or its bytes. `repeated` is called before a request goes out again that may have been
+        applied already.
         """
-        body = b"".join(framed(request.SerializeToString()) for request in requests)
+        body = b"".join(
+            framed(request if type(request) is bytes else request.SerializeToString()) for request in requests
+        )
         kind = messages.kind(answer)
         problem: Exception | None = None
         while True:
+            sent, token = False, None
             try:
-                link = await self._linked(until)
-                call = await self._call(link, method, body, until)
+                link, token = await self._linked(until)
+                sent = True
+                call = await self._call(link, method, body, until, token)
                 if len(call.answers) == len(requests):
                     return [kind.FromString(data) for data in call.answers]
                 raise Broken("the answer was not complete")
             except Broken as broken:
                 problem = broken
             except Refused as refused:
-                if self._credentials_are_old(refused):
-                    self.token = None
+                if token is not None and _credentials_are_old(refused):
+                    # Turned away at the door. Many may be at once: only the first finds its token still in use.
+                    sent = False
+                    if self.token == token:
+                        self.token = None
                 elif refused.code not in TRANSIENT:
                     raise
                 else:
@@ -122,16 +130,11 @@ class Channel:
             if now + PAUSE >= until:
                 raise BackendUnavailable(f"etcd at {self._address.url} gave no answer in time: {problem}") from None
             await self._runtime.sleep(min(PAUSE, until - now))
-            if repeated is not None:
+            if sent and repeated is not None:
                 repeated()
 
-    def _credentials_are_old(self, refused: Refused) -> bool:
-        if self._address.user is None or self.token is None:
-            return False
-        return refused.code == UNAUTHENTICATED or "auth token" in refused.text or "old" in refused.text
-
-    async def _call(self, link: Link, method: str, body: bytes, until: float) -> Call:
-        call = link.start(method, body, self.token)
+    async def _call(self, link: Link, method: str, body: bytes, until: float, token: str | None) -> Call:
+        call = link.start(method, body, token)
         try:
             await self._answered(link, call, until)
         except BaseException:
@@ -169,12 +172,13 @@ class Channel:
 
     # -- the connection ----------------------------------------------------------------------------
 
-    async def _linked(self, until: float) -> Link:
+    async def _linked(self, until: float) -> tuple[Link, str | None]:
+        """The connection there is, or another, and the token to ask with: ours may be taken away at any moment."""
         if self._closed:
             raise ClientClosed("this client is closed; connect a new one")
-        link = self.link
-        if link is not None and link.wire.broken is None and (self.token or self._address.user is None):
-            return link
+        link, token = self.link, self.token
+        if link is not None and link.wire.broken is None and (token or self._address.user is None):
+            return link, token
         async with self._gate(until) as free:
             if not free:
                 raise Broken("another request of this client still tries to connect")
@@ -194,14 +198,15 @@ class Channel:
                 if self._closed:
                     link.close("this client is closed")
                 self.link = link
-            if self._address.user is not None and self.token is None:
-                self.token = await self._authenticate(link, until)
-            return link
+            token = self.token
+            if self._address.user is not None and token is None:
+                token = self.token = await self._authenticate(link, until)
+            return link, token
 
     async def _authenticate(self, link: Link, until: float) -> str:
         request = messages.AuthenticateRequest(name=self._address.user, password=self._address.password)
         try:
-            call = await self._call(link, AUTHENTICATE, framed(request.SerializeToString()), until)
+            call = await self._call(link, AUTHENTICATE, framed(request.SerializeToString()), until, None)
         except Refused as refused:
             if refused.code in TRANSIENT:
                 raise
@@ -239,6 +244,10 @@ class Channel:
         self._closed = True
         if self.link is not None:
             self.leave(self.link, "this client is closed")
+
+
+def _credentials_are_old(refused: Refused) -> bool:
+    return refused.code == UNAUTHENTICATED or "auth token" in refused.text or "old" in refused.text
 
 
 AUTHENTICATE: Final = "/etcdserverpb.Auth/Authenticate"

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
@@ -78,10 +79,26 @@ def value_of(claim: Claim, client: str, token: int = 0) -> bytes:
     return json.dumps(fields, separators=(",", ":")).encode()
 
 
-def stood(kv: Any) -> Stood:
-    """The claim behind this key and value."""
+FIELDS: tuple[type | tuple[type, ...], ...] = (str, str, int, int, (int, float), (int, float), str, str, int)
+"""What `value_of` writes, in its order; more may follow one day."""
+
+
+def stood(kv: Any) -> Stood | None:
+    """The claim behind this key and value; None for a key that somebody else has put there, which holds nothing."""
     key = kv.key
-    return Stood(key, key.rpartition(b"/")[2].decode(), kv.create_revision, kv.lease, *json.loads(kv.value))
+    try:
+        claim_id, told = key.rpartition(b"/")[2].decode(), json.loads(kv.value)
+    except (ValueError, RecursionError):
+        return None
+    # A claim hangs on a lease: without one it would stand for ever.
+    if not kv.lease or type(told) is not list or len(told) < len(FIELDS) or not all(map(isinstance, told, FIELDS)):
+        return None
+    return Stood(key, claim_id, kv.create_revision, kv.lease, *told[: len(FIELDS)])
+
+
+def claims(kvs: Iterable[Any]) -> list[Stood]:
+    """The claims among these keys, in the same order."""
+    return [claim for kv in kvs if (claim := stood(kv)) is not None]
 
 
 def deciders(ahead: list[Stood], claim: Claim) -> list[Stood] | None:

@@ -22,6 +22,7 @@ class Place:
 
     __slots__ = (
         "ahead",
+        "changed",
         "claim",
         "create",
         "entry",
@@ -45,6 +46,8 @@ class Place:
         """The lease that it was entered with; an extension may have moved it to another since."""
         self.expires = expires
         """When its ttl is over if it is not renewed. The server's lease may last longer, for others or by its rounding."""
+        self.changed = create
+        """The revision at which its key was last put, as far as this client knows."""
         self.written = False
         """Whether the token has been written into the key, for others to read."""
         self.gone = False

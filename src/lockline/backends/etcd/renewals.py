@@ -72,6 +72,7 @@ class Renewals:
         until: float,
     ) -> bool:
         """See that every claim still stands, and that the renewal counts; False when all has to be asked again."""
+        again = False
         for start in range(0, len(living), BATCH):
             batch = living[start : start + BATCH]
             steps = [self._step(claim, place, lease) for claim, place, lease in batch]
@@ -81,30 +82,43 @@ class Renewals:
                 if refused.code != NOT_FOUND:
                     raise
                 return False
+            seen = [self._seen(*one, reply) for one, reply in zip(batch, answer.responses, strict=True)]
             if not renewal.confirm(answer.header.raft_term):
                 return False
-            for (claim, place, lease), step, reply in zip(batch, steps, answer.responses, strict=True):
-                if reply.WhichOneof("choice") == "response_txn":
-                    reply = reply.response_txn.responses[-1]
-                kvs = reply.response_range.kvs
-                if lease.dead or not kvs or kvs[0].create_revision != place.create:
+            for (claim, place, lease), (there, told) in zip(batch, seen, strict=True):
+                if lease.dead or not there:
                     self._lose(place)
                     if not lease.dead:
                         await self._remove(place, until)  # what is left of it: the note of an eviction
                     fates[claim.id] = Gone()
-                    continue
-                if step.WhichOneof("choice") == "request_txn":
-                    place.written, place.lease, place.claim = True, lease, _told(claim, place)
-                place.expires = max(place.expires, sent + claim.ttl)
-                fates[claim.id] = None
-        return True
+                elif told:
+                    place.expires = max(place.expires, sent + claim.ttl)
+                    fates[claim.id] = None
+                else:
+                    again = True
+        return not again
+
+    def _seen(self, claim: Claim, place: Place, lease: Lease, reply: Any) -> tuple[bool, bool]:
+        """Whether the claim stands, and whether its key says by now what it should."""
+        told = reply.response_txn if reply.WhichOneof("choice") == "response_txn" else None
+        kvs = (reply if told is None else told.responses[-1]).response_range.kvs
+        if not kvs or kvs[0].create_revision != place.create:
+            return False, False
+        if told is None:
+            return True, True
+        # If not, another request of ours came between: an extension at the same time, or the first try of this one.
+        last = bool(told.succeeded) and kvs[0].mod_revision > place.changed
+        place.changed = max(place.changed, kvs[0].mod_revision)
+        if last:
+            place.written, place.lease, place.claim = True, lease, _told(claim, place)
+        return True, last
 
     def _step(self, claim: Claim, place: Place, lease: Lease) -> Any:
         """A look at the claim's key; or its key put anew, when something in it has changed."""
         if place.written and lease is place.lease and claim.weight >= place.claim.weight:
             return requests.still_there(place.key)
         value = value_of(_told(claim, place), self._client, place.token)
-        return requests.rewritten(place.key, place.create, value, lease.id)
+        return requests.rewritten(place.key, place.changed, value, lease.id)
 
 
 def _told(claim: Claim, place: Place) -> Claim:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 from . import messages as m
@@ -54,21 +55,27 @@ def whole_line(line: bytes, limit: int = 0) -> Any:
 def enter(
     key: bytes, value: bytes, lease: int, line: bytes, fence: bytes, session: bytes, generation: int,
     capacity: int, room_at: int | None,
-) -> Any:  # fmt: skip
+) -> bytes:  # fmt: skip
     """Stand at the end of the line, take a token, and see who is ahead: all in one step.
 
     Not if the claim stands already (a repeat), and not if the session has moved on since: then the claim was withdrawn
     while this request was on its way. With `room_at` only if nobody has come since the line was seen to have room.
     """
-    compare = [created(key, 0), changed(session, generation)]
+    compare = [created(key, 0)]
     if room_at is not None:
         compare.append(nobody_since(line, room_at))
+    own = m.TxnRequest(compare=compare, success=[put(key, value, lease)], failure=[get(key)])
+    # Two messages one after the other are one with the lists of both.
+    return bytes(own.SerializeToString()) + _around(line, fence, session, generation, capacity)
+
+
+@lru_cache(maxsize=1024)
+def _around(line: bytes, fence: bytes, session: bytes, generation: int, capacity: int) -> bytes:
+    """What is the same in every `enter` of a client to this line."""
     look = m.RequestOp(request_range=line_back_from(line, 0, min(capacity, ENOUGH) + 2))
-    return m.TxnRequest(
-        compare=compare,
-        success=[put(key, value, lease), put(fence, b""), get(fence), look],
-        failure=[get(key), get(session), look],
-    )
+    raised = m.RequestOp(request_put=m.PutRequest(key=fence, prev_kv=True))
+    around = m.TxnRequest(compare=[changed(session, generation)], success=[raised, look], failure=[get(session), look])
+    return bytes(around.SerializeToString())
 
 
 def leave(key: bytes, create: int, note: bytes) -> Any:
@@ -78,9 +85,9 @@ def leave(key: bytes, create: int, note: bytes) -> Any:
     return m.TxnRequest(compare=[created(key, create)], success=[delete(key)], failure=[delete(note)])
 
 
-def withdraw(key: bytes, session: bytes, lease: int) -> Any:
+def withdraw(key: bytes, session: bytes, lease: int, note: bytes) -> Any:
     """Remove a claim whose `enter` has not been answered, and make sure that it is not applied after this."""
-    return m.TxnRequest(success=[put(session, b"", lease), delete(key)])
+    return m.TxnRequest(success=[put(session, b"", lease), delete(key), delete(note)])
 
 
 def evict(key: bytes, create: int, note: bytes, lease: int) -> Any:
@@ -92,11 +99,14 @@ def still_there(key: bytes) -> Any:
     return get(key, keys_only=True)
 
 
-def rewritten(key: bytes, create: int, value: bytes, lease: int) -> Any:
-    """A claim told anew in its place, if it still stands."""
+def rewritten(key: bytes, since: int, value: bytes, lease: int) -> Any:
+    """A claim told anew in its place, if it still stands as it was told at that revision.
+
+    A request that was long under way would take back what was said after it: the longer lease, the lighter weight.
+    """
     return m.RequestOp(
         request_txn=m.TxnRequest(
-            compare=[created(key, create)],
+            compare=[changed(key, since)],
             success=[put(key, value, lease), still_there(key)],
             failure=[still_there(key)],
         )

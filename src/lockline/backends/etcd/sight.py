@@ -1,4 +1,4 @@
-"""Lines as others see them."""
+"""Lines as others see them, and the operator's hand in them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from ...core.rule import admitted
 from . import channel as ways
 from . import messages as m
 from . import requests
-from .channel import OUT_OF_RANGE, Channel
-from .keys import Keys, Stood, after, stood
+from .channel import NOT_FOUND, OUT_OF_RANGE, Channel
+from .keys import Keys, Stood, after, claims
 from .places import Place
 from .wire import Refused
 
@@ -20,16 +20,11 @@ LEASES_ASKED = 32
 BATCH = 100
 
 
-def holders(line: Sequence[Stood]) -> Sequence[Stood]:
-    """Those whose turn it is."""
-    return line[: admitted(line)]
-
-
 async def look(channel: Channel, keys: Keys, name: str, mine: Mapping[str, Place], until: float) -> Line:
     """The whole line; `mine` are the claims of which this client knows more than the server tells."""
     answer = await channel.ask(ways.RANGE, requests.whole_line(keys.line(name)), "RangeResponse", until)
     now = channel.now()
-    line = [stood(kv) for kv in answer.kvs]
+    line = claims(answer.kvs)
     line = [claim for claim in line if claim.id not in mine or mine[claim.id].expires > now]
     young = [claim.create for claim in line if not claim.token and claim.id not in mine]
     found = dict(zip(young, await tokens(channel, keys.fence, young, until), strict=True))
@@ -78,6 +73,26 @@ async def tokens(channel: Channel, fence: bytes, creates: Sequence[int], until: 
 async def names(channel: Channel, keys: Keys, prefix: str, until: float) -> list[str]:
     """The names that have a claim, sorted."""
     beginning = keys.names(prefix)
-    request = m.RangeRequest(key=beginning, range_end=after(beginning), keys_only=True)
+    request = m.RangeRequest(key=beginning, range_end=after(beginning))
     answer = await channel.ask(ways.RANGE, request, "RangeResponse", until)
-    return sorted({keys.name_of(kv.key) for kv in answer.kvs})
+    return sorted({keys.name_of(claim.key) for claim in claims(answer.kvs)})
+
+
+async def evict(channel: Channel, keys: Keys, name: str, until: float) -> int:
+    """Remove the holders of the line, and leave each a note; how many they were."""
+    answer = await channel.ask(ways.RANGE, requests.whole_line(keys.line(name)), "RangeResponse", until)
+    line = claims(answer.kvs)
+    return sum([await _evicted(channel, keys, victim, until) for victim in line[: admitted(line)]])
+
+
+async def _evicted(channel: Channel, keys: Keys, victim: Stood, until: float) -> bool:
+    repeats: list[None] = []
+    request = requests.evict(victim.key, victim.create, keys.evicted(victim.client, victim.id), victim.lease)
+    try:
+        answer = await channel.ask(ways.TXN, request, "TxnResponse", until, repeated=lambda: repeats.append(None))
+    except Refused as refused:
+        if refused.code == NOT_FOUND:  # its lease has ended by itself
+            return False
+        raise
+    # The first of several requests may have done it.
+    return bool(answer.succeeded or repeats)

@@ -108,6 +108,8 @@ class Wire:
         self._head = [(":method", "POST"), (":scheme", scheme), (":authority", authority)]
         self._tail = [("content-type", "application/grpc"), ("te", "trailers"), ("hasleader", "true")]
         self._calls: dict[int, Call] = {}
+        self.pushed = False
+        """Whether the last bytes from the server let more of a request go out."""
         self.pongs = 0
         self.broken: str | None = None
         self._h2.initiate_connection()
@@ -157,6 +159,7 @@ class Wire:
             chunk = bytes(call.unsent[:room])
             del call.unsent[:room]
             h2.send_data(call.stream, chunk, end_stream=call.ends and not call.unsent)
+            self.pushed = True
 
     def cancel(self, call: Call) -> None:
         """Tell the server that nobody waits for this any more."""
@@ -180,6 +183,7 @@ class Wire:
 
     def feed(self, data: bytes) -> list[Call]:
         """Bytes from the server; the calls that are done now."""
+        self.pushed = False
         try:
             events = self._h2.receive_data(data)
         except H2Error as problem:
