@@ -9,8 +9,9 @@ import pytest
 
 import lockline
 from lockline.backends.redis.doctor import _clock, _version
+from lockline.core.backend import Finding
 from tests.servers.process import wait_for
-from tests.servers.redis import RedisServer, a_redis
+from tests.servers.redis import RedisCluster, RedisServer, a_redis, started
 
 pytestmark = pytest.mark.server
 
@@ -40,7 +41,9 @@ def test_replicas_without_waiting_for_them(server: RedisServer, connect: Connect
     with a_redis("--replicaof", "127.0.0.1", str(server.port)) as replica:
         wait_for(lambda: server.command("INFO", "replication")["connected_slaves"] == 1, 10, "the replica")
         assert "1 replica" in said(connect(server.url), "warning")
-        assert "of the 3 replicas" in said(connect(server.url, wait_replicas=3), "error")
+        (lacking,) = [each for each in connect(server.url, wait_replicas=3).examine() if each.level == "error"]
+        assert "of the 3 replicas" in lacking.text
+        assert "lower wait_replicas" in lacking.cure
         assert "is a replica" in said(connect(replica.url, socket_timeout=0.2), "error")
 
 
@@ -49,6 +52,29 @@ def test_a_missing_permission_is_named(server: RedisServer, connect: Connect) ->
     client = connect(f"redis://poor:p@127.0.0.1:{server.port}")
     assert "cannot take a lock" in said(client, "error")
     server.command("ACL", "DELUSER", "poor")
+
+
+def test_a_user_who_may_not_listen_is_told_so(server: RedisServer) -> None:
+    server.command("ACL", "SETUSER", "deaf", "on", ">p", "~*", "resetchannels", "+@all")
+
+    async def story() -> list[Finding]:
+        async with lockline.aio.connect(f"redis://deaf:p@127.0.0.1:{server.port}") as client:
+            return await client.examine()
+
+    (error,) = [each for each in asyncio.run(story()) if each.level == "error"]
+    assert "cannot listen" in error.text
+    assert "&ll:*" in error.cure
+    server.command("ACL", "DELUSER", "deaf")
+
+
+@pytest.mark.slow
+def test_every_shard_of_a_cluster_is_examined(connect: Connect) -> None:
+    with started(lambda folder: RedisCluster(folder, 3, 0), "cluster") as cluster:
+        poor = cluster.nodes[2]
+        poor.command("ACL", "SETUSER", "default", "-hset")
+        client = connect(cluster.url)
+        assert f"{poor.port}: cannot take a lock" in said(client, "error")
+        assert said(client, "ok").count("may do everything") == 2
 
 
 def test_nobody_there(connect: Connect) -> None:

@@ -1,4 +1,4 @@
-"""The subscription of an asyncio client ends when it is told to, wherever it has got to."""
+"""What an asyncio client has open or under way ends when it is told to, wherever it has got to."""
 
 from __future__ import annotations
 
@@ -6,9 +6,14 @@ import asyncio
 
 import pytest
 
+from lockline import ClientClosed
 from lockline.backends.redis.ears import LoopEars
+from lockline.backends.redis.port import pack
+from lockline.backends.redis.problems import NoAnswer
+from lockline.backends.redis.streams import LoopPort
 from lockline.backends.redis.target import understand
 from lockline.core import clock
+from tests.servers.proxy import Proxy
 from tests.servers.redis import RedisServer
 
 pytestmark = pytest.mark.server
@@ -31,5 +36,60 @@ def test_a_subscription_that_is_being_made_anew_can_be_closed_at_any_moment(serv
             async with asyncio.timeout(2):
                 await ears.close()
             assert task.done()
+
+    asyncio.run(story())
+
+
+def test_a_connection_that_is_being_made_is_given_up_when_its_client_closes(server: RedisServer) -> None:
+    """Nobody would ever read what comes on it."""
+
+    async def story() -> None:
+        with Proxy(server.address) as proxy:
+            address = ("127.0.0.1", proxy.port)
+            proxy.delay(0.5)
+            port = LoopPort(understand(server.url, "asyncio", {}))
+            asking = asyncio.create_task(port.ask(address, pack(("PING",)), clock.now() + 10))
+            for _ in range(1000):
+                if proxy.accepted:
+                    break
+                await asyncio.sleep(0.001)
+            await port.close()
+            async with asyncio.timeout(0.4):
+                with pytest.raises(NoAnswer):
+                    await asking
+                with pytest.raises(ClientClosed):
+                    await port.ask(address, pack(("PING",)), clock.now() + 10)
+
+    asyncio.run(story())
+
+
+def test_whoever_asks_on_a_broken_connection_learns_it_at_once(server: RedisServer) -> None:
+    async def story() -> None:
+        port = LoopPort(understand(server.url, "asyncio", {}))
+        stream = await port._stream(server.address, clock.now() + 2, False)
+        stream.close(ConnectionAbortedError("gone"))
+        with pytest.raises(NoAnswer, match="gone"):
+            stream.ask([pack(("PING",))], clock.now() + 2)
+        await port.close()
+
+    asyncio.run(story())
+
+
+def test_a_subscription_that_nobody_confirms_ends_with_its_client(server: RedisServer) -> None:
+    async def story() -> None:
+        with Proxy(server.address) as proxy:
+            address = ("127.0.0.1", proxy.port)
+            target = understand(server.url, "asyncio", {})
+            ears = LoopEars(target, "ll", lambda message: message, lambda claim: None, lambda: None)
+            proxy.black_hole()
+            listening = asyncio.create_task(ears.listen(address, clock.now() + 10))
+            for _ in range(1000):
+                if proxy.requests:
+                    break
+                await asyncio.sleep(0.001)
+            await ears.close()
+            async with asyncio.timeout(1):
+                with pytest.raises(NoAnswer):
+                    await listening
 
     asyncio.run(story())

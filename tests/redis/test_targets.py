@@ -17,12 +17,14 @@ import redis.asyncio
 import redis.asyncio.cluster
 import redis.cluster
 import redis.sentinel
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 import lockline
 from lockline import BackendUnavailable, ConfigError
 from lockline.backends.redis.keys import key_of, name_of, pattern
-from lockline.backends.redis.target import understand
-from tests.servers.process import free_port, missing, program
+from lockline.backends.redis.target import PATIENCE, understand
+from tests.servers.process import free_port, listens, missing, program
 from tests.servers.redis import (
     RedisCluster,
     RedisServer,
@@ -70,6 +72,11 @@ def test_a_url_is_understood(url: str, kind: str, addresses: Any, options: dict[
         "redis://h?wait_replicas=two",
         "redis://h?prefix={x}",
         "redis://h?socket_timeout=soon",
+        "redis://h?socket_timeout=0",
+        "redis://h?socket_timeout=-1",
+        "redis+cluster://a?db=3",
+        "redis+sentinel://a/svc?sentinel_socket_timeout=soon",
+        "redis+sentinel://a/svc?sentinel_no_such_option=1",
     ],
 )
 @pytest.mark.parametrize("connect", [lockline.connect, lockline.aio.connect])
@@ -78,10 +85,49 @@ def test_a_wrong_url_is_found_before_any_request(url: str, connect: Callable[...
         connect(url)
 
 
-@pytest.mark.parametrize("option", [{"wait_replicas": -1}, {"wait_replicas": True}, {"max_connections": 0}, {"no": 1}])
-def test_a_wrong_option_is_found_before_any_request(option: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"wait_replicas": -1},
+        {"wait_replicas": True},
+        {"max_connections": 0},
+        {"socket_timeout": -1},
+        {"socket_timeout": "1"},
+        {"socket_connect_timeout": 0},
+        {"no": 1},
+    ],
+)
+@pytest.mark.parametrize("target", ["redis://localhost", redis.Redis()])
+def test_a_wrong_option_is_found_before_any_request(target: Any, option: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
-        lockline.connect("redis://localhost", **option)
+        lockline.connect(target, **option)
+
+
+@pytest.mark.parametrize("flavour", ["blocking", "asyncio"])
+@pytest.mark.parametrize("target", ["redis://h", redis.Redis(host="h")])
+def test_options_of_pools_and_retries_do_no_harm(target: Any, flavour: str) -> None:
+    """Lockline repeats by itself, and never waits without end."""
+    options = {"socket_timeout": None, "retry": Retry(NoBackoff(), 1), "decode_responses": True, "max_connections": 3}
+    understood = understand(target, flavour, options)
+    assert understood.patience == PATIENCE
+    assert "retry" not in understood.options
+
+
+@pytest.mark.parametrize(
+    ("query", "tls"),
+    [
+        ("sentinel_ssl=true", True),
+        ("sentinel_ssl_ca_certs=/ca.pem", True),
+        ("sentinel_ssl=false&sentinel_ssl_ca_certs=/ca.pem", False),
+        ("sentinel_socket_timeout=1&ssl=true", False),
+    ],
+)
+def test_sentinels_have_options_of_their_own(query: str, tls: bool) -> None:
+    target = understand(f"redis+sentinel://a/svc?{query}", "blocking", {})
+    made = target.connection(("a", 1), sentinel=True)
+    assert isinstance(made, redis.SSLConnection) == tls
+    assert isinstance(target.connection(("a", 1)), redis.SSLConnection) == ("&ssl=true" in query)
+    assert made.socket_timeout == (1.0 if "timeout" in query else PATIENCE)
 
 
 @pytest.mark.parametrize(
@@ -255,6 +301,8 @@ def test_tls_by_url_and_by_client(certificates: Path, connect: Connect) -> None:
         url = f"rediss://127.0.0.1:{port}?ssl_ca_certs={cert}"
         with redis.Redis.from_url(url) as own:
             _contend(connect(url), connect(own))
+        with redis.Redis(port=port, ssl=True, ssl_cert_reqs=None) as trusting:
+            _contend(connect(url), connect(trusting))
 
         async def story() -> None:
             async with lockline.aio.connect(url) as client, lockline.aio.connect(url) as other:
@@ -268,6 +316,30 @@ def test_tls_by_url_and_by_client(certificates: Path, connect: Connect) -> None:
         with pytest.raises(BackendUnavailable, match="certificate"):
             connect(f"rediss://127.0.0.1:{port}").lock("x", ttl=0.5).acquire()
         gc.collect()
+
+
+@pytest.mark.server
+def test_sentinels_behind_tls(certificates: Path, server: RedisServer, connect: Connect, tmp_path: Path) -> None:
+    if not knows_tls(chosen_program()):
+        missing("this redis-server was built without TLS")
+    key, cert = certificates / "key.pem", certificates / "cert.pem"
+    sentinel = RedisServer(tmp_path, ready=listens)
+    conf = tmp_path / "sentinel.conf"
+    conf.write_text(
+        f"port 0\ntls-port {sentinel.port}\nbind 127.0.0.1\ndir {tmp_path}\ntls-auth-clients no\n"
+        f"tls-cert-file {cert}\ntls-key-file {key}\ntls-ca-cert-file {cert}\n"
+        f"sentinel monitor svc 127.0.0.1 {server.port} 1\n"
+    )
+    sentinel.argv = [sentinel.argv[0], str(conf), "--sentinel"]
+    sentinel.start()
+    try:
+        hosts = f"redis+sentinel://127.0.0.1:{sentinel.port}/svc"
+        by_url = connect(f"{hosts}?sentinel_ssl=true&sentinel_ssl_ca_certs={cert}")
+        options = {"ssl": True, "ssl_cert_reqs": None}
+        own = redis.sentinel.Sentinel([("127.0.0.1", sentinel.port)], sentinel_kwargs=options)
+        _contend(by_url, connect(own, service="svc"))
+    finally:
+        sentinel.stop()
 
 
 @pytest.mark.server

@@ -125,6 +125,29 @@ def test_every_key_has_a_ttl_and_the_database_returns_to_its_size(server: RedisS
     empty_within([server], 12)
 
 
+def test_a_hash_of_another_program_is_left_as_it_is(town: Town) -> None:
+    town.server.command("HSET", town.key("x"), "a", "1", "state", "fine")
+    alice = town.near()
+    with pytest.raises(lockline.BackendUnavailable, match="WRONGTYPE"):
+        alice.lock("x").acquire(timeout=0.1)
+    with pytest.raises(lockline.BackendUnavailable, match="WRONGTYPE"):
+        town.direct.line("x")
+    assert town.direct.evict("x") == 0
+    assert town.fields("x") == {"a": "1", "state": "fine"}
+    assert town.server.command("PTTL", town.key("x")) == -1
+
+
+def test_values_of_other_programs_do_not_spoil_the_list(server: RedisServer, connect: Connect) -> None:
+    client = connect(server.url)
+    lease = client.lock("x").acquire()
+    server.command("SET", "{ll:text}", "theirs")
+    server.command("HSET", "{ll:hash}", "state", "fine")
+    assert client.list() == ["x"]
+    server.command("CLIENT", "KILL", "TYPE", "normal")
+    assert client.list() == ["x"]
+    lease.release()
+
+
 def test_a_float_ttl_is_kept_to_the_millisecond(server: RedisServer, connect: Connect) -> None:
     client = connect(server.url)
     for ttl in (0.25, 1.5, 10):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import secrets
 from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 from ...core.backend import Finding
-from ...core.claim import Claim, Gone, Grant, Line, Waiting
+from ...core.claim import Claim, Gone, Grant, Line, Unanswered, Waiting
 from ...core.runtime import Runtime, Worker
 from ...errors import BackendUnavailable
 from ...guarantees import Guarantees
@@ -16,10 +17,12 @@ from . import doctor
 from .ears import BlockingEars, LoopEars
 from .keys import PREFIX, key_of, name_of, pattern
 from .port import Port, ServerError, pack
-from .problems import Address, NoAnswer
+from .problems import NoAnswer, Refused
 from .records import Prepared, read
+from .renewals import Renewals
+from .replicas import Replicas
 from .requests import Requests
-from .scripts import ALIVE, ENTER, EVICT, LEAVE, LOOK, NO_CHANNEL, RENEW, STAND
+from .scripts import ALIVE, ENTER, EVICT, LEAVE, LOOK, NO_CHANNEL, STAND
 from .streams import LoopPort
 from .target import Target
 from .topology import topology_of
@@ -33,7 +36,8 @@ GUARANTEES: Final = Guarantees(
     tolerates=(
         "Clients may crash, pause and lose their network. A server that restarts without its data, or fails over to a "
         "replica that had not seen a grant, may let a second holder in: only a fence covers that. Tokens go on rising "
-        "as long as no server's clock is more than 10 seconds behind the one before."
+        "as long as the server's clock steps back by no more than 10 seconds; where the line's memory is lost (wipe, "
+        "restart without data, failover), by no more than the outage took."
     ),
 )
 
@@ -42,8 +46,6 @@ APART: Final = 0.01
 """Seconds between the looks of neighbours in the line, so that the first can do what there is to do for all."""
 FURTHEST_APART: Final = 1.0
 REPEAT: Final = object()
-CLAIMS_PER_CALL: Final = 100
-CALLS_PER_TRIP: Final = 50
 NAMES_KEPT: Final = 16384
 
 Wish = tuple[float, int, int, str, str, str, str, bool]
@@ -64,18 +66,21 @@ class RedisBackend:
         self.wait_replicas = wait_replicas
         self._runtime = runtime
         self._port: Port
+        self._wait_port: Port
         self._ears: BlockingEars | LoopEars
         if runtime.flavour == "asyncio":
-            self._port = LoopPort(target)
+            self._port, self._wait_port = LoopPort(target), LoopPort(target)
             self._ears = LoopEars(target, prefix, self._heard, self._deliver, self._look_all)
         else:
-            self._port = BlockingPort(target, max_connections)
+            self._port, self._wait_port = BlockingPort(target, max_connections), BlockingPort(target, max_connections)
             self._ears = BlockingEars(target, prefix, self._heard, self._deliver, self._look_all)
         self._begin()
 
     def _begin(self) -> None:
         self.requests = Requests(self._port, topology_of(self.target, self._port), self._runtime)
         self._known = self.requests.topology.known
+        self._renewals = Renewals(self.requests, self._ears.channel, self._runtime)
+        self._replicas = Replicas(self._wait_port, self.wait_replicas, self.target.patience, self._runtime)
         self._mailbox = self._runtime.mailbox(self._ears.receive, self._ears.nudge)
         self._ask = self._port.ask
         self._lines: dict[str, Prepared] = {}
@@ -90,13 +95,14 @@ class RedisBackend:
         self._long_deaf: set[str] = set()
         """Those of them that were so at the last `news` already; short holds shall not cost a subscription."""
         self._doubtful: set[str] = set()
-        """Claims whose request was not answered: it may still be under way when they leave."""
+        """Claims one of whose requests was not answered: it may still be under way when they leave."""
         self._listener: Worker | None = None
         self._news: list[str] = []
         self._interrupted = False
 
     def forked(self) -> None:
         self._port.forked()
+        self._wait_port.forked()
         self._ears.forked()
         self._begin()
 
@@ -137,9 +143,12 @@ class RedisBackend:
             if type(reply) is ServerError:
                 problem, reply = reply, REPEAT
             if reply is REPEAT:
+                unanswered: list[Exception] = []
                 reply = await self.requests.insist(
-                    ENTER, (key,), (claim_id, *_words(wish)), until, None, address, problem
+                    ENTER, (key,), (claim_id, *_words(wish)), until, unanswered, address, problem
                 )
+                if unanswered:
+                    self._doubtful.add(claim_id)
         except BaseException:
             self._doubtful.add(claim_id)
             self._expected.discard(claim_id)
@@ -221,22 +230,13 @@ class RedisBackend:
         self._looks.pop(claim_id, None)
 
     async def _replicated(self, claim: Claim, key: bytes, until: float) -> None:
-        """Return when enough replicas have the grant; otherwise it does not count, and the caller withdraws it."""
-        address = await self.requests.topology.find(key, until)
-        left = max(0.0, min(until - self._runtime.now(), self.target.patience / 2))
-        # WAIT waits for the writes of its own connection: write once more there.
-        touch = pack(("EVAL", STAND.body, 1, key, claim.id, self._ears.channel(address), "1"))
-        wait = pack(("WAIT", self.wait_replicas, max(1, math.ceil(left * 1000))))
+        # As for a look: a turn that comes in the last moment shall not fail for want of time to ask.
+        until = max(until, self._runtime.now() + 0.5)
         try:
-            held, copies = await self._port.ask_all(address, [touch, wait], until)
+            address = await self.requests.topology.find(key, until)
         except NoAnswer as problem:
-            raise BackendUnavailable(f"nobody knows whether replicas have the grant: {problem}") from problem
-        if type(held) is not int:
-            raise BackendUnavailable(f"the grant was gone before replicas had it: {held}")
-        if type(copies) is not int or copies < self.wait_replicas:
-            raise BackendUnavailable(
-                f"{copies} of {self.wait_replicas} replicas have the grant; it was withdrawn (wait_replicas)"
-            )
+            raise BackendUnavailable(f"Redis gave no answer in time: {problem}") from problem
+        await self._replicas.have(key, claim.id, self._ears.channel(address), address, until)
 
     async def leave(self, claim: Claim, until: float) -> bool:
         name, claim_id = claim[0], claim[1]
@@ -267,55 +267,21 @@ class RedisBackend:
 
     # -- many claims -------------------------------------------------------------------------------
 
-    async def renew(self, claims: Sequence[Claim], until: float) -> Sequence[Gone | None]:
+    async def renew(self, claims: Sequence[Claim], until: float) -> Sequence[Gone | Unanswered | None]:
         lines = self._lines
         keys = [line.key if (line := lines.get(claim.name)) else key_of(claim.name, self.prefix) for claim in claims]
-        fates: list[Gone | None] = [None] * len(claims)
-        calls: dict[Address, list[Sequence[int]]] = {}
-        for group in self.requests.topology.groups(keys):
-            for at in range(0, len(group), CLAIMS_PER_CALL):
-                part = group[at : at + CLAIMS_PER_CALL]
-                address = self._known(keys[part[0]]) or ("", 0)
-                calls.setdefault(address, []).append(part)
-        for address, parts in calls.items():
-            for at in range(0, len(parts), CALLS_PER_TRIP):
-                await self._renew_at(address, parts[at : at + CALLS_PER_TRIP], keys, claims, fates, until)
+        outcomes = await self._renewals.renew(claims, keys, until)
+        fates: list[Gone | Unanswered | None] = []
+        for claim, outcome in zip(claims, outcomes, strict=True):
+            if isinstance(outcome, BackendUnavailable):
+                if len(claims) == 1:
+                    raise outcome
+                fates.append(Unanswered(str(outcome)))
+                continue
+            fates.append(None if outcome else Gone())
+            if outcome and claim.id in self._looks:
+                self._learn_from_renewal(claim.id, outcome)
         return fates
-
-    async def _renew_at(
-        self,
-        address: Address,
-        parts: Sequence[Sequence[int]],
-        keys: Sequence[bytes],
-        claims: Sequence[Claim],
-        fates: list[Gone | None],
-        until: float,
-    ) -> None:
-        """Renew the claims of several script calls in one round trip; what goes wrong is repeated by itself."""
-        channel = self._ears.channel(address)
-        calls = []
-        for part in parts:
-            args: list[Any] = [channel]
-            for at in part:
-                claim = claims[at]
-                args += (claim.id, math.ceil(claim.ttl * 1000), claim.weight, claim.kind)
-            calls.append(([keys[at] for at in part], args))
-        replies: Sequence[Any] = [None] * len(calls)
-        if len(calls) > 1:
-            requests = [pack(("EVALSHA", RENEW.sha, len(some), *some, *args)) for some, args in calls]
-            try:
-                replies = await self._port.ask_all(address, requests, until)
-            except NoAnswer:
-                pass
-        for part, (some, args), answered in zip(parts, calls, replies, strict=True):
-            reply = answered
-            if reply is None or isinstance(reply, ServerError):
-                reply = await self.requests.run(RENEW, some, args, until)
-            for at, fate in zip(part, reply, strict=True):
-                if not fate:
-                    fates[at] = Gone()
-                elif claims[at].id in self._looks:
-                    self._learn_from_renewal(claims[at].id, fate)
 
     def _learn_from_renewal(self, claim_id: str, fate: int) -> None:
         """A waiting claim was renewed: perhaps it holds and the message was lost, perhaps it should look earlier."""
@@ -347,19 +313,24 @@ class RedisBackend:
                     cursor, keys = await self.requests.ask(
                         address, ("SCAN", cursor, "MATCH", pattern(prefix, self.prefix), "COUNT", 1000), until
                     )
-                    for key in keys:
-                        # Idle lines remember their last ticket for a while; they are not in use.
-                        if await self.requests.run(ALIVE, (key,), (), until):
-                            names.add(name_of(key, self.prefix))
+                    names.update([name_of(key, self.prefix) for key in keys if await self._is_used(key, until)])
                     if int(cursor) == 0:
                         break
         except NoAnswer as problem:
             raise BackendUnavailable(f"Redis gave no answer in time: {problem}") from problem
         return sorted(names)
 
+    async def _is_used(self, key: bytes, until: float) -> bool:
+        """Idle lines remember their last ticket for a while, and others may have keys that look like ours."""
+        try:
+            return bool(await self.requests.run(ALIVE, (key,), (), until))
+        except Refused as refused:
+            if refused.code == "WRONGTYPE":
+                return False
+            raise
+
     async def evict(self, name: str, until: float) -> int:
-        unanswered: list[Exception] = []
-        return int(await self.requests.run(EVICT, (self._key(name),), (), until, unanswered))
+        return int(await self.requests.run(EVICT, (self._key(name),), (secrets.token_hex(8),), until))
 
     async def examine(self, until: float) -> list[Finding]:  # type: ignore[valid-type]
         return await doctor.examine(self, until)
@@ -424,6 +395,7 @@ class RedisBackend:
         if self._listener is not None:
             await self._listener.join(self._runtime.now() + 1.0)
         await self._ears.close()
+        await self._wait_port.close()
         await self._port.close()
 
 

@@ -21,8 +21,8 @@ import redis
 from ...core import clock
 from ...core.looping import stay_cancelled
 from ...errors import ClientClosed
-from .port import pack
-from .problems import Address, NoAnswer, failed_login
+from .port import ServerError, pack
+from .problems import Address, NoAnswer, failed_login, said_no
 from .scripts import NO_CHANNEL
 from .target import Target
 from .wires import Wire
@@ -60,15 +60,15 @@ class Ear:
             self.wire.send(pack(("SUBSCRIBE", channel)))
             while not (confirmed := self.wire.hear()):
                 pass
-        except OSError as problem:
+        except (OSError, hiredis.ProtocolError) as problem:
             self.wire.drop()
             raise NoAnswer(address, problem, sent=False) from problem
         except BaseException:
             self.wire.drop()
             raise
-        if isinstance(confirmed[0], hiredis.ReplyError):
+        if isinstance(confirmed[0], ServerError):
             self.wire.drop()
-            raise NoAnswer(address, confirmed[0], sent=False)
+            raise said_no(confirmed[0], address)
         self.wire.sock.setblocking(False)
         self.heard_at = self.pinged_at = clock.now()
 
@@ -146,7 +146,6 @@ class BlockingEars:
             ear = Ear(self._target, address, channel, until)
             self._ears[address] = ear
             self._version += 1
-            self._broken.discard(address)
         # Whoever reads now does not know of this one yet.
         self.nudge()
         return ear
@@ -159,18 +158,17 @@ class BlockingEars:
             if self._poll_for != self._version:
                 self._prepare_poll()
             wait = min(seconds, QUIET if self._polled else 0.1)
-            ready = self._poll.poll(wait * 1000 if wait > 0 else 0)
-            if not ready:
-                for ear in self._polled.values():
-                    if not ear.still_works():
-                        self._lose(ear)
-                return []
+            ready = {fd for fd, _ in self._poll.poll(wait * 1000 if wait > 0 else 0)}
             told: list[str] = []
-            for fd, _ in ready:
-                if fd in self._polled:
-                    told += self._hear(self._polled[fd])
-                else:
-                    os.read(fd, 4096)
+            # Each of them, each time: one that is deaf shall not hide behind another that is busy.
+            for fd, ear in self._polled.items():
+                if fd in ready:
+                    told += self._hear(ear)
+                elif not ear.still_works():
+                    self._lose(ear)
+            wake = self._wake_pipe()[0]
+            if wake in ready:
+                os.read(wake, 4096)
             return told
 
     def _prepare_poll(self) -> None:
@@ -250,6 +248,23 @@ class BlockingEars:
             os.close(end)
 
 
+async def _first(reader: hiredis.Reader, source: asyncio.StreamReader) -> Any:
+    """The first reply; what came behind it stays with the reader."""
+    while (reply := reader.gets()) is Ellipsis:
+        data = await source.read(65536)
+        if not data:
+            raise ConnectionResetError("the server closed the connection")
+        reader.feed(data)
+    return reply
+
+
+def _drop(connection: Any) -> None:
+    """Close a connection of redis-py's asyncio flavour, if nobody has."""
+    if connection._writer is not None:
+        connection._writer.close()
+        connection._writer = connection._reader = None
+
+
 class LoopEars:
     """One reading task per subscription."""
 
@@ -269,6 +284,7 @@ class LoopEars:
         self._channels: dict[Address, str] = {}
         self._listening: dict[Address, str] = {}
         self._opening: dict[Address, asyncio.Lock] = {}
+        self._under_way: set[asyncio.Timeout] = set()
         self._closed = False
 
     def channel(self, address: Address) -> str:
@@ -286,39 +302,61 @@ class LoopEars:
                 before.cancel()
                 await asyncio.wait([before])
             channel = self._channels.setdefault(address, new_channel(self._prefix))
-            connection = await self._subscribe(address, channel, until)
+            try:
+                connection, reader = await self._subscribe(address, channel, until)
+            finally:
+                if before is not None and before.cancelled():
+                    # It was mending, and would have let everybody look.
+                    self._look_all()
+            if self._closed:
+                await connection.disconnect(nowait=True)
+                raise ClientClosed("this client is closed; connect a new one")
             self._listening[address] = channel
-            self._tasks[address] = asyncio.get_running_loop().create_task(
-                self._read(address, channel, connection), name="lockline-redis-ear"
+            self._tasks[address] = task = asyncio.get_running_loop().create_task(
+                self._read(address, channel, connection, reader), name="lockline-redis-ear"
             )
+            # Cancelled before it began, it would leave the connection open.
+            task.add_done_callback(lambda _: _drop(connection))
             return channel
 
-    async def _subscribe(self, address: Address, channel: str, until: float) -> Any:
+    async def _subscribe(self, address: Address, channel: str, until: float) -> tuple[Any, hiredis.Reader]:
+        """A connection on which the server has confirmed the channel, and what has read it, perhaps further."""
         connection = self._target.connection(address)
+        reader = hiredis.Reader(notEnoughData=Ellipsis)
         try:
-            async with asyncio.timeout(max(0.001, until - clock.now())):
-                await stay_cancelled(connection.connect())
-                # No drain: it is one short line, and whoever reads finds out if the connection is gone.
-                connection._writer.write(pack(("SUBSCRIBE", channel)))
-        except (redis.RedisError, OSError, TimeoutError) as problem:
+            async with asyncio.timeout(max(0.001, until - clock.now())) as limit:
+                self._under_way.add(limit)
+                try:
+                    await stay_cancelled(connection.connect())
+                    # No drain: it is one short line, and whoever reads finds out if the connection is gone.
+                    connection._writer.write(pack(("SUBSCRIBE", channel)))
+                    # Nobody may be sent to a channel on which nobody listens yet: it would be taken for dead.
+                    async with asyncio.timeout(self._target.patience):
+                        confirmed = await _first(reader, connection._reader)
+                finally:
+                    self._under_way.discard(limit)
+        except (redis.RedisError, OSError, TimeoutError, hiredis.ProtocolError) as problem:
             await connection.disconnect(nowait=True)
             raise failed_login(problem, address) from problem
         except BaseException:
             await connection.disconnect(nowait=True)
             raise
-        return connection
+        if isinstance(confirmed, ServerError):
+            await connection.disconnect(nowait=True)
+            raise said_no(confirmed, address)
+        return connection, reader
 
-    async def _read(self, address: Address, channel: str, connection: Any) -> None:
+    async def _read(self, address: Address, channel: str, connection: Any, reader: hiredis.Reader) -> None:
         while True:
             try:
-                await self._read_until_it_breaks(connection)
+                await self._read_until_it_breaks(connection, reader)
             except (OSError, TimeoutError, hiredis.ProtocolError):
                 pass
             finally:
                 self._listening.pop(address, None)
                 await connection.disconnect(nowait=True)
             try:
-                connection = await self._subscribe(address, channel, clock.now() + MENDING)
+                connection, reader = await self._subscribe(address, channel, clock.now() + MENDING)
             except Exception:
                 # Perhaps gone for good: those who look subscribe where their lines are now.
                 self._look_all()
@@ -327,11 +365,15 @@ class LoopEars:
             # A message may have been missed.
             self._look_all()
 
-    async def _read_until_it_breaks(self, connection: Any) -> None:
-        reader = hiredis.Reader(notEnoughData=Ellipsis)
+    async def _read_until_it_breaks(self, connection: Any, reader: hiredis.Reader) -> None:
         source: asyncio.StreamReader = connection._reader
         pinged = False
         while True:
+            replies = []
+            while (reply := reader.gets()) is not Ellipsis:
+                replies.append(reply)
+            for message in messages(replies):
+                self._deliver(self._heard(message))
             try:
                 async with asyncio.timeout(QUIET):
                     data = await source.read(65536)
@@ -345,11 +387,6 @@ class LoopEars:
                 return
             pinged = False
             reader.feed(data)
-            replies = []
-            while (reply := reader.gets()) is not Ellipsis:
-                replies.append(reply)
-            for message in messages(replies):
-                self._deliver(self._heard(message))
 
     def receive(self, seconds: float) -> list[str]:
         """Nobody asks: the tasks deliver."""
@@ -366,4 +403,7 @@ class LoopEars:
         tasks, self._tasks = list(self._tasks.values()), {}
         for task in tasks:
             task.cancel()
+        for limit in self._under_way:
+            if not limit.expired():
+                limit.reschedule(0)
         await asyncio.gather(*tasks, return_exceptions=True)

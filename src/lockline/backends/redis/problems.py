@@ -33,6 +33,8 @@ _CURES: Final = {
 class Refused(BackendUnavailable):
     """The server answered, and the answer is no; `code` is its first word."""
 
+    permanent = True
+
     def __init__(self, message: str, code: str) -> None:
         self.code = code
         super().__init__(message)
@@ -76,6 +78,13 @@ def refusal(answer: object, address: Address) -> Refused:
     return Refused(f"Redis at {spelled(address)} refused: {text}" + (f"; {cure}" if cure else ""), code)
 
 
+def said_no(answer: object, address: Address) -> Exception:
+    """What to raise for a server's error where it can be no answer: a refusal, unless it passes by itself."""
+    if code_of(answer) in WAIT_AND_REPEAT:
+        return NoAnswer(address, answer, sent=False)
+    return refusal(answer, address)
+
+
 def failed_login(problem: Exception, address: Address) -> Exception:
     """What to raise when a connection could not be made: a refusal, if the server itself said no."""
     if isinstance(problem, redis.AuthenticationError):
@@ -84,7 +93,7 @@ def failed_login(problem: Exception, address: Address) -> Exception:
     if isinstance(problem, redis.exceptions.NoPermissionError):
         return refusal(f"NOPERM {problem}", address)
     if isinstance(problem, redis.ResponseError):
-        return refusal(problem, address)
+        return said_no(problem, address)
     return NoAnswer(address, problem, sent=False)
 
 

@@ -107,7 +107,9 @@ class Requests:
                 if self._runtime.now() >= until:
                     if no_answer.sent and unanswered is not None:
                         unanswered.append(no_answer)
-                    raise self._given_up(no_answer, address) from no_answer
+                    # A last try that the deadline cut short tells less than the one before it.
+                    told = no_answer if no_answer.sent or before is None else before
+                    raise self._given_up(told, address) from no_answer
                 continue
             if not isinstance(problem, ServerError):
                 return problem
@@ -124,9 +126,15 @@ class Requests:
         return BackendUnavailable(f"Redis at {where} cannot serve now: {problem}")
 
     async def ask(self, address: Address, words: Sequence[Any], until: float) -> Any:
-        """The answer of one server to a plain command; errors come out typed."""
+        """The answer of one server to a plain command that only reads; errors come out typed."""
+        request = pack(tuple(words))
         try:
-            reply = await self.port.ask(address, pack(tuple(words)), until)
+            try:
+                reply = await self.port.ask(address, request, until)
+            except NoAnswer:
+                # Most likely a connection that died while it was idle: once more on a new one.
+                self.port.forget(address)
+                reply = await self.port.ask(address, request, until)
         except NoAnswer as problem:
             raise BackendUnavailable(f"Redis gave no answer in time: {problem}") from problem
         if isinstance(reply, ServerError):

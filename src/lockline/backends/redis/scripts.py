@@ -13,6 +13,9 @@ A line is one hash, so that a cluster can move it, a server can evict it, and a 
     ~id      a claim that waits: the same
     q<seat>  the id of who waits there
     -id      a claim that was withdrawn before it arrived, and until when that is remembered
+    =id      an eviction that was done: until when that is remembered, and how many it hit
+
+Every line has its `last`; a hash without it is somebody else's, and is left alone.
 
 All times are the server's own, in milliseconds; tickets are its clock in microseconds, or the last ticket plus one.
 Each step first drops whoever has expired, so what it sees is what the rule sees.
@@ -32,6 +35,14 @@ REMEMBERED: Final = 10
 NO_CHANNEL: Final = "-"
 """Stands in a record for the channel of a client that does not listen (yet)."""
 
+FOREIGN: Final = "{ err = 'WRONGTYPE this hash is no line' }"
+
+NEEDS_NO_MEMORY: Final = """
+-- A server that is out of memory refuses a script's first write if that might need some. What follows gives memory back or
+-- keeps what it has, so it begins with a write that needs none, and changes nothing.
+redis.pcall('HDEL', KEYS[1], '')
+"""
+
 
 class Script:
     """A script and the digest by which servers know it."""
@@ -40,7 +51,7 @@ class Script:
 
     def __init__(self, name: str, *parts: str) -> None:
         self.name = name
-        self.body = "".join(parts).replace("REMEMBERED", str(REMEMBERED * 1000))
+        self.body = "".join(parts).replace("REMEMBERED", str(REMEMBERED * 1000)).replace("FOREIGN", FOREIGN)
         self.sha = hashlib.sha1(self.body.encode(), usedforsecurity=False).hexdigest()
 
 
@@ -56,6 +67,7 @@ local found = redis.call('HMGET', KEYS[1], 'state', 'last', '+' .. id, '~' .. id
 local ticket = micros
 if found[2] and tonumber(found[2]) >= micros then ticket = tonumber(found[2]) + 1 end
 local expires = math.ceil(micros / 1000) + ARGV[2]
+if not found[2] and #redis.call('HGETALL', KEYS[1]) > 0 then return FOREIGN end
 
 -- Nobody stands here: the common case, kept short.
 if not found[1] and not found[5] and not found[4] and tonumber(ARGV[3]) <= tonumber(ARGV[4]) then
@@ -143,7 +155,7 @@ local id = ARGV[1]
 local found = redis.call('HMGET', KEYS[1], 'state', '+' .. id, '~' .. id)
 
 -- The only one here: the common case, kept short.
-if found[1] and found[2] then
+if found[1] and found[2] and ARGV[2] ~= '1' then
   local n, used, least, first, key_until, mixed, head, seats_end, watch = struct.unpack('ddddddddd', found[1])
   if n == 1 and head == seats_end then
     redis.call('HDEL', KEYS[1], 'state', '+' .. id)
@@ -174,7 +186,10 @@ if found[1] and found[2] then
 end
 """,
     STEP,
+    NEEDS_NO_MEMORY,
     """
+local last = redis.call('HGET', KEYS[1], 'last')
+if not last and (ARGV[2] ~= '1' or #redis.call('HGETALL', KEYS[1]) > 0) then return 0 end
 open(KEYS[1], found[1])
 local there = 0
 local record = found[2] or found[3]
@@ -187,10 +202,11 @@ if record then
     redis.call('HDEL', line, '+' .. id)
     if found[1] then count_out(c) end
   end
-elseif ARGV[2] == '1' then
-  -- Its request may still be on the way: it shall find this when it comes.
+end
+if ARGV[2] == '1' then
+  -- A request of it may still be on the way: it shall find this when it comes.
   recount()
-  redis.call('HSET', line, '-' .. id, string.format('%.0f', now + REMEMBERED))
+  redis.call('HSET', line, '-' .. id, string.format('%.0f', now + REMEMBERED), 'last', last or '0')
   if not found[1] then redis.call('PEXPIRE', line, REMEMBERED) end
 end
 if not found[1] then return there end
@@ -210,13 +226,14 @@ local time = redis.call('TIME')
 local micros = time[1] * 1000000 + time[2]
 local id = ARGV[1]
 local found = redis.call('HMGET', KEYS[1], 'state', '+' .. id, '~' .. id)
+local record = found[2] or found[3]
+if not record then return false end
 """,
     STEP,
+    NEEDS_NO_MEMORY,
     """
 open(KEYS[1], found[1])
 drop_expired()
-local record = found[2] or found[3]
-if not record then return false end
 local c = parse(record)
 if c.expires <= now then
   if not found[2] then redis.call('HDEL', line, '~' .. id, 'q' .. c.seat) end
@@ -236,7 +253,7 @@ return answer
 """,
 )
 
-# In: channel, then for each key: id, ttl, weight, kind.
+# In: channel (or NO_CHANNEL to leave it as it is), then for each key: id, ttl, weight, kind.
 # Out for each: 0 if it is gone, 1 if it holds, if it waits -milliseconds until something may change by itself.
 RENEW: Final = Script(
     "renew",
@@ -245,9 +262,12 @@ local time = redis.call('TIME')
 local micros = time[1] * 1000000 + time[2]
 """,
     STEP,
+    NEEDS_NO_MEMORY,
     """
 local function renew(key, id, ttl, weight, kind)
-  local found = redis.call('HMGET', key, 'state', '+' .. id, '~' .. id)
+  -- What somebody else put in the place of one line must not concern the others.
+  local found = redis.pcall('HMGET', key, 'state', '+' .. id, '~' .. id)
+  if found.err then return string.find(found.err, 'WRONGTYPE', 1, true) and 0 or found end
   local record = found[2] or found[3]
   if not record then return 0 end
   open(key, found[1])
@@ -260,7 +280,7 @@ local function renew(key, id, ttl, weight, kind)
     return 0
   end
   c.expires = math.max(c.expires, math.ceil(now) + ttl)
-  c.channel = ARGV[1]
+  if ARGV[1] ~= '-' then c.channel = ARGV[1] end
   if weight < c.weight then
     -- Only ever downwards: what is given back here may let others in.
     if found[2] then s.used = s.used - c.weight + weight end
@@ -295,15 +315,17 @@ local time = redis.call('TIME')
 local micros = time[1] * 1000000 + time[2]
 """,
     STEP,
+    NEEDS_NO_MEMORY,
     """
-local state = redis.call('HGET', KEYS[1], 'state')
-if state then
-  open(KEYS[1], state)
+local found = redis.call('HMGET', KEYS[1], 'state', 'last')
+if found[1] and found[2] then
+  open(KEYS[1], found[1])
   drop_expired()
   admit()
   save()
 end
 local all = redis.call('HGETALL', KEYS[1])
+if #all > 0 and not found[2] then return FOREIGN end
 table.insert(all, 1, string.format('%.3f', now))
 return all
 """,
@@ -317,9 +339,11 @@ local time = redis.call('TIME')
 local micros = time[1] * 1000000 + time[2]
 """,
     STEP,
+    NEEDS_NO_MEMORY,
     """
-open(KEYS[1], redis.call('HGET', KEYS[1], 'state'))
-if s.n == 0 and s.head == s.seats_end then return 0 end
+local found = redis.call('HMGET', KEYS[1], 'state', 'last')
+if not (found[1] and found[2]) then return 0 end
+open(KEYS[1], found[1])
 drop_expired()
 admit()
 save()
@@ -327,6 +351,7 @@ return s.n
 """,
 )
 
+# In: an id of this eviction, so that a repeat does not hit whoever came after its victims.
 # Out: how many held, and were told that they do no more.
 EVICT: Final = Script(
     "evict",
@@ -336,9 +361,12 @@ local micros = time[1] * 1000000 + time[2]
 """,
     STEP,
     """
-open(KEYS[1], redis.call('HGET', KEYS[1], 'state'))
-drop_expired()
-if s.n == 0 and s.head == s.seats_end then return 0 end
+local note = '=' .. ARGV[1]
+local found = redis.call('HMGET', KEYS[1], 'state', 'last', note)
+if found[3] then return tonumber(string.match(found[3], '%d+$')) end
+if not (found[1] and found[2]) then return 0 end
+open(KEYS[1], found[1])
+recount()
 local victims = s.n
 local all = redis.call('HGETALL', line)
 for i = 1, #all, 2 do
@@ -349,6 +377,7 @@ for i = 1, #all, 2 do
   end
 end
 s.n, s.used = 0, 0
+if victims > 0 then put(note, string.format('%.0f %d', now + REMEMBERED, victims)) end
 admit()
 save()
 return victims

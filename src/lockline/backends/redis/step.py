@@ -63,7 +63,7 @@ local function recount()
     if mark == '+' then
       local c = parse(all[i + 1])
       if c.expires > now then count_in(c) else redis.call('HDEL', line, all[i]) end
-    elseif mark == '-' and tonumber(all[i + 1]) <= now then
+    elseif (mark == '-' or mark == '=') and tonumber(string.match(all[i + 1], '^%d+')) <= now then
       redis.call('HDEL', line, all[i])
     end
   end

@@ -33,6 +33,8 @@ class Stream:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
+        self._login: asyncio.Timeout | None = None
+        self._task: asyncio.Task[None] | None = None
 
     async def open(self, target: Target, until: float, sentinel: bool = False) -> None:
         """Connect and log in."""
@@ -41,8 +43,13 @@ class Stream:
         if left <= 0:
             raise NoAnswer(self.address, "no time left to connect", sent=False, late=True)
         try:
-            async with asyncio.timeout(left):
-                await stay_cancelled(connection.connect())
+            async with asyncio.timeout(left) as self._login:
+                try:
+                    await stay_cancelled(connection.connect())
+                finally:
+                    self._login = None
+            if self.broken is not None:
+                raise NoAnswer(self.address, self.broken, sent=False)
         except (redis.RedisError, OSError, TimeoutError) as problem:
             await connection.disconnect(nowait=True)
             raise failed_login(problem, self.address) from problem
@@ -54,6 +61,8 @@ class Stream:
 
     def ask(self, requests: Sequence[bytes], until: float) -> list[asyncio.Future[Any]]:
         """Send these; their answers, when they come. Cancelling one leaves its place in the order."""
+        if self.broken is not None:
+            raise NoAnswer(self.address, self.broken, sent=False)
         now = clock.now()
         if until <= now:
             raise NoAnswer(self.address, "no time left to ask", sent=False, late=True)
@@ -115,6 +124,10 @@ class Stream:
         if self.broken is not None:
             return
         self.broken = why
+        if self._task is None:
+            if self._login is not None and not self._login.expired():
+                self._login.reschedule(self._loop.time())
+            return
         if self._timer is not None:
             self._timer.cancel()
         if self._task is not asyncio.current_task(self._loop):
@@ -141,29 +154,37 @@ class LoopPort:
         self._inherited = getattr(self, "_streams", None)
         self._streams: dict[Address, Stream] = {}
         self._opening: dict[Address, asyncio.Lock] = {}
+        self._unready: set[Stream] = set()
         self._vetted: set[Address] = set()
         self._closed = False
 
     async def _stream(self, address: Address, until: float, sentinel: bool) -> Stream:
-        if self._closed:
-            raise ClientClosed("this client is closed; connect a new one")
         async with self._opening.setdefault(address, asyncio.Lock()):
+            if self._closed:
+                raise ClientClosed("this client is closed; connect a new one")
             stream = self._streams.get(address)
             if stream is None or stream.broken is not None:
                 stream = Stream(self._target, address)
-                await stream.open(self._target, until, sentinel)
-                if not sentinel and address not in self._vetted:
-                    try:
-                        (info,) = stream.ask((INFO,), until)
-                        vet(await info, address)
-                    except BaseException:
-                        stream.close(ConnectionAbortedError("not usable"))
-                        raise
-                    self._vetted.add(address)
-                if self._closed:
-                    stream.close(ConnectionAbortedError("the client was closed"))
+                self._unready.add(stream)
+                try:
+                    await self._make_ready(stream, until, sentinel)
+                finally:
+                    self._unready.discard(stream)
                 self._streams[address] = stream
             return stream
+
+    async def _make_ready(self, stream: Stream, until: float, sentinel: bool) -> None:
+        await stream.open(self._target, until, sentinel)
+        try:
+            if not sentinel and stream.address not in self._vetted:
+                (info,) = stream.ask((INFO,), until)
+                vet(await info, stream.address)
+                self._vetted.add(stream.address)
+            if self._closed:
+                raise ClientClosed("this client is closed; connect a new one")
+        except BaseException:
+            stream.close(ConnectionAbortedError("not usable"))
+            raise
 
     async def ask(self, address: Address, request: bytes, until: float) -> Any:
         stream = self._streams.get(address)
@@ -187,5 +208,5 @@ class LoopPort:
     async def close(self) -> None:
         self._closed = True
         streams, self._streams = self._streams, {}
-        for stream in streams.values():
+        for stream in (*streams.values(), *self._unready):
             stream.close(ConnectionAbortedError("the client was closed"))

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, Protocol, TypeVar
 
 from redis.crc import key_slot
 
 from ...core import clock
 from ...errors import BackendUnavailable
 from .port import Port, ServerError, pack
-from .problems import Address, NoAnswer, refusal, spelled
+from .problems import Address, NoAnswer, Refused, refusal, said_no
 from .target import Target
+
+T = TypeVar("T")
 
 
 class Topology(Protocol):
@@ -24,7 +26,7 @@ class Topology(Protocol):
         """The server of this key; NoAnswer or BackendUnavailable when nobody can say."""
 
     def doubt(self, address: Address) -> None:
-        """This server did not serve: look again before the next request."""
+        """This server did not serve: look again before the next request, and ask others than those who named it."""
 
     def moved(self, key: bytes, address: Address) -> None:
         """A server said that another one has this key."""
@@ -69,36 +71,33 @@ class Sentinels:
         self._service = target.service
         self._port = port
         self._primary: Address | None = None
+        self._told_by: Address | None = None
 
     def known(self, key: bytes) -> Address | None:
         return self._primary
 
     async def find(self, key: bytes, until: float) -> Address:
-        if self._primary is None:
-            self._primary = await self._ask(until)
-        return self._primary
+        known = self._primary
+        if known is not None:
+            return known
+        watcher, primary = await _first_who_can_say(self._watchers, self._ask, until, "no sentinel names a primary")
+        self._watchers = list(dict.fromkeys([watcher, *self._watchers]))
+        self._told_by, self._primary = watcher, primary
+        return primary
 
-    async def _ask(self, until: float) -> Address:
-        problems = []
+    async def _ask(self, watcher: Address, until: float) -> Address:
         question = pack(("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._service))
-        for watcher in list(self._watchers):
-            # Nobody gets all the time there is: the next one may know.
-            patience = min(until, clock.now() + 1.0)
-            try:
-                (answer,) = await self._port.ask_all(watcher, [question], patience, sentinel=True)
-            except NoAnswer as problem:
-                problems.append(str(problem))
-                continue
-            if isinstance(answer, list):
-                self._watchers.remove(watcher)
-                self._watchers.insert(0, watcher)
-                return _text(answer[0]), int(answer[1])
-            problems.append(f"{spelled(watcher)}: {answer or f'does not watch {self._service!r}'}")
-        raise NoAnswer(self._watchers[0], f"no sentinel names a primary ({'; '.join(problems)})", sent=False)
+        (answer,) = await self._port.ask_all(watcher, [question], until, sentinel=True)
+        if isinstance(answer, ServerError):
+            raise said_no(answer, watcher)
+        if answer is None:
+            raise NoAnswer(watcher, f"does not watch {self._service!r}", sent=False)
+        return _text(answer[0]), int(answer[1])
 
     def doubt(self, address: Address) -> None:
         if address == self._primary:
             self._primary = None
+            self._watchers = _at_the_end(self._watchers, self._told_by)
 
     def moved(self, key: bytes, address: Address) -> None:
         raise refusal("MOVED the servers behind these sentinels form a cluster", address)
@@ -115,9 +114,11 @@ class Cluster:
 
     def __init__(self, target: Target, port: Port) -> None:
         self._seeds = list(target.addresses)
+        self._nodes = self._seeds
         self._port = port
         self._owners: dict[int, Address] = {}
         self._doubted = True
+        self._told_by: Address | None = None
 
     def known(self, key: bytes) -> Address | None:
         return None if self._doubted else self._owners.get(key_slot(key))
@@ -131,32 +132,27 @@ class Cluster:
         return owner
 
     async def _learn(self, until: float) -> None:
-        problems = []
-        question = pack(("CLUSTER", "SLOTS"))
-        for node in list(dict.fromkeys([*self._owners.values(), *self._seeds])):
-            patience = min(until, clock.now() + 1.0)
-            try:
-                answer: Any = await self._port.ask(node, question, patience)
-            except NoAnswer as problem:
-                problems.append(str(problem))
-                continue
-            if isinstance(answer, ServerError):
-                raise refusal(answer, node)
-            if not answer:
-                problems.append(f"{spelled(node)}: owns and knows no slots")
-                continue
-            owners = {}
-            for first, last, primary, *_ in answer:
-                # An empty host means: the one that you asked.
-                address = (_text(primary[0]) or node[0], int(primary[1]))
-                owners.update(dict.fromkeys(range(first, last + 1), address))
-            self._owners = owners
-            self._doubted = False
-            return
-        raise NoAnswer(self._seeds[0], f"no node tells the slots ({'; '.join(problems)})", sent=False)
+        node, owners = await _first_who_can_say(self._nodes, self._ask, until, "no node tells the slots")
+        there = {*owners.values(), *self._seeds}
+        self._nodes = [each for each in dict.fromkeys([node, *self._nodes, *there]) if each in there]
+        self._told_by, self._owners, self._doubted = node, owners, False
+
+    async def _ask(self, node: Address, until: float) -> dict[int, Address]:
+        answer: Any = await self._port.ask(node, pack(("CLUSTER", "SLOTS")), until)
+        if isinstance(answer, ServerError):
+            raise said_no(answer, node)
+        if not answer:
+            raise NoAnswer(node, "owns and knows no slots", sent=False)
+        owners: dict[int, Address] = {}
+        for first, last, primary, *_ in answer:
+            # An empty host means: the one that you asked.
+            address = (_text(primary[0]) or node[0], int(primary[1]))
+            owners.update(dict.fromkeys(range(first, last + 1), address))
+        return owners
 
     def doubt(self, address: Address) -> None:
         self._doubted = True
+        self._nodes = _at_the_end(self._nodes, self._told_by, address)
 
     def moved(self, key: bytes, address: Address) -> None:
         self._owners[key_slot(key)] = address
@@ -182,6 +178,28 @@ def topology_of(target: Target, port: Port) -> Topology:
     if target.kind == "cluster":
         return Cluster(target, port)
     return OneServer(target)
+
+
+async def _first_who_can_say(
+    asked: Sequence[Address], ask: Callable[[Address, float], Awaitable[T]], until: float, failure: str
+) -> tuple[Address, T]:
+    """Who could say, and what; Refused only when all refuse for good, because one alone may be set up wrongly."""
+    problems: list[Exception] = []
+    for address in asked:
+        try:
+            # Nobody gets all the time there is: the next one may know.
+            return address, await ask(address, min(until, clock.now() + 1.0))
+        except (NoAnswer, Refused) as problem:
+            problems.append(problem)
+    if all(isinstance(problem, Refused) for problem in problems):
+        raise problems[0]
+    told = [str(problem) for problem in problems if not (isinstance(problem, NoAnswer) and problem.late)]
+    raise NoAnswer(asked[0], f"{failure} ({'; '.join(told) or 'no time left to ask'})", sent=False, late=not told)
+
+
+def _at_the_end(addresses: Sequence[Address], *these: Address | None) -> list[Address]:
+    """The same addresses, these last: whoever named a server that does not serve may be out of date."""
+    return sorted(addresses, key=lambda address: these.index(address) + 1 if address in these else 0)
 
 
 def _text(value: Any) -> str:

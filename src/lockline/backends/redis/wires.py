@@ -197,11 +197,15 @@ class Pool:
             self._made += 1
         try:
             wire = Wire(self._target, self.address, until, self._sentinel)
+        except BaseException:
+            self._one_less()
+            raise
+        try:
             if not self._vetted:
                 vet(wire.ask(INFO, until), self.address)
                 self._vetted = True
         except BaseException:
-            self._one_less()
+            self.drop(wire)
             raise
         return wire
 

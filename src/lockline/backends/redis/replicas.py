@@ -1,0 +1,45 @@
+"""Grants that count only once replicas have them: on connections of their own, because WAIT holds up whatever comes behind."""
+
+from __future__ import annotations
+
+import math
+
+from ...core.runtime import Runtime
+from ...errors import BackendUnavailable
+from .port import Port, pack
+from .problems import Address, NoAnswer, refusal
+from .scripts import STAND
+
+
+class NotReplicated(BackendUnavailable):
+    """Too few replicas have the grant; it was withdrawn, and asking again would not change that."""
+
+    permanent = True
+
+
+class Replicas:
+    """Waits until that many replicas have a grant."""
+
+    def __init__(self, port: Port, number: int, patience: float, runtime: Runtime) -> None:
+        self.port = port
+        self._number = number
+        self._patience = patience
+        self._now = runtime.now
+
+    async def have(self, key: bytes, claim_id: str, channel: str, address: Address, until: float) -> None:
+        """Return when they have it; otherwise it does not count, and the caller withdraws it."""
+        left = max(0.0, min(until - self._now(), self._patience)) / 2
+        # WAIT waits for the writes of its own connection: write once more there.
+        touch = pack(("EVAL", STAND.body, 1, key, claim_id, channel, "1"))
+        wait = pack(("WAIT", self._number, max(1, math.ceil(left * 1000))))
+        try:
+            held, copies = await self.port.ask_all(address, [touch, wait], until)
+        except NoAnswer as problem:
+            self.port.forget(address)
+            raise BackendUnavailable(f"nobody knows whether replicas have the grant: {problem}") from problem
+        if type(held) is not int:
+            raise BackendUnavailable(f"the grant was gone before replicas had it: {held}")
+        if type(copies) is not int:
+            raise refusal(copies, address)
+        if copies < self._number:
+            raise NotReplicated(f"{copies} of {self._number} replicas have the grant; it was withdrawn (wait_replicas)")

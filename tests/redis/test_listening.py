@@ -1,0 +1,121 @@
+"""Whoever waits is reached: the subscription stands before anybody relies on it, and a bad one is found out."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+import redis
+
+from lockline import BackendUnavailable
+from lockline.backends.redis.ears import BlockingEars, LoopEars
+from lockline.backends.redis.scripts import NO_CHANNEL
+from lockline.backends.redis.target import understand
+from lockline.core import clock
+from lockline.core.blocking import run
+from tests.contract.scene import Scene
+from tests.servers.process import wait_for
+from tests.servers.proxy import Proxy
+from tests.servers.redis import RedisServer, a_redis
+
+from .conftest import Place
+
+pytestmark = pytest.mark.server
+
+
+def ears_of(kind: type, flavour: str, server: RedisServer, looks: list[str]) -> BlockingEars | LoopEars:
+    """Ears that note in `looks` when everybody is made to look."""
+    target = understand(server.url, flavour, {})
+    return kind(target, "ll", lambda message: message, lambda claim: None, lambda: looks.append("all"))  # type: ignore[no-any-return]
+
+
+def test_a_user_who_may_not_listen_is_refused_at_once(server: RedisServer, flavour: str) -> None:
+    """New users of Redis 7 may not, unless they are told so: waiting would never end."""
+    server.command("ACL", "SETUSER", "deaf", "on", ">p", "~*", "resetchannels", "+@all")
+    near = Scene(Place(server.url), flavour)
+    deaf = Scene(Place(f"redis://deaf:p@127.0.0.1:{server.port}"), flavour)
+    try:
+        held = near.party().lock("x").acquire()
+        waiting = deaf.party().lock("x").acquire.start()
+        with pytest.raises(BackendUnavailable, match=r"NOPERM.*docs/backends/redis\.md"):
+            waiting.result(3)
+        near.wait_for_line("x", holders=1, waiters=0)
+        held.release()
+    finally:
+        deaf.finish()
+        near.finish()
+        server.command("ACL", "DELUSER", "deaf")
+
+
+def test_nobody_is_sent_to_a_channel_before_the_server_has_confirmed_it(server: RedisServer) -> None:
+    """A waiter on a channel that the server does not know yet would be taken for dead."""
+
+    async def story() -> None:
+        with Proxy(server.address) as proxy:
+            proxy.delay(0.05)
+            address = ("127.0.0.1", proxy.port)
+            ears = ears_of(LoopEars, "asyncio", server, [])
+            channel = await ears.listen(address, clock.now() + 5)
+            assert server.command("PUBSUB NUMSUB", channel)[0][1] == 1
+            await ears.close()
+
+    asyncio.run(story())
+
+
+def test_a_deaf_subscription_is_found_out_while_another_is_busy(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lockline.backends.redis.ears.QUIET", 0.2)
+    with a_redis() as other, Proxy(other.address) as proxy, redis.Redis(port=server.port) as talker:
+        looks: list[str] = []
+        ears = ears_of(BlockingEars, "blocking", server, looks)
+        busy = run(ears.listen(server.address, clock.now() + 2))
+        run(ears.listen(("127.0.0.1", proxy.port), clock.now() + 2))
+        proxy.strand()
+
+        def found_out() -> bool:
+            talker.publish(busy, "x")
+            ears.receive(0.1)
+            return bool(looks)
+
+        wait_for(found_out, 5, "the silence of one among two")
+        run(ears.close())
+
+
+def test_all_look_when_one_waiter_makes_a_broken_subscription_anew(server: RedisServer) -> None:
+    """A message may have been missed by any of them, not only by the one that found out."""
+    looks: list[str] = []
+    ears = ears_of(BlockingEars, "blocking", server, looks)
+    run(ears.listen(server.address, clock.now() + 2))
+    server.command("CLIENT", "KILL", "TYPE", "pubsub")
+
+    def lost() -> bool:
+        ears.drain()
+        return ears.channel(server.address) == NO_CHANNEL
+
+    wait_for(lost, 5, "the end of the subscription")
+    run(ears.listen(server.address, clock.now() + 2))
+    ears.receive(0)
+    assert looks
+    run(ears.close())
+
+
+def test_all_look_when_a_task_overtakes_the_mending_of_a_subscription(server: RedisServer) -> None:
+    async def story() -> None:
+        looks: list[str] = []
+        with Proxy(server.address) as proxy:
+            address = ("127.0.0.1", proxy.port)
+            ears = ears_of(LoopEars, "asyncio", server, looks)
+            await ears.listen(address, clock.now() + 2)
+            # Long enough under way to be overtaken.
+            proxy.delay(0.03)
+            proxy.cut()
+            for _ in range(1000):
+                if ears.channel(address) == NO_CHANNEL:
+                    break
+                await asyncio.sleep(0.001)
+            await ears.listen(address, clock.now() + 5)
+            assert looks
+            await ears.close()
+
+    asyncio.run(story())
