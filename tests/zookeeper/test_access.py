@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import gc
 import subprocess
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
+from kazoo.security import make_acl
 
 import lockline
 from lockline import BackendUnavailable
+from lockline.core.blocking import run
+from lockline.core.clock import now
 
 from ..servers.process import free_port, program, wait_for
-from ..servers.zookeeper import ZooKeeper
+from ..servers.zookeeper import ZooKeeper, facts
 from .conftest import chroot
 
 pytestmark = pytest.mark.server
@@ -50,6 +55,134 @@ def test_an_open_acl_can_be_asked_for(client_of: Clients, url: str) -> None:
     lease = client_of(url.replace("zk://", "zk://me:secret@") + "?acl=open").lock("x").acquire()
     assert client_of(url).lock("x").try_acquire() is None
     lease.release()
+
+
+READS_AND_REMOVES = [make_acl("world", "anyone", read=True, create=True, delete=True)]
+
+
+def test_a_change_that_the_acl_forbids_is_refused_at_once_and_the_lease_stays_good(
+    client_of: Clients, url: str, server: ZooKeeper
+) -> None:
+    client = client_of(url, acl=READS_AND_REMOVES)
+    beside = client.lock("y", ttl=2).acquire()
+    lease = client.rwlock("x", ttl=2).write().acquire()
+    before = int(facts(server.port)["zk_packets_received"])
+    with pytest.raises(BackendUnavailable, match="credentials do not fit"):
+        lease.extend(30)
+    assert int(facts(server.port)["zk_packets_received"]) - before < 30
+    claims = [lease._live.claim._replace(weight=1, kind="read"), beside._live.claim]
+    refused, renewed = run(client._engine.backend.renew(claims, now() + 2))
+    assert "credentials do not fit" in refused.text
+    assert renewed is None
+    assert lease.valid
+    lease.release()
+    beside.release()
+
+
+def test_a_chroot_that_may_not_be_made_is_an_error_at_once(client_of: Clients, url: str, kazoo: KazooClient) -> None:
+    closed = "/" + url.rpartition("/")[2]
+    kazoo.create(closed, acl=[make_acl("world", "anyone", read=True, admin=True)])
+    client = client_of(f"{url}/deeper")
+    began = time.monotonic()
+    with pytest.raises(BackendUnavailable, match="credentials do not fit"):
+        client.lock("x").acquire(timeout=5)
+    assert time.monotonic() - began < 2
+
+
+def test_a_waiter_that_may_no_longer_read_the_line_is_told_at_once(
+    client_of: Clients, url: str, kazoo: KazooClient
+) -> None:
+    client, other = client_of(url), client_of(url)
+    held = other.lock("x").acquire()
+    told: list[str] = []
+
+    def wait() -> None:
+        try:
+            client.lock("x").acquire(timeout=10)
+        except lockline.LocklineError as problem:
+            told.append(str(problem))
+
+    waiter = threading.Thread(target=wait)
+    waiter.start()
+    wait_for(lambda: len(other.inspect("x").waiters) == 1)
+    kazoo.set_acls(f"{chroot(url)}/x", [make_acl("world", "anyone", create=True, delete=True)])
+    # With its connection it loses its watches, and has to look.
+    client._engine.backend._wire.client._connection._socket.shutdown(2)  # type: ignore[attr-defined]
+    waiter.join(3)
+    assert len(told) == 1
+    assert "credentials do not fit" in told[0]
+    held.release()
+
+
+def test_an_eviction_that_the_acl_forbids_is_an_error(client_of: Clients, url: str) -> None:
+    acl = [make_acl("auth", "", all=True), make_acl("world", "anyone", read=True)]
+    lease = client_of(url.replace("zk://", "zk://me:secret@"), acl=acl).lock("x").acquire()
+    with pytest.raises(BackendUnavailable, match="credentials do not fit"):
+        client_of(url).evict("x")
+    assert lease.valid
+    lease.release()
+
+
+@pytest.fixture
+def own(server: ZooKeeper, url: str, kazoo: KazooClient) -> Iterator[KazooClient]:
+    """A user's own client, connected at the place of this test."""
+    name = url.rpartition("/")[2]
+    kazoo.ensure_path(f"/{name}")
+    client = KazooClient(hosts=f"127.0.0.1:{server.port}/{name}", timeout=5)
+    client.start()
+    yield client
+    client.stop()
+    client.close()
+
+
+def test_two_clients_share_the_users_own_and_leave_it_as_it_was(own: KazooClient, client_of: Clients) -> None:
+    own.state_listeners.clear()
+    before = dict(vars(own._connection))
+    first, second = client_of(own), client_of(own)
+    held = first.lock("x").acquire(timeout=5)
+    with second.lock("y").acquire(timeout=5):
+        assert second.lock("x").try_acquire() is None
+        assert own.exists("/lockline/x") is not None
+    first.close()
+    second.lock("x").acquire(timeout=5).release()
+    assert not held.valid
+    # It hears of a new connection still.
+    own._connection._socket.shutdown(2)
+    second.lock("x").acquire(timeout=5).release()
+    second.close()
+    assert own.exists("/lockline") is not None
+    assert not own.state_listeners
+    assert not {"_connect", "_send_ping", "_send_request"} & (set(vars(own._connection)) - set(before))
+
+
+def test_a_wait_in_a_callback_of_the_users_client_is_refused_at_once(own: KazooClient, client_of: Clients) -> None:
+    client = client_of(own)
+    client.lock("x").acquire(timeout=5).release()
+    told: list[object] = []
+
+    def wait(_: object) -> None:
+        if not told or isinstance(told[-1], lockline.WouldDeadlock):
+            began = time.monotonic()
+            try:
+                client.lock("x").acquire(timeout=5)
+            except lockline.LocklineError as problem:
+                told.append(problem if time.monotonic() - began < 1 else "late")
+
+    own.ensure_path("/watched")
+    own.get("/watched", watch=wait)
+    own.set("/watched", b"changed")
+    wait_for(lambda: len(told) == 1)
+    own.add_listener(lambda state: wait(state) if state == "CONNECTED" else None)
+    own._connection._socket.shutdown(2)
+    wait_for(lambda: len(told) == 2)
+    assert [type(problem) for problem in told] == [lockline.WouldDeadlock] * 2
+    # A try does not wait, so a watch may make one.
+    tried: list[lockline.Lease | None] = []
+    own.get("/watched", watch=lambda _: tried.append(client.lock("x").try_acquire()))
+    own.set("/watched", b"again")
+    wait_for(lambda: tried)
+    assert tried[0] is not None
+    tried[0].release()
 
 
 @pytest.mark.parametrize("started", [False, True])

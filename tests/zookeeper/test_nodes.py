@@ -143,3 +143,15 @@ def test_foreign_nodes_in_the_folder_are_no_claims(client_of: Clients, url: str,
     assert len(client.inspect("x").claims) == 1
     lease.release()
     kazoo.delete(f"{chroot(url)}/x", recursive=True)
+
+
+def test_a_wait_that_timed_out_leaves_nothing_in_the_clients_memory(client_of: Clients, url: str) -> None:
+    holder, client = client_of(url), client_of(url)
+    held = holder.lock("x").acquire()
+    for _ in range(20):
+        with pytest.raises(lockline.AcquireTimeout):
+            client.lock("x").acquire(timeout=0.01)
+    backend = client._engine.backend
+    assert not any(backend._watching._waiters.values())  # type: ignore[attr-defined]
+    assert not backend._nodes  # type: ignore[attr-defined]
+    held.release()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from kazoo.client import KazooClient
-from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, make_digest_acl
+from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, make_digest_acl
 
 import lockline
 from lockline import ConfigError
@@ -63,6 +63,7 @@ def test_tls_options_reach_kazoo() -> None:
         ("zk://a?root=..", "root is the folder"),
         ("zk://a:port", "port"),
         ("zk://a/x//y", "zk://a/x//y"),
+        ("zk://a/x#f", "no #fragment"),
     ],
 )
 def test_a_url_that_cannot_work_is_refused_before_anything_is_sent(url: str, says: str) -> None:
@@ -87,3 +88,17 @@ def test_a_password_in_a_wrong_url_is_not_repeated_in_the_error() -> None:
     with pytest.raises(ConfigError) as caught:
         lockline.connect("zk://:secret@a")
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("acl", ["creator", "all", 31, [], ["open"], [("world", "anyone")], [ACL(31, "anyone")]])
+@pytest.mark.parametrize("target", ["zk://a", KazooClient(hosts="a")])
+def test_an_acl_that_kazoo_could_not_write_is_refused_before_anything_is_sent(target: object, acl: object) -> None:
+    with pytest.raises(ConfigError, match="acl is open"):
+        lockline.connect(target, acl=acl)  # type: ignore[arg-type]
+
+
+def test_your_own_client_keeps_its_acl_unless_another_is_asked_for() -> None:
+    ops = [make_digest_acl("ops", "pw", all=True)]
+    client = KazooClient(hosts="a", default_acl=ops)
+    assert from_client(client, root="lockline", acl=None).acl == ops
+    assert from_client(client, root="lockline", acl="open").acl == OPEN_ACL_UNSAFE

@@ -9,32 +9,31 @@ from typing import Any, NamedTuple
 from kazoo import exceptions as problems
 from kazoo.protocol.serialization import (
     CheckVersion,
-    Create,
     Create2,
     Delete,
     Exists,
     GetChildren,
     GetData,
-    SetData,
-    Sync,
     Transaction,
 )
 
 from ...core.backend import Findings
-from ...core.claim import Claim, Gone, Grant, Line, Waiting
+from ...core.claim import Claim, Gone, Grant, Line, Unanswered, Waiting
 from ...core.live import Ceiling
 from ...core.runtime import Runtime
 from ...errors import BackendUnavailable
 from ...guarantees import Guarantees
 from .doctor import findings
-from .line import admitted, lighter_name, node_name, position, read_line
+from .leavings import Leavings
+from .line import admitted, node_name, position, read_line
 from .lines import Lines, checked
 from .node import Node, written
 from .pulse import Pulse
+from .renewals import Renewals
 from .session import PROOFS, TOUCHES
 from .settings import Settings
 from .watching import Watching
-from .wire import AT_ONCE, CUT, CreateContainer, Wire
+from .wire import CUT, Wire
 
 GUARANTEES = Guarantees(
     exclusion="consensus",
@@ -72,8 +71,10 @@ class ZooKeeperBackend:
         self._nodes: dict[str, Node] = {}
         self._news: set[str] = set()
         self._interrupted = False
-        self._lines = Lines(wire, self._runtime, self._root, self._nodes)
+        self._lines = Lines(wire, self._runtime, self._root, self._settings.acl, self._nodes)
         self._watching = Watching(wire, self._mailbox, self._nodes, self._news, self._settings.chroot)
+        self._leavings = Leavings(wire, self._forget)
+        self._renewals = Renewals(wire, self._runtime, self._root, self._settings.acl, self._nodes)
         self._pulse = Pulse(self._beat, self._runtime)
 
     def forked(self) -> None:
@@ -84,6 +85,7 @@ class ZooKeeperBackend:
 
     async def enter(self, claim: Claim, *, wait: bool, until: float) -> Grant | Waiting | None:
         if wait:
+            self._wire.may_wait_here()
             # Before the claim stands: a hint that comes between would have nowhere to go.
             self._mailbox.open(claim.id)
         known = self._nodes.get(claim.id)
@@ -124,8 +126,8 @@ class ZooKeeperBackend:
             if isinstance(made, problems.NoNodeError):
                 # First of its name, or the server has just removed the empty parent: make it on the way.
                 if parents:
-                    await self._make_parents(node.parent, until)
-                parents = self._containers(node.parent)
+                    await self._lines.make(node.parent, until)
+                parents = self._lines.containers(node.parent)
                 continue
             doubt = True
             if isinstance(made, CUT) or isinstance(children, (*CUT, problems.NoNodeError)):
@@ -141,11 +143,11 @@ class ZooKeeperBackend:
         if not isinstance(made, tuple):
             return
         path, stat = made
+        node.path = path
         if node.withdrawn:
             # The caller had given up before the request got through.
-            self._wire.post(Delete(path, -1))
+            self._leavings.add(node)
             return
-        node.path = path
         if self._stands(node, stat, sent) and isinstance(children, list):
             node.stand(read_line(children))
             node.held_at_once = node.holds
@@ -186,24 +188,8 @@ class ZooKeeperBackend:
                 return True
             # Made by a session of ours that has ended; it goes with that, or now.
             node.path = None
-            await self._wire.ask(Delete(path, -1), until=until)
-
-    def _containers(self, parent: str) -> list[Any]:
-        return [CreateContainer(path, b"", self._settings.acl, 4) for path in (self._root, parent)]
-
-    async def _make_parents(self, parent: str, until: float) -> None:
-        """The same by itself, with the chroot if that is missing too, and an error if it cannot be done."""
-        containers = self._containers(parent)
-        answers = await self._wire.ask(*containers, until=until)
-        if isinstance(answers[0], problems.UnimplementedError):
-            raise BackendUnavailable("this ZooKeeper knows no container nodes; Lockline needs ZooKeeper 3.5.3 or later")
-        if isinstance(answers[0], problems.NoNodeError):
-            parts = self._root.split("/")[1:-1]
-            folders = ["/" + "/".join(parts[: n + 1]) for n in range(len(parts))]
-            await self._wire.ask(*(Create(path, b"", self._settings.acl, 0) for path in folders), until=until)
-            answers = await self._wire.ask(*containers, until=until)
-        for answer in answers:
-            if not isinstance(answer, (*CUT, problems.NodeExistsError, problems.NoNodeError)):
+            (answer,) = await self._wire.ask(Delete(path, -1), until=until)
+            if not isinstance(answer, (*CUT, problems.NoNodeError)):
                 checked(answer)
 
     # -- turn --------------------------------------------------------------------------------------
@@ -221,9 +207,11 @@ class ZooKeeperBackend:
                 return None
             if node.stale:
                 await self._wire.connected(None, until)
-                await self._wire.ask(
+                (children,) = await self._wire.ask(
                     GetChildren(node.parent, None), until=until, then=partial(self._watching.looked, node)
                 )
+                if not isinstance(children, (*CUT, problems.NoNodeError)):
+                    checked(children)
                 continue
             if not await self._mailbox.wait(claim.id, min(until, self._runtime.now() + NET)):
                 node.stale = node.stale or self._runtime.now() < until
@@ -244,36 +232,38 @@ class ZooKeeperBackend:
     # -- leave, renew ------------------------------------------------------------------------------
 
     async def leave(self, claim: Claim, until: float) -> bool:
-        node = self._nodes.get(claim.id)
+        known = self._nodes.get(claim.id)
         self._mailbox.close(claim.id)
-        if node is None:
-            node = Node(claim, self._lines.parent(claim.name))
+        node = known or Node(claim, self._lines.parent(claim.name))
         node.withdrawn = True
-        tried = False
-        while node.path is not None and not (node.session is not None and node.session.ended):
-            await self._wire.connected(None, until)
-            answer = await self._delete(node, until)
-            if isinstance(answer, problems.NoNodeError):
-                # A delete of ours whose reply was lost may have done it.
-                self._forget(node)
-                return tried and node.end is None
-            if not isinstance(answer, CUT):
-                checked(answer)
-                self._forget(node)
-                return node.end is None
-            tried = True
-        there = False
-        if node.path is None:
-            there = await self._remove_by_id(node, until)
+        try:
+            there = await self._remove(node, until)
+        except BaseException:
+            if known is not None:
+                # Whoever called will not ask for ever, and the node would stand as long as the session.
+                self._leavings.add(node)
+            raise
         self._forget(node)
         return there
 
-    async def _delete(self, node: Node, until: float) -> Any:
-        assert node.path is not None
-        if node.lighter is None:
-            return (await self._wire.ask(Delete(node.path, -1), until=until, proof=True))[0]
-        requests = [Delete(node.lighter, -1), Delete(node.path, -1)]
-        return _last_problem(await self._wire.ask(*requests, until=until, proof=True))
+    async def _remove(self, node: Node, until: float) -> bool:
+        """Whether it stood there up to now."""
+        tried = False
+        while node.path is not None:
+            if node.session is not None and node.session.ended:
+                return False
+            await self._wire.connected(None, until)
+            answer = _last_problem(
+                await self._wire.ask(*(Delete(path, -1) for path in node.paths), until=until, proof=True)
+            )
+            if isinstance(answer, problems.NoNodeError):
+                # A delete of ours whose reply was lost may have done it.
+                return tried and node.end is None
+            if not isinstance(answer, CUT):
+                checked(answer)
+                return node.end is None
+            tried = True
+        return await self._remove_by_id(node, until)
 
     async def _remove_by_id(self, node: Node, until: float) -> bool:
         """A claim whose create has no answer: on this session the list comes after it, on another one after a sync."""
@@ -283,75 +273,17 @@ class ZooKeeperBackend:
                 (answer,) = await self._wire.ask(Delete(f"{node.parent}/{place.node}", -1), until=until)
                 if isinstance(answer, CUT):
                     return await self._remove_by_id(node, until)
-                there = there or answer is True
+                if not isinstance(answer, problems.NoNodeError):
+                    there = bool(checked(answer))
         return there
 
     def _forget(self, node: Node) -> None:
         if self._nodes.get(node.claim.id) is node:
-            del self._nodes[node.claim.id]
-        if node.path is not None:
-            self._watching.forget_own(node.path)
+            self._nodes.pop(node.claim.id, None)
+        self._watching.forget(node)
 
-    async def renew(self, claims: Sequence[Claim], until: float) -> Sequence[Gone | None]:
-        sent = self._runtime.now()
-        fates: list[Gone | None] = [self._fate(claim, sent) for claim in claims]
-        alive = [at for at, fate in enumerate(fates) if fate is None]
-        for first in range(0, len(alive), AT_ONCE):
-            part = alive[first : first + AT_ONCE]
-            while part:
-                await self._wire.connected(None, until)
-                requests = [request for at in part for request in self._confirm(claims[at])]
-                if not requests:
-                    break
-                (answers,) = await self._wire.ask(Transaction(requests), until=until, proof=True)
-                if not isinstance(answers, CUT):
-                    if not any(isinstance(answer, Exception) for answer in checked(answers)):
-                        break
-                    await self._find_missing([claims[at] for at in part], until)
-                part = [at for at in part if self._fate(claims[at], sent) is None]
-        for at, claim in enumerate(claims):
-            fates[at] = fates[at] or self._fate(claim, sent)
-            node = self._nodes.get(claim.id)
-            if fates[at] is None and node is not None:
-                node.renewed(claim, sent)
-        return fates
-
-    def _fate(self, claim: Claim, now: float) -> Gone | None:
-        node = self._nodes.get(claim.id)
-        if node is None:
-            return Gone()
-        if node.gone or node.path is None:
-            return Gone("expired" if node.end == "expired" else None)
-        return Gone("expired") if now >= node.expires else None
-
-    def _confirm(self, claim: Claim) -> list[Any]:
-        """A write that only a majority can answer, and only if the node is there."""
-        node = self._nodes.get(claim.id)
-        if node is None or node.path is None:
-            # Released meanwhile, by another thread.
-            return []
-        requests: list[Any] = []
-        if claim.ttl > node.ttl or claim.weight < node.weight:
-            requests.append(SetData(node.path, written(claim._replace(ttl=max(claim.ttl, node.ttl))), -1))
-        else:
-            requests.append(CheckVersion(node.path, -1))
-        if claim.weight < node.weight:
-            node.lighter = f"{node.parent}/{lighter_name(read_line([node.path.rpartition('/')[2]])[0], claim.weight)}"
-            requests.append(Create(node.lighter, b"", self._settings.acl, 1))
-        return requests
-
-    async def _find_missing(self, claims: Sequence[Claim], until: float) -> None:
-        """Note which of these nodes are gone; a transaction names only the first."""
-        nodes = [node for claim in claims if (node := self._nodes.get(claim.id)) is not None]
-        await self._wire.connected(None, until)
-        paths = [path for node in nodes for path in (node.path, node.lighter or node.path)]
-        stats = await self._wire.ask(Sync(self._root), *(Exists(path, None) for path in paths), until=until)
-        for node, stat, lighter in zip(nodes, stats[1::2], stats[2::2], strict=True):
-            if stat is None:
-                node.end = node.end or "evicted"
-            elif node.lighter is not None and lighter is not None and not isinstance(lighter, Exception):
-                # The change was made by a request whose reply was lost.
-                node.weight = min(node.weight, 1)
+    async def renew(self, claims: Sequence[Claim], until: float) -> Sequence[Gone | Unanswered | None]:
+        return await self._renewals.renew(claims, until)
 
     # -- the heartbeat -----------------------------------------------------------------------------
 
@@ -369,7 +301,7 @@ class ZooKeeperBackend:
             if node.expires <= now:
                 node.end = "expired"
                 self._news.add(node.claim.id)
-                self._wire.post(*(Delete(path, -1) for path in (node.lighter, node.path) if path is not None))
+                self._leavings.add(node)
                 self._mailbox.deliver(node.claim.id)
                 continue
             living = node

@@ -6,28 +6,49 @@ from collections.abc import Sequence
 from typing import Any
 
 from kazoo import exceptions as problems
-from kazoo.protocol.serialization import Delete, Exists, GetChildren, GetData, Sync
+from kazoo.protocol.serialization import Create, Delete, Exists, GetChildren, GetData, Sync
+from kazoo.security import ACL
 
 from ...core.claim import Line, Standing
 from ...core.runtime import Runtime
 from ...errors import BackendUnavailable
 from .line import Place, admitted, escaped, lighter_name, read_line, unescaped
 from .node import Node, read_data
-from .wire import AT_ONCE, CUT, Wire
+from .tap import AT_ONCE
+from .wire import CUT, CreateContainer, Wire
 
 
 class Lines:
     """The folder with one parent for each name."""
 
-    def __init__(self, wire: Wire, runtime: Runtime, root: str, nodes: dict[str, Node]) -> None:
+    def __init__(self, wire: Wire, runtime: Runtime, root: str, acl: Sequence[ACL], nodes: dict[str, Node]) -> None:
         self._wire = wire
         self._runtime = runtime
         self._root = root
+        self._acl = acl
         self._nodes = nodes
 
     def parent(self, name: str) -> str:
         """The node under which the claims on this name stand."""
         return f"{self._root}/{escaped(name)}"
+
+    def containers(self, parent: str) -> list[Any]:
+        """The requests that make this parent, and the folder of all."""
+        return [CreateContainer(path, b"", self._acl, 4) for path in (self._root, parent)]
+
+    async def make(self, parent: str, until: float) -> None:
+        """The same by itself, with the chroot if that is missing too, and an error if it cannot be done."""
+        containers = self.containers(parent)
+        answers = await self._wire.ask(*containers, until=until)
+        if isinstance(answers[0], problems.UnimplementedError):
+            raise BackendUnavailable("this ZooKeeper knows no container nodes; Lockline needs ZooKeeper 3.5.3 or later")
+        if isinstance(answers[0], problems.NoNodeError):
+            parts = self._root.split("/")[1:-1]
+            folders = ["/" + "/".join(parts[: n + 1]) for n in range(len(parts))]
+            made = await self._wire.ask(*(Create(path, b"", self._acl, 0) for path in folders), until=until)
+            _made(made)
+            answers = await self._wire.ask(*containers, until=until)
+        _made(answers)
 
     async def read(self, name: str, until: float, ttl: float | None = None) -> list[Place]:
         """The line as the leader knows it now."""
@@ -98,6 +119,7 @@ class Lines:
                 self._wire.post(Delete(f"{parent}/{lighter_name(victim, victim.weight)}", -1))
         if any(isinstance(answer, CUT) for answer in answers):
             raise BackendUnavailable(f"no answer to the eviction from {name!r}; evict again")
+        checked(*(answer for answer in answers if not isinstance(answer, problems.NoNodeError)), None)
         return [victim.id for victim, answer in zip(victims, answers, strict=True) if answer is True]
 
     async def _many(self, requests: Sequence[Any], until: float) -> list[Any]:
@@ -108,11 +130,27 @@ class Lines:
         return answers
 
 
+def _made(answers: Sequence[Any]) -> None:
+    """Whoever made it first, and whatever went again meanwhile: only a refusal is an error."""
+    for answer in answers:
+        if not isinstance(answer, (*CUT, problems.NodeExistsError, problems.NoNodeError)):
+            checked(answer)
+
+
 def checked(*answers: Any) -> Any:
     """The last answer; what is an error that nobody expects comes out as ours."""
     for answer in answers:
-        if isinstance(answer, problems.NoAuthError):
-            raise BackendUnavailable("ZooKeeper says no: the credentials do not fit the ACL of Lockline's nodes")
         if isinstance(answer, Exception):
-            raise BackendUnavailable(f"ZooKeeper answered {type(answer).__name__}: {answer}") from answer
+            raise refusal(answer) from answer
     return answers[-1]
+
+
+def refusal(answer: Exception) -> BackendUnavailable:
+    """An answer of ZooKeeper's that says no, as an error of ours."""
+    if not isinstance(answer, problems.NoAuthError):
+        return BackendUnavailable(f"ZooKeeper answered {type(answer).__name__}: {answer}")
+    refused = BackendUnavailable(
+        "ZooKeeper says no: the credentials do not fit the ACL of Lockline's nodes, or of the chroot"
+    )
+    refused.permanent = True
+    return refused

@@ -51,6 +51,11 @@ class Node:
         """Whether it is known to be gone: removed, expired, or lost with its session."""
         return self.end is not None or (self.session is not None and self.session.ended)
 
+    @property
+    def paths(self) -> list[str]:
+        """The nodes it consists of, in the order in which they have to go."""
+        return [path for path in (self.lighter, self.path) if path is not None]
+
     def stand(self, line: list[Place]) -> None:
         """Take in the line as it was read; if the claim is not in it, it is gone."""
         at = position(line, self.claim.id)

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import parse_qsl, quote, unquote
 
 from kazoo.client import KazooClient
-from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
+from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, Id
 
 from ...core.runtime import Runtime
 from ...errors import ConfigError
@@ -67,19 +67,20 @@ class Settings:
         return Wire(client, runtime, ours=True, changed=changed, fixed_session=self._session)
 
 
-def from_client(client: KazooClient, *, root: str, acl: Sequence[ACL] | None) -> Settings:
+def from_client(client: KazooClient, *, root: str, acl: Any) -> Settings:
     """The user's own client, and its settings for a child of a fork, which must not use it."""
     hosts = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in client.hosts)
     options = {
         name: getattr(client, name)
         for name in ("keyfile", "keyfile_password", "certfile", "ca", "use_ssl", "verify_certs", "check_hostname")
     }
+    signed = bool(client.auth_data or client._connection.sasl_options)
     return Settings(
         url=f"zk://{hosts}{client.chroot}",
         hosts=hosts,
         chroot=client.chroot,
         root=root,
-        acl=acl or client.default_acl or OPEN_ACL_UNSAFE,
+        acl=_acl(acl if acl is not None else client.default_acl or "open", signed),
         session=client._session_timeout / 1000,
         options={**options, "auth_data": list(client.auth_data), "sasl_options": client._connection.sasl_options},
         given=client,
@@ -88,6 +89,8 @@ def from_client(client: KazooClient, *, root: str, acl: Sequence[ACL] | None) ->
 
 def from_url(url: str, *, session: float | None, root: str | None, acl: Any) -> Settings:
     """What a `zk://` URL says; ConfigError names what it should have said."""
+    if "#" in url:
+        raise ConfigError("a zk:// URL has no #fragment; write the # in a password as %23")
     rest = url.partition("://")[2]
     rest, _, query = rest.partition("?")
     authority, slash, path = rest.partition("/")
@@ -185,7 +188,7 @@ def _root(value: str) -> str:
 
 
 def _acl(value: Any, signed: bool) -> Sequence[ACL]:
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, (list, tuple)) and value and all(_is_acl(one) for one in value):
         return list(value)
     if value is None:
         return CREATOR_ALL_ACL if signed else OPEN_ACL_UNSAFE  # type: ignore[no-any-return]
@@ -194,6 +197,13 @@ def _acl(value: Any, signed: bool) -> Sequence[ACL]:
     if value == "creator" and signed:
         return CREATOR_ALL_ACL  # type: ignore[no-any-return]
     raise ConfigError(f"acl is open, creator (with a login), or a list of kazoo's ACL, not {value!r}")
+
+
+def _is_acl(one: Any) -> bool:
+    # What kazoo cannot write would end its connection's thread.
+    if not (isinstance(one, ACL) and isinstance(one.perms, int) and isinstance(one.id, Id)):
+        return False
+    return isinstance(one.id.scheme, str) and isinstance(one.id.id, str)
 
 
 def _public(login: str, hosts: str, chroot: str, asked: dict[str, str]) -> str:

@@ -37,9 +37,13 @@ class Watching:
         self._waiters.clear()
         self._own.clear()
 
-    def forget_own(self, path: str) -> None:
-        """This node is being removed by ourselves."""
-        self._own.pop(path, None)
+    def forget(self, node: Node) -> None:
+        """This claim has been removed by ourselves."""
+        if node.path is not None:
+            self._own.pop(node.path, None)
+        for name in tuple(node.watched):
+            # An empty set stays for as long as that watch does: kazoo's thread may be adding to it.
+            self._waiters.get(f"{node.parent}/{name}", set()).discard(node.claim.id)
 
     def looked(self, node: Node, answers: list[Any]) -> None:
         """The line was read again."""
@@ -114,7 +118,7 @@ class Watching:
             return
         path = self._chroot + event.path
         deleted = event.type == EventType.DELETED
-        for claim_id in self._waiters.pop(path, ()):
+        for claim_id in tuple(self._waiters.pop(path, ())):
             node = self._nodes.get(claim_id)
             if node is None or node.gone or node.mine is None:
                 continue
@@ -122,7 +126,7 @@ class Watching:
                 self._left(node, path.rpartition("/")[2])
             else:
                 node.stale = True
-                node.watched.clear()
+                node.watched.discard(path.rpartition("/")[2])
                 self._go_on(node)
         own = self._own.pop(path, None)
         if own is not None and own in self._nodes:

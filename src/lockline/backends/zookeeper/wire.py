@@ -18,8 +18,9 @@ from kazoo.protocol.serialization import Create2
 from kazoo.protocol.states import KazooState, KeeperState
 
 from ...core.runtime import Runtime, Signal
-from ...errors import BackendUnavailable, ClientClosed
+from ...errors import BackendUnavailable, ClientClosed, WouldDeadlock
 from .session import Session
+from .tap import Tap
 
 log = logging.getLogger("lockline.zookeeper")
 
@@ -33,8 +34,6 @@ CUT: Final = (
 )
 """No answer: the request may have been applied or not."""
 
-AT_ONCE = 200
-"""How many requests travel together at most."""
 SHORTEST_SESSION = 1.0
 LONGEST_SESSION = 30.0
 """A session is asked for that is as long as the shortest ttl, within these: shorter ones fall to a busy machine."""
@@ -115,23 +114,14 @@ class Wire:
         self._mutex = threading.Lock()
         self._started = False
         self._closed = False
-        self._connect = client._connection._connect
-        self._ping = client._connection._send_ping
-        self._send_request = client._connection._send_request
-        # kazoo does not keep the timeout that the server granted, nor when it pinged; both happen in these two.
-        client._connection._connect = self._observed_connect
-        client._connection._send_ping = self._observed_ping
-        client._connection._send_request = self._send_what_waits
+        self._tap = Tap.of(client)
+        self._tap.open(self)
         client.add_listener(self._on_state)
 
     # -- the session -------------------------------------------------------------------------------
 
-    def _observed_connect(self, host: Any, hostip: Any, port: Any) -> tuple[float, float]:
-        sent = self._runtime.now()
-        asked = self.client._session_timeout
-        read_timeout, connect_timeout = self._connect(host, hostip, port)
-        # kazoo reads for two thirds of the timeout that was granted, in milliseconds.
-        granted = read_timeout * 1.5 / 1000
+    def connection_made(self, sent: float, granted: float, asked: int) -> None:
+        """In kazoo's thread: the session goes on over a new connection, or a new one begins."""
         session = self.session
         if session is not None and session.id == self.client._session_id and not session.ended:
             session.connected(sent, granted, asked)
@@ -143,18 +133,11 @@ class Wire:
             # A shorter one was wished for while we connected.
             self._drop()
         self._up.set()
-        return read_timeout, connect_timeout
 
-    def _observed_ping(self, connect_timeout: float) -> None:
+    def pinged(self, sent: float) -> None:
+        """In kazoo's thread: a ping goes out."""
         if self.session is not None:
-            self.session.touch(self._runtime.now())
-        self._ping(connect_timeout)
-
-    def _send_what_waits(self, read_timeout: float, connect_timeout: float) -> None:
-        """kazoo sends one request for each time it looks round; requests that travel together go out together."""
-        queue = self.client._queue
-        for _ in range(max(1, min(len(queue), AT_ONCE))):
-            self._send_request(read_timeout, connect_timeout)
+            self.session.touch(sent)
 
     def _on_state(self, state: str) -> None:
         if state == KazooState.CONNECTED:
@@ -172,6 +155,10 @@ class Wire:
         while True:
             if self._closed:
                 raise ClientClosed("this client is closed; connect a new one")
+            if not self.ours and threading.current_thread() is self.client._connection._connection_routine:
+                raise WouldDeadlock(
+                    "a state listener of your KazooClient keeps kazoo from reading the answer; do this in another thread"
+                )
             self._begin(ttl)
             session = self._ready()
             if session is not None and (ttl is None or not self._shorten(session, ttl)):
@@ -189,6 +176,16 @@ class Wire:
             if self._ready() is None:
                 # Connected and lost again at once; kazoo is at it, and whoever clears this looks again after that.
                 self._up.clear()
+
+    def may_wait_here(self) -> None:
+        """WouldDeadlock in a callback of the user's client: what is waited for comes by the very thread that runs it."""
+        if self.ours:
+            return
+        kazoos = (self.client._connection._connection_routine, *getattr(self.client.handler, "_workers", ()))
+        if threading.current_thread() in kazoos:
+            raise WouldDeadlock(
+                "a callback of your KazooClient that waits for a lock keeps kazoo from telling it; wait in another thread"
+            )
 
     def _ready(self) -> Session | None:
         session = self.session
@@ -300,8 +297,7 @@ class Wire:
         self._up.set()
         self.client.remove_listener(self._on_state)
         if not self.ours:
-            connection = self.client._connection
-            del connection._connect, connection._send_ping, connection._send_request
+            self._tap.close(self)
             return
         if self.client._connection._write_sock is None:
             # Never started, so nothing is open.
