@@ -170,7 +170,7 @@ class Story:
                 break
             sent = universe.now
             (alive,) = await protocol.extend([(attempt, attempt.ttl)], universe.now + attempt.ttl)
-            if not alive:
+            if alive is not True:
                 break
             if universe.now < until:
                 until = max(until, universe.now + rules.left(attempt.ttl, protocol.drift, sent, universe.now))

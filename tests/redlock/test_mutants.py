@@ -125,7 +125,7 @@ class Overtaken(Story):
                     await bob.release(yours, universe.now + 1)
                 sent = universe.now
                 (alive,) = await ann.extend([(mine, LONGEST)], universe.now + 1)
-                if alive:
+                if alive is True:
                     self.judge.extended("x", mine, sent, sent)
                 await ann.release(mine, universe.now + 1)
             await Pause(universe.now + 0.1)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -12,47 +9,17 @@ from typing import Any
 import pytest
 
 import lockline
-from lockline import LeaseLost, QuorumNotReached
+from lockline import ConfigError, QuorumNotReached
 from lockline.backends.redlock import cluster
 from lockline.backends.redlock.cluster import OperatorError
-from lockline.backends.redlock.nodes import TROUBLE, from_url
+from lockline.backends.redlock.nodes import from_url
 from tests.servers.process import wait_for
 from tests.servers.redis import RedisServer, a_folder
 
+from .operating import FAR, LONGEST, a_token, far_servers, nodes_of, run
 from .servers import Servers, servers, url_of
 
 pytestmark = pytest.mark.server
-
-LONGEST = 1.0
-
-
-def run(*words: str, code: int = 0) -> Any:
-    """Call `lockline redlock` and read its JSON."""
-    done = subprocess.run(
-        [sys.executable, "-m", "lockline.cli", "redlock", *words, "--json"],
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
-    assert done.returncode == code, done.stderr + done.stdout
-    return json.loads(done.stdout) if done.stdout else done.stderr
-
-
-def a_token(url: str, name: str = "x") -> int:
-    """What one acquire gives now, with patience for a cluster that is coming back."""
-    with lockline.connect(url) as client:
-        until = time.monotonic() + 10
-        while True:
-            try:
-                lease = client.lock(name, ttl=LONGEST).acquire(timeout=5)
-            except QuorumNotReached:
-                if time.monotonic() > until:
-                    raise
-                time.sleep(0.05)
-                continue
-            lease.release()
-            return lease.token
 
 
 @pytest.fixture
@@ -98,6 +65,14 @@ def test_a_ttl_beyond_the_clusters_longest_is_refused(bare: Servers) -> None:
     assert bare.left_over() == [[], [], []]
 
 
+def test_the_longest_ttl_of_a_cluster_stays(bare: Servers) -> None:
+    with pytest.raises(ConfigError, match="millisecond"):
+        cluster.init(nodes_of(bare.url), longest=0.0004)
+    run("init", bare.url, "--max-ttl", "5s")
+    assert run("init", bare.url, "--max-ttl", "5s")["plan"][0].startswith("nothing to do")
+    assert "up to 5 s" in run("init", bare.url, "--max-ttl", "5m", code=69)
+
+
 def test_init_does_not_take_a_wiped_server_for_a_new_one(bare: Servers) -> None:
     run("init", bare.url, "--max-ttl", "1s")
     a_token(bare.url)
@@ -114,7 +89,7 @@ def test_an_init_that_was_interrupted_can_be_repeated(bare: Servers) -> None:
     bare[2].thaw()
     plan = cluster.init(nodes)
     bare[2].kill()
-    with pytest.raises(TROUBLE):
+    with pytest.raises(OperatorError, match="repeat the step"):
         plan.act()
     # Two servers have their records, and no gate is open, so nothing can have been granted.
     with lockline.connect(bare.url) as client, pytest.raises(QuorumNotReached):
@@ -161,6 +136,58 @@ def test_a_wiped_server_stays_out_until_it_is_replaced(how: str) -> None:
         assert a_token(three.url) > middle
 
 
+def test_replace_reads_the_numbers_after_it_has_waited_and_not_before() -> None:
+    with far_servers(3, LONGEST) as three:
+        three[0].command("FLUSHALL")
+        granted = []
+        plan = cluster.replace(
+            nodes_of(three.url),
+            f"127.0.0.1:{three[0].port}",
+            sleep=lambda seconds: granted.extend(a_token(three.url) for _ in range(3)),
+        )
+        plan.act()
+        (now,) = cluster.status(nodes_of(three.url)[:1])
+        assert now.state == "serving"
+        assert now.said is not None
+        assert now.said.highest >= max(granted) > FAR
+
+
+def test_replace_needs_a_majority_of_the_others_when_it_reads() -> None:
+    with servers(3, longest=LONGEST) as three:
+        three[0].command("FLUSHALL")
+        label = f"127.0.0.1:{three[0].port}"
+        plan = cluster.replace(nodes_of(three.url), label, sleep=lambda seconds: three[1].kill())
+        with pytest.raises(OperatorError, match="nothing was changed"):
+            plan.act()
+        assert three[0].command("KEYS", "*") == []
+
+
+def test_a_server_that_restarts_while_it_is_kept_out_begins_anew() -> None:
+    with servers(3, longest=LONGEST) as three:
+        three[0].command("FLUSHALL")
+
+        def restart(seconds: float) -> None:
+            three[0].kill()
+            three[0].start()
+
+        plan = cluster.replace(nodes_of(three.url), f"127.0.0.1:{three[0].port}", sleep=restart)
+        with pytest.raises(OperatorError, match="restarted; repeat the step"):
+            plan.act()
+        assert three[0].command("KEYS", "*") == []
+
+
+def test_a_server_may_close_the_idle_connection_while_it_is_kept_out() -> None:
+    with servers(3, longest=LONGEST) as three:
+        three[0].command("FLUSHALL")
+        plan = cluster.replace(
+            nodes_of(three.url),
+            f"127.0.0.1:{three[0].port}",
+            sleep=lambda seconds: three[0].command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"),
+        )
+        plan.act()
+        assert run("status", three.url)["nodes"][0]["state"] == "serving"
+
+
 def test_a_majority_that_was_wiped_needs_a_floor_from_the_operator() -> None:
     with servers(3, longest=LONGEST) as three:
         before = a_token(three.url)
@@ -194,6 +221,41 @@ def test_a_restart_that_may_have_lost_something_jumps_and_refuses_for_a_while() 
             wait_for(lambda: _try(client), 5, "the end of the refusal")
             assert time.monotonic() - began > LONGEST / 3
         assert a_token(three.url) > before + 2**32
+
+
+def test_whoever_only_looks_sees_that_the_refusal_is_over() -> None:
+    with servers(3, "--appendonly", "yes", "--appendfsync", "everysec", longest=LONGEST) as three:
+        for node in three.nodes:
+            node.kill()
+        for node in three.nodes:
+            node.start()
+
+        def states() -> set[str]:
+            return {one.state for one in cluster.status(nodes_of(three.url))}
+
+        assert states() == {"refusing"}
+        # Nobody has lost all of its memory: a floor from the operator would be the wrong cure.
+        with pytest.raises(QuorumNotReached, match="repeat the step"):
+            cluster.replace(nodes_of(three.url), f"127.0.0.1:{three[0].port}")
+        wait_for(lambda: states() == {"serving"}, 5, "the end of the refusal")
+        assert run("status", three.url)["serving"]
+
+
+def test_doctor_knows_snapshots_and_shut_gates() -> None:
+    with servers(3, "--save", "1 1", longest=LONGEST) as three:
+
+        def said() -> list[str]:
+            with lockline.connect(three.url) as client:
+                return [f"{found.level} {found.text}" for found in client.examine()]
+
+        assert sum("keeps snapshots at most" in text for text in said()) == 3
+        three[0].command("SAVE")
+        three[0].kill()
+        three[0].start()
+        wait_for(lambda: any(text.startswith("warning") and "refuses for another" in text for text in said()), 5, "it")
+        wait_for(lambda: not any("refuses for another" in text for text in said()), 5, "the end of the refusal")
+        three[0].command("FLUSHALL")
+        assert any(text.startswith("error") and "empty" in text for text in said())
 
 
 def _try(client: Any) -> bool:
@@ -241,37 +303,6 @@ def test_a_rollback_to_an_older_copy_keeps_tokens_rising() -> None:
         three[1].kill()
         tokens.append(a_token(three.url))
         assert [first, *tokens] == sorted({first, *tokens})
-
-
-@pytest.mark.slow
-def test_resize_moves_to_other_servers_and_tokens_go_on_rising() -> None:
-    with servers(3, longest=LONGEST) as three, a_folder("redlock-more") as folder:
-        more = [RedisServer(folder / f"more-{n}").start() for n in range(2)]
-        try:
-            client = lockline.connect(three.url)
-            held = client.lock("held", ttl=LONGEST).acquire()
-            before = a_token(three.url)
-            new = url_of([*three.nodes, *more])
-            assert len(run("resize", new, three.url, "--dry-run")["plan"]) == 4
-            made = run("resize", new, three.url)
-            assert made["done"]
-            assert a_token(new) > before
-            # Whoever still has the old list hears of it, and what it held is lost.
-            with pytest.raises(QuorumNotReached):
-                client.lock("x", ttl=LONGEST).acquire()
-            with pytest.raises(LeaseLost):
-                held.check()
-            client.close()
-            assert run("resize", new, three.url)["plan"][0].startswith("nothing to do")
-            smaller = url_of([three[0], *more])
-            token = a_token(new)
-            run("resize", smaller, new)
-            assert a_token(smaller) > token
-            with lockline.connect(new) as old, pytest.raises(QuorumNotReached):
-                old.lock("x", ttl=LONGEST).acquire()
-        finally:
-            for node in more:
-                node.stop()
 
 
 def test_a_replica_that_was_promoted_is_not_taken_for_its_primary() -> None:

@@ -6,6 +6,9 @@ import time
 
 import pytest
 
+from lockline.backends.redlock.protocol import Attempt, Protocol
+from lockline.backends.redlock.simulated import SimulatedPort
+
 from .simulation import Resource, Story
 
 
@@ -58,3 +61,22 @@ def test_nearly_every_grant_takes_one_round_trip_without_contention() -> None:
     story = Story(3, clients=1, names=20, wall=lambda: 0).run(60)
     assert story.judge.grants > 500
     assert story.judge.one_trip / story.judge.grants > 0.99
+
+
+def test_a_hold_that_ends_soon_does_not_take_the_time_of_those_renewed_with_it() -> None:
+    """Servers that take longer than a short lease would wait for them, but not longer than the others in its batch would."""
+    story = Story(1, nodes=3, clients=0)
+    universe = story.universe
+    protocol = Protocol(SimulatedPort(universe, "ann"))
+    verdicts: list[object] = []
+
+    async def play() -> None:
+        holds = [Attempt(name, f"ann-{name}.1", ttl, "") for name, ttl in (("short", 0.1), ("long", 1.0))]
+        for hold in holds:
+            assert await protocol.acquire(hold, universe.now + 1)
+        story.slow = dict.fromkeys(range(3), 0.015)
+        verdicts.extend(await protocol.extend([(hold, hold.ttl) for hold in holds], universe.now + 1))
+
+    universe.spawn(play())
+    universe.run(1)
+    assert verdicts == [True, True]

@@ -87,7 +87,10 @@ def run(arguments: Sequence[str]) -> int:
     except click.ClickException as problem:
         problem.show()
         return problem.exit_code
-    except click.Abort:
+    except click.Abort as stopped:
+        if isinstance(stopped.__cause__, KeyboardInterrupt):
+            # In the middle of something, not at a question: what it did by then, only the command can say.
+            return codes.SIGNALLED + signal.SIGINT
         click.echo("lockline: stopped, nothing was changed", err=True)
         return codes.DANGEROUS
     except KeyboardInterrupt:

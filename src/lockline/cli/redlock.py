@@ -52,7 +52,11 @@ def _act(plan: cluster.Plan, *, dry_run: bool, yes: bool, as_json: bool) -> None
         return
     if not yes and sys.stdin.isatty() and not plan.sentences[0].startswith("nothing to do"):
         click.confirm("Do this?", abort=True, err=True)
-    plan.act()
+    try:
+        plan.act()
+    except KeyboardInterrupt:
+        click.echo("lockline: interrupted, some of it may be done; the same command again goes on", err=True)
+        raise
     if as_json:
         print_json({"plan": plan.sentences, "done": True, **plan.result})
     elif not plan.sentences[0].startswith("nothing to do"):
@@ -67,20 +71,16 @@ def _common(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @command.command()
 @click.argument("url", required=False)
-@click.option(
-    "--max-ttl", default="60", show_default=True, help="The longest ttl; a server that comes back waits as long."
-)
+@click.option("--max-ttl", show_default="60", help="The longest ttl; a server that comes back waits as long.")
 @click.option("--floor", type=int, help="Count from here: for a cluster whose majority lost its memory.")
 @_common
-def init(url: str | None, max_ttl: str, floor: int | None, dry_run: bool, yes: bool, as_json: bool) -> None:
+def init(url: str | None, max_ttl: str | None, floor: int | None, dry_run: bool, yes: bool, as_json: bool) -> None:
     """Make these servers a cluster. Needed once; servers that belong to it already are left alone.
 
     If a majority of the servers lost their memory at once, nobody knows which tokens were used: give a --floor above all of
     them. Tokens are microseconds since 1970 or more, so the clock of today plus a day is a good one.
     """
-    longest = seconds(max_ttl)
-    if longest <= 0:
-        raise click.BadParameter("--max-ttl must be greater than zero")
+    longest = None if max_ttl is None else seconds(max_ttl)
     _act(cluster.init(_nodes(url), longest=longest, floor=floor), dry_run=dry_run, yes=yes, as_json=as_json)
 
 

@@ -16,7 +16,7 @@ from ...core.backend import Finding
 from ...core.claim import Claim, Gone, Grant, Line, Standing, Unanswered, Waiting
 from ...core.clock import DRIFT
 from ...core.runtime import Runtime
-from ...errors import ConfigError
+from ...errors import ConfigError, QuorumNotReached
 from ...guarantees import Guarantees
 from . import questions, requests, rules
 from .examine import examine
@@ -24,7 +24,7 @@ from .hints import BlockingHints, LoopHints
 from .protocol import Attempt, Protocol
 from .requests import Failure
 from .scripts import FREED, VICTIM
-from .words import parse_lease, too_long, unreached
+from .words import parse_lease, unreached
 
 GUARANTEES = Guarantees(
     exclusion="majority",
@@ -112,8 +112,9 @@ class RedlockBackend:
 
     async def enter(self, claim: Claim, *, wait: bool, until: float) -> Grant | Waiting | None:
         if claim.kind not in ("lock", "rlock"):
+            what = "semaphores" if claim.kind == "permit" else "read-write locks"
             raise ConfigError(
-                f"redlock:// gives locks and re-entrant locks, not a {claim.kind}: a majority of leases can exclude, but not count "
+                f"redlock:// gives locks and re-entrant locks, not {what}: a majority of leases can exclude, but not count "
                 "or queue; use redis://, etcd:// or zk:// for semaphores and read-write locks"
             )
         stood = self._stood.get(claim.id)
@@ -156,8 +157,7 @@ class RedlockBackend:
         if await self.protocol.acquire(attempt, until):
             assert attempt.token is not None
             return Grant(attempt.token, attempt.sent)
-        nodes = len(self.port.labels)
-        if attempt.unreached(nodes, rules.majority(nodes)):
+        if attempt.out_of_reach:
             replies = {**attempt.refusals, **{node: [b"yes"] for node in attempt.numbers}}
             raise unreached(self.port, f"{claim.name!r} could not be asked for at a majority of servers", replies)
         return None
@@ -270,14 +270,16 @@ class RedlockBackend:
             if stood is None:
                 fates[at] = Gone()
             elif stood.attempt is not None and stood.attempt.token is not None:
-                if claim.ttl > self.port.membership.longest:
-                    raise too_long(claim.ttl, self.port.membership.longest)
+                self.protocol.check(claim.ttl)
                 held.append((at, stood.attempt, claim.ttl))
         if held:
             verdicts = await self.protocol.extend([(attempt, ttl) for _, attempt, ttl in held], until)
+            silences = [verdict for verdict in verdicts if isinstance(verdict, QuorumNotReached)]
+            if len(silences) == len(fates):
+                raise silences[0]
             for (at, _, _), alive in zip(held, verdicts, strict=True):
-                if alive is None:
-                    fates[at] = Unanswered("too few servers of the cluster confirmed the renewal")
+                if isinstance(alive, QuorumNotReached):
+                    fates[at] = Unanswered(str(alive))
                 elif not alive:
                     fates[at] = Gone()
                     self._stood.pop(claims[at].id, None)

@@ -35,6 +35,20 @@ LAST_CHANCE = 0.5
 """How long `close` tries to deliver releases that have not arrived."""
 
 
+def connect_timeout(node_timeout: float) -> float:
+    """How long a connection may take that has to be made, encrypted, authenticated and greeted."""
+    return max(1.0, 4 * node_timeout)
+
+
+def time_to_connect(now: float, until: float, node_timeout: float, lively: int, nodes: int) -> float:
+    """Until when to wait for connections: some time has to be left for asking, or the servers that are there say nothing.
+
+    With so many known to be silent that the others are too few, this is only to see whether they are back.
+    """
+    patience = connect_timeout(node_timeout) if lively >= majority(nodes) else node_timeout
+    return min(until - min(node_timeout, (until - now) / 2), now + patience)
+
+
 class BlockingPort:
     """Sockets and threads."""
 
@@ -59,6 +73,8 @@ class BlockingPort:
         self._retry_at = [0.0] * len(self._nodes)
         self._backoff = [0.1] * len(self._nodes)
         self._debts: list[dict[str, tuple[Request, float]]] = [{} for _ in self._nodes]
+        self.silent: set[int] = set()
+        """Nodes that were last seen not to answer, or not to be there."""
         self._bell = threading.Event()
         self._tender: threading.Thread | None = None
         self._used = 0.0
@@ -130,7 +146,9 @@ class BlockingPort:
 
     def _connect(self, bundle: Bundle, note: Note, until: float) -> None:
         """Connect to all nodes at once and wait for a majority; a moment longer for the others, if they are quick."""
-        until = min(until, clock.now() + self._connect_timeout)
+        until = time_to_connect(
+            clock.now(), until, self.node_timeout, len(self.labels) - len(self.silent), len(self.labels)
+        )
         opening: set[int] = set()
         failed: set[int] = set()
 
@@ -165,7 +183,7 @@ class BlockingPort:
 
     @property
     def _connect_timeout(self) -> float:
-        return max(1.0, 4 * self.node_timeout)
+        return connect_timeout(self.node_timeout)
 
     def _open(self, node: int) -> bool:
         """Make a connection and be greeted on it: a server that has restarted finds it out here, before anything else."""
@@ -176,11 +194,18 @@ class BlockingPort:
             said = greeting(_ask(connection, *command(Request("greet", (durable,)), "", whole=True)))
             self.membership.met(node, said)
             self._pay(node, connection)
-        except TROUBLE as problem:
+        except Exception as problem:
+            # Whatever it is, also a greeting that makes no sense: this server is of no use now.
             connection.disconnect()
+            self.silent.add(node)
             self.membership.failed(node, f"unreachable: {problem}")
             return False
-        self.spares[node].append(connection)
+        self.silent.discard(node)
+        if len(self.spares[node]) < BUNDLES:
+            self.spares[node].append(connection)
+        else:
+            # Many calls asked for it while the server was silent, and none of them waits any more.
+            connection.disconnect()
         return True
 
     def want(self, node: int) -> None:
@@ -190,7 +215,7 @@ class BlockingPort:
             self._bell.set()
 
     def owe(self, node: int, request: Request) -> None:
-        """A release has to arrive: repeat it on the next connection, until its ttl is over."""
+        """A release has to arrive: repeat it until it is acknowledged or its ttl is over."""
         if request.op == "release" and self.membership.cluster is not None:
             longest = min(self.membership.longest, 3600.0)
             debts = self._debts[node]
@@ -200,8 +225,26 @@ class BlockingPort:
     def _pay(self, node: int, connection: Any) -> None:
         for attempt, (request, until) in list(self._debts[node].items()):
             if clock.now() < until:
-                _ask(connection, *command(requests.again(request), self.cluster))
+                try:
+                    _ask(connection, *command(requests.again(request), self.cluster))
+                except redis.ResponseError:
+                    # Refused for now (no memory, no replicas): the background asks again.
+                    self.want(node)
+                    continue
             self._debts[node].pop(attempt, None)
+
+    def _pay_over_spare(self, node: int) -> bool:
+        try:
+            connection = self.spares[node].popleft()
+        except IndexError:
+            return False
+        try:
+            self._pay(node, connection)
+        except TROUBLE:
+            connection.disconnect()
+            return False
+        self.spares[node].append(connection)
+        return True
 
     # -- the background ----------------------------------------------------------------------------
 
@@ -212,13 +255,22 @@ class BlockingPort:
                 self._tender.start()
 
     def _tend(self) -> None:
+        try:
+            self._tend_while_needed()
+        finally:
+            # Whatever ended it, the next conversation can start another.
+            with self._mutex:
+                if self._tender is threading.current_thread():
+                    self._tender = None
+
+    def _tend_while_needed(self) -> None:
         me = threading.current_thread()
         while not self.closed and self._tender is me:
             self._bell.wait(TICK)
             self._bell.clear()
             now = clock.now()
             for node in list(self._wanted):
-                if self.spares[node]:
+                if self.spares[node] and not self._debts[node]:
                     self._wanted.discard(node)
                 elif now >= self._retry_at[node]:
                     self._retry(node)
@@ -228,6 +280,7 @@ class BlockingPort:
                     busy = bundle.tidy() or busy
                 busy = busy or any(self._debts)
                 if not busy and clock.now() - self._used > LINGER:
+                    # Here and not later: whoever comes after this starts another.
                     self._tender = None
                     return
             if self._wanted:
@@ -237,7 +290,8 @@ class BlockingPort:
                     time.sleep(min(pause, TICK))
 
     def _retry(self, node: int) -> None:
-        if self._open(node):
+        there = self._pay_over_spare(node) if self.spares[node] else self._open(node)
+        if there and not self._debts[node]:
             self._wanted.discard(node)
             self._backoff[node] = 0.1
         else:
@@ -253,8 +307,11 @@ class BlockingPort:
             tender, self._tender = self._tender, None
             self._mutex.notify_all()
         self._bell.set()
+        # A release repeated over another connection may have to leave a tombstone: better to hear of the first one.
+        until = clock.now() + min(self.node_timeout, LAST_CHANCE)
         for bundle in idle:
-            bundle.tidy()
+            while bundle.tidy() and (left := until - clock.now()) > 0:
+                bundle.read(left)
             for wire in bundle.wires:
                 for _, request, _, _ in wire.due:
                     self.owe(wire.node, request)

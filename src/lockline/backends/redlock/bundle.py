@@ -14,7 +14,7 @@ import hiredis
 
 from ...core import clock
 from .port import Note
-from .requests import Failure, Reply, Request, command
+from .requests import TIDYING, Failure, Reply, Request, command
 
 if TYPE_CHECKING:
     from .blocking import BlockingPort
@@ -137,6 +137,12 @@ class Bundle:
                 self._lose(wire, Failure("error", f"the connection broke: {problem}"))
             self._torn = False
 
+    def follows(self, node: int, attempt: str, sent: float) -> bool:
+        # A conversation keeps its connections or loses them. In a later one, only where the answer is still to come is it clear
+        # that the acquire went over this one.
+        wire = self.wires[node]
+        return wire.sock is not None and (self._began <= sent or _is_due(wire, "acquire", attempt))
+
     def _send(self, wire: Wire, request: Request, data: bytes) -> None:
         note = self._note
         assert note is not None
@@ -203,7 +209,8 @@ class Bundle:
         now = asked_in == self._round and self._note is not None
         if isinstance(reply, hiredis.ReplyError):
             text = str(reply)
-            if text.startswith("NOSCRIPT") and (now or request.op == "release"):
+            again = now and not (request.op == "acquire" and _is_due(wire, "release", request.args[1]))
+            if text.startswith("NOSCRIPT") and (again or request.op in TIDYING):
                 # Somebody flushed the scripts; a restart would have broken the connection.
                 wire.due.append((asked_in, request, clock.now(), note))
                 try:
@@ -212,7 +219,10 @@ class Bundle:
                 except OSError as problem:
                     self._lose(wire, Failure("error", f"the connection broke: {problem}"))
                 return
-            reply = Failure("error", text)
+            reply = Failure("refused", text)
+            if request.op == "release":
+                self._port.owe(wire.node, request)
+                self._port.want(wire.node)
         if now:
             self._due -= 1
             self._answers.append((wire.node, request, reply))
@@ -220,6 +230,8 @@ class Bundle:
             note(wire.node, request, reply)
 
     def _lose(self, wire: Wire, failure: Failure) -> None:
+        if failure.kind == "timed out":
+            self._port.silent.add(wire.node)
         if wire.sock is not None:
             fd = wire.sock.fileno()
             self._by_fd.pop(fd, None)
@@ -237,7 +249,9 @@ class Bundle:
         self._port.want(wire.node)
 
     def part(self) -> None:
-        self._note = None
+        note, self._note = self._note, None
+        while self._answers and note is not None:
+            note(*self._answers.popleft())
         if self._torn:
             self.close()
         else:
@@ -254,3 +268,7 @@ class Bundle:
         self._by_fd.clear()
         for wire in self.wires:
             wire.drop("closed")
+
+
+def _is_due(wire: Wire, op: str, attempt: str) -> bool:
+    return any(request.op == op and request.args[1] == attempt for _, request, _, _ in wire.due)

@@ -11,217 +11,126 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
 
 from ...core.clock import DRIFT
-from ...errors import LocklineError, QuorumNotReached
-from .blocking import _ask, _prepare
-from .membership import Greeting, greeting
-from .nodes import TROUBLE, Node
-from .requests import Request, command
+from ...errors import ConfigError, QuorumNotReached
+from .nodes import Node
+from .requests import Request
 from .rules import majority
+from .steps import (
+    NodeStatus,
+    OperatorError,
+    Plan,
+    Server,
+    all_there_and_different,
+    highest,
+    members,
+    nothing_to_do,
+    open_gates,
+    reached,
+    status,
+    whole_list,
+)
 
 LONGEST = 60.0
 """The default for the longest ttl that a cluster grants: also how long a server that comes back has to wait."""
-CONNECT_TIMEOUT = 2.0
 
 
-class OperatorError(LocklineError):
-    """The step is not safe, or not possible, as things are."""
+def _labels(found: Sequence[NodeStatus]) -> str:
+    return ", ".join(one.label for one in found)
 
 
-@dataclass(frozen=True)
-class NodeStatus:
-    """One server as it answers now."""
-
-    label: str
-    said: Greeting | None
-    problem: str = ""
-    durable: bool = False
-
-    @property
-    def state(self) -> str:
-        """serving, refusing, retired, empty, forgot or unreachable."""
-        if self.said is None:
-            return "unreachable"
-        if self.said.state != "known":
-            return self.said.state
-        if self.said.serves:
-            return "serving"
-        return self.said.gate.partition(" ")[0]
-
-    def as_json(self) -> dict[str, Any]:
-        """For `--json`."""
-        said = self.said
-        return {
-            "node": self.label,
-            "state": self.state,
-            "problem": self.problem or None,
-            "cluster": said.cluster if said else None,
-            "incarnation": said.incarnation if said else None,
-            "size": said.size if said else None,
-            "max_ttl": said.longest / 1000 if said and said.longest else None,
-            "highest": said.highest if said else None,
-            "durable": self.durable,
-        }
+def _known(found: Sequence[NodeStatus]) -> list[NodeStatus]:
+    return [one for one in found if one.said and one.said.state == "known"]
 
 
-@dataclass
-class Plan:
-    """What a step will do, in sentences, and then the doing of it."""
-
-    sentences: list[str]
-    act: Callable[[], None]
-    result: dict[str, Any] = field(default_factory=dict)
+def _wait(longest: int) -> float:
+    """Until no lease from before is alive and no vote is under way, whatever the clocks' speeds."""
+    return longest / 1000 * (1 + 2 * DRIFT) + 0.01
 
 
-class Server:
-    """A connection for the operator; greeted first, like every other."""
-
-    def __init__(self, node: Node) -> None:
-        self.node = node
-        self.label = node.label
-        self._connection = node.connection(CONNECT_TIMEOUT)
-        self.durable = "0"
-
-    def greet(self) -> Greeting:
-        self._connection.disconnect()
-        self._connection.connect()
-        self.durable = _prepare(self._connection)
-        return greeting(self.ask(Request("greet", (self.durable,)), ""))
-
-    def ask(self, request: Request, cluster: str) -> Any:
-        return _ask(self._connection, *command(request, cluster, whole=True))
-
-    def install(
-        self,
-        cluster: str,
-        *,
-        size: int,
-        members: str,
-        longest: int,
-        floor: int,
-        instead: str = "",
-        run: str = "",
-        opens: bool = True,
-    ) -> str:
-        """Give the server its record and open its gate; what it said."""
-        request = Request("install", (size, members, longest, floor, self.durable, instead, run, int(opens)))
-        reply = self.ask(request, cluster)
-        if reply[0] == b"no":
-            raise OperatorError(f"{self.label} did not take the record: {reply[1].decode()}")
-        return str(reply[0].decode())
-
-    def close(self) -> None:
-        self._connection.disconnect()
-
-
-def status(nodes: Sequence[Node]) -> list[NodeStatus]:
-    """How each server answers now."""
-    found = []
-    for node in nodes:
-        server = Server(node)
-        try:
-            said = server.greet()
-            found.append(NodeStatus(node.label, said, durable=server.durable == "1"))
-        except TROUBLE as problem:
-            found.append(NodeStatus(node.label, None, str(problem)))
-        finally:
-            server.close()
-    return found
-
-
-def _members(nodes: Sequence[Node]) -> str:
-    return ",".join(node.label for node in nodes)
-
-
-def _the_cluster(found: Sequence[NodeStatus], size: int) -> str:
-    """The one cluster that a majority of these servers serve now."""
-    serving = Counter(one.said.cluster for one in found if one.said and one.state == "serving")
-    cluster, count = serving.most_common(1)[0] if serving else ("", 0)
-    if count < majority(size):
-        raise QuorumNotReached(
-            "no majority of these servers serves one cluster; if their memory is lost, `lockline redlock init --floor`",
-            nodes={one.label: one.problem or one.state for one in found},
-        )
-    return cluster
-
-
-def init(nodes: Sequence[Node], *, longest: float = LONGEST, floor: int | None = None) -> Plan:
+def init(nodes: Sequence[Node], *, longest: float | None = None, floor: int | None = None) -> Plan:
     """Make these servers a cluster. Only empty ones are touched; with a floor, also a cluster that lost its majority.
 
     Safe to repeat: what belongs to the cluster already is left alone.
     """
+    milliseconds = round((LONGEST if longest is None else longest) * 1000)
+    if milliseconds < 1:
+        raise ConfigError(f"the longest ttl is at least a millisecond, not {longest} s")
     found = status(nodes)
-    unreachable = [one for one in found if one.said is None]
-    if unreachable:
-        raise OperatorError(
-            "every server has to be there when a cluster is set up: "
-            + "; ".join(f"{one.label}: {one.problem}" for one in unreachable)
-        )
-    runs = Counter(one.said.run for one in found if one.said)
-    if any(count > 1 for count in runs.values()):
-        raise OperatorError("two of these addresses are the same server; a majority has to be of different servers")
-    members = _members(nodes)
-    clusters = {one.said.cluster for one in found if one.said and one.said.state == "known"}
-    empty = [one for one in found if one.state in ("empty", "forgot")]
-    if len(clusters) > 1:
+    all_there_and_different(found)
+    known = _known(found)
+    empty = [one for one in found if one not in known]
+    names, size, cluster = members(nodes), len(nodes), secrets.token_hex(8)
+    if len({one.cluster for one in known}) > 1:
         raise OperatorError("these servers belong to different clusters already; `lockline redlock status` shows which")
-    cluster = next(iter(clusters)) if clusters else secrets.token_hex(8)
-    size = len(nodes)
-    if clusters:
-        record = next(one.said for one in found if one.said and one.said.state == "known")
+    if known:
+        record = known[0].said
         assert record is not None
-        if record.members != members:
+        cluster, names = record.cluster, record.members
+        if not all(one.names(nodes) for one in known):
+            raise OperatorError(f"they are a cluster of {names} already; `lockline redlock resize` changes that")
+        if retired := [one for one in known if one.state == "retired"]:
             raise OperatorError(
-                f"they are a cluster of {record.members} already; `lockline redlock resize` changes that"
+                f"{_labels(retired)}: retired, cluster {cluster} moves or has moved to other servers; name those, "
+                "or repeat the `lockline redlock resize` that was not finished"
             )
-        if not empty and not any(one.state == "preparing" for one in found):
-            return Plan([f"nothing to do: cluster {cluster} of {size} is set up"], lambda: None, {"cluster": cluster})
-        # An open gate means that grants may have been made: then an empty server has lost something.
-        if floor is None and empty and any(one.state != "preparing" for one in found if one not in empty):
+        if longest is not None and milliseconds != record.longest:
             raise OperatorError(
-                f"{', '.join(one.label for one in empty)}: lost memory, not new; `lockline redlock replace` keeps the tokens rising "
+                f"cluster {cluster} was set up for ttls of up to {record.longest / 1000:g} s, and that stays; "
+                "only a new cluster can have another --max-ttl"
+            )
+        milliseconds = record.longest
+        if not empty and not any(one.state == "preparing" for one in found):
+            return nothing_to_do(f"cluster {cluster} of {size} is set up", cluster=cluster)
+        # An open gate means that grants may have been made: then an empty server has lost something.
+        if floor is None and empty and any(one.opened for one in known):
+            raise OperatorError(
+                f"{_labels(empty)}: lost memory, not new; `lockline redlock replace` keeps the tokens rising "
                 "(or, if a majority is lost, `init --floor N` with N above every token ever used)"
             )
-        longest = record.longest / 1000
-    start = floor or 0
-    highest = max((one.said.highest for one in found if one.said), default=0)
-    if floor is not None and floor <= highest:
-        raise OperatorError(f"the floor has to be above {highest}, the highest number that is still remembered here")
+    remembered = max((one.said.highest for one in found if one.said), default=0)
+    if floor is not None and floor <= remembered:
+        raise OperatorError(f"the floor has to be above {remembered}, the highest number that is still remembered here")
 
     def act() -> None:
         for node in nodes:
-            server = Server(node)
-            try:
-                said = server.greet()
-                if said.state != "known":
+            with reached(node) as server:
+                if server.greet().state != "known":
                     server.install(
                         cluster,
                         size=size,
-                        members=members,
-                        longest=round(longest * 1000),
-                        floor=max(start, highest),
+                        members=names,
+                        longest=milliseconds,
+                        floor=max(floor or 0, remembered),
                         opens=False,
                     )
-            finally:
-                server.close()
-        for node in nodes:
-            server = Server(node)
-            try:
-                server.greet()
-                server.ask(Request("open", ()), cluster)
-            finally:
-                server.close()
+        open_gates(nodes, cluster)
 
     sentences = [
-        f"make {one.label} a server of cluster {cluster} ({size} servers, longest ttl {longest:g} s)" for one in empty
+        f"make {one.label} a server of cluster {cluster} ({size} servers, longest ttl {milliseconds / 1000:g} s)"
+        for one in empty
     ]
     sentences.append("then open the gates of all")
     if floor is not None:
         sentences.append(f"count from {floor} there: no token at or below it may be in use")
     return Plan(sentences, act, {"cluster": cluster})
+
+
+def _the_cluster(found: Sequence[NodeStatus], size: int) -> str:
+    """The one cluster that a majority of these servers serve now."""
+    serving = Counter(one.cluster for one in found if one.state == "serving")
+    cluster, count = serving.most_common(1)[0] if serving else ("", 0)
+    if count < majority(size):
+        if sum(one.opened for one in found) >= majority(size):
+            cure = "some refuse for a while after their restart: repeat the step then"
+        else:
+            cure = "if their memory is lost, `lockline redlock init --floor`"
+        raise QuorumNotReached(
+            f"no majority of these servers serves one cluster; {cure}",
+            nodes={one.label: one.problem or one.state for one in found},
+        )
+    return cluster
 
 
 def replace(nodes: Sequence[Node], label: str, *, sleep: Callable[[float], None] = time.sleep) -> Plan:
@@ -232,48 +141,44 @@ def replace(nodes: Sequence[Node], label: str, *, sleep: Callable[[float], None]
     """
     at = next((at for at, node in enumerate(nodes) if node.label == label), None)
     if at is None:
-        raise OperatorError(f"{label} is not in the list of servers: {_members(nodes)}")
+        raise OperatorError(f"{label} is not in the list of servers: {members(nodes)}")
     others = [node for node in nodes if node.label != label]
     found = status(others)
     cluster = _the_cluster(found, len(nodes))
-    record = next(one.said for one in found if one.said and one.said.cluster == cluster)
+    serving = [one for one in _known(found) if one.cluster == cluster]
+    whole_list(serving, nodes)
+    record = serving[0].said
     assert record is not None
-    if label not in record.members.split(","):
-        raise OperatorError(
-            f"{label} is not a member of the cluster ({record.members}); `lockline redlock resize` changes that"
-        )
-    mine = status([nodes[at]])[0]
+    (mine,) = status([nodes[at]])
     if mine.said is None:
         raise OperatorError(f"{label} cannot be reached: {mine.problem}")
-    if mine.said.cluster == cluster and mine.state in ("serving", "refusing"):
-        return Plan([f"nothing to do: {label} is {mine.state}"], lambda: None, {"state": mine.state})
-    wait = record.longest / 1000 * (1 + 2 * DRIFT) + 0.01
+    if mine.cluster not in ("", cluster):
+        raise OperatorError(f"{label} belongs to cluster {mine.cluster}; wipe it first, if nobody needs that one")
+    if mine.opened:
+        return nothing_to_do(f"{label} is {mine.state}", state=mine.state)
+    if mine.state == "preparing":
+        raise OperatorError(f"{label} was not finished being set up; `lockline redlock init` opens its gate")
+    wait = _wait(record.longest)
+
+    def read(server: Server) -> int | None:
+        if server.greet().cluster != cluster:
+            return None
+        reply = server.ask(Request("highest", ()), cluster)
+        return int(reply[1]) if reply[0] == b"yes" else None
 
     def act() -> None:
-        server = Server(nodes[at])
-        try:
+        with reached(nodes[at]) as server:
             run = server.greet().run
             sleep(wait)
-            floors = []
-            for node in others:
-                other = Server(node)
-                try:
-                    if other.greet().cluster == cluster:
-                        reply = other.ask(Request("highest", ()), cluster)
-                        if reply[0] == b"yes":
-                            floors.append(int(reply[1]))
-                except TROUBLE:
-                    continue
-                finally:
-                    other.close()
+            floors = highest(others, read)
             if len(floors) < majority(len(nodes)):
                 raise OperatorError(f"only {len(floors)} of the other servers are ready; nothing was changed")
-            # A restart in the meantime begins the wait anew: the run id has to be the same.
+            # On a new connection, because a server may close one that is idle for so long. A restart in the meantime
+            # begins the wait anew: the run id has to be the same.
+            server.greet()
             server.install(
                 cluster, size=len(nodes), members=record.members, longest=record.longest, floor=max(floors), run=run
             )
-        finally:
-            server.close()
 
     return Plan(
         [
@@ -286,75 +191,109 @@ def replace(nodes: Sequence[Node], label: str, *, sleep: Callable[[float], None]
     )
 
 
-def resize(old: Sequence[Node], new: Sequence[Node], *, sleep: Callable[[float], None] = time.sleep) -> Plan:
-    """Move the cluster to another set of servers. Locks cannot be taken meanwhile, and leases held now end.
+def _successor(cluster: str, new: Sequence[Node]) -> str:
+    """From the old id and the new list: a repeated step goes on with the same new cluster."""
+    labels = ",".join(sorted(node.label for node in new))
+    return hashlib.sha256(f"{cluster} {labels}".encode()).hexdigest()[:16]
 
-    The old set is retired first: as long as any majority of it served, two clients could have two majorities.
-    """
-    before = status(old)
-    members = _members(new)
-    records = [one.said for one in before if one.said and one.said.state == "known"]
-    retired = Counter(said.cluster for said in records if said.gate.startswith("retired "))
-    serving = Counter(said.cluster for said in records if not said.gate.startswith("retired "))
-    after = status(new)
-    done = Counter(
-        one.said.cluster for one in after if one.said and one.state == "serving" and one.said.members == members
-    )
-    if done and done.most_common(1)[0][1] == len(new) and _members(old) != members:
-        return Plan([f"nothing to do: {members} is set up"], lambda: None, {"cluster": done.most_common(1)[0][0]})
-    counts = retired + serving
+
+def _way(
+    before: Sequence[NodeStatus], after: Sequence[NodeStatus], old: Sequence[Node], new: Sequence[Node]
+) -> tuple[str, str]:
+    """From which cluster to which. The first is empty where the move has begun and no server is left that knows it."""
+    known = _known(before)
+    begun = {one.cluster for one in _known([*before, *after]) if one.names(new)}
+    for one in known:
+        if one.names(old) and _successor(one.cluster, new) in begun:
+            return one.cluster, _successor(one.cluster, new)
+    counts = Counter(one.cluster for one in known)
     cluster, count = counts.most_common(1)[0] if counts else ("", 0)
+    taken = count >= majority(len(old)) and count == len(known) and all(one.names(new) for one in known)
+    # Onto the same servers, only a gate that is not open yet tells a move that has begun from one that has not.
+    if taken and (not known[0].names(old) or any(one.state == "preparing" for one in after)):
+        return "", cluster
+    whole_list(known, old)
     if count < majority(len(old)):
         raise QuorumNotReached(
             "no majority of the old servers can be retired",
             nodes={one.label: one.problem or one.state for one in before},
         )
-    missing = [one for one in after if one.said is None]
-    if missing:
-        raise OperatorError("every new server has to be there: " + ", ".join(one.label for one in missing))
-    record = next(said for said in records if said.cluster == cluster)
-    wait = record.longest / 1000 * (1 + 2 * DRIFT) + 0.01
-    # From the old id and the new list: a repeated step goes on with the same new cluster.
-    successor = hashlib.sha256(f"{cluster} {members}".encode()).hexdigest()[:16]
+    return cluster, _successor(cluster, new)
+
+
+def resize(old: Sequence[Node], new: Sequence[Node], *, sleep: Callable[[float], None] = time.sleep) -> Plan:
+    """Move the cluster to another set of servers. Locks cannot be taken meanwhile, and leases held now end.
+
+    The old set is retired first: as long as any majority of it served, two clients could have two majorities. The gates of the
+    new set stay shut until every server has its record, so that a step which was interrupted can tell a server that is
+    still empty from one that has lost its memory.
+    """
+    before, after = status(old), status(new)
+    all_there_and_different(after)
+    cluster, successor = _way(before, after, old, new)
+    if strangers := [one for one in after if one.cluster not in ("", cluster, successor)]:
+        raise OperatorError(
+            f"{_labels(strangers)}: belongs to another cluster already; wipe it first, if nobody needs that one"
+        )
+    if any(one.opened and one.cluster == successor for one in after):
+        return _finish(new, after, successor)
+    record = next(one.said for one in _known([*before, *after]) if one.cluster in (cluster, successor))
+    assert record is not None
+    longest = record.longest
+    wait = _wait(longest)
+
+    def retire(server: Server) -> int | None:
+        said = server.greet()
+        if said.state == "known" and said.cluster == successor:
+            # Taken over already, and so at least at the floor that was read when a majority had been retired.
+            return said.highest
+        reply = server.ask(Request("retire", ()), cluster)
+        return int(reply[1]) if reply[0] == b"yes" else None
 
     def act() -> None:
-        floors = []
-        for node in old:
-            server = Server(node)
-            try:
-                server.greet()
-                reply = server.ask(Request("retire", ()), cluster)
-                if reply[0] == b"yes":
-                    floors.append(int(reply[1]))
-            except TROUBLE:
-                continue
-            finally:
-                server.close()
+        floors = highest(old, retire)
         if len(floors) < majority(len(old)):
             raise OperatorError(f"only {len(floors)} of the old servers could be retired; repeat the step")
         sleep(wait)
         for node in new:
-            server = Server(node)
-            try:
+            with reached(node) as server:
                 server.greet()
                 server.install(
                     successor,
                     size=len(new),
-                    members=members,
-                    longest=record.longest,
+                    members=members(new),
+                    longest=longest,
                     floor=max(floors),
                     instead=cluster,
+                    opens=False,
                 )
-            finally:
-                server.close()
+        open_gates(new, successor)
 
+    if cluster:
+        first = f"retire cluster {cluster} on {members(old)}: no lock can be taken, leases held now end"
+    else:
+        first = f"go on: the cluster on {members(old)} is retired already"
     return Plan(
         [
-            f"retire cluster {cluster} on {_members(old)}: no lock can be taken, leases held now end",
+            first,
             f"wait {wait:.1f} s, until none of them is alive",
-            f"set up cluster {successor} on {members}, counting from the highest number of the old one",
+            f"set up cluster {successor} on {members(new)}, counting from the highest number of the old one",
             "then give every client the new list",
         ],
         act,
         {"cluster": successor},
     )
+
+
+def _finish(new: Sequence[Node], after: Sequence[NodeStatus], successor: str) -> Plan:
+    """Every new server had its record when the first gate was opened: at most gates are left to do."""
+    waiting = [node for node, one in zip(new, after, strict=True) if one.state == "preparing"]
+    if waiting:
+        sentences = [f"go on: open the gates of {members(waiting)}", "then give every client the new list"]
+        return Plan(sentences, lambda: open_gates(waiting, successor), {"cluster": successor})
+    if lost := [one for one in after if one.cluster != successor or one.state == "forgot"]:
+        raise OperatorError(f"{_labels(lost)}: lost memory, not new; wipe it, and `lockline redlock replace`")
+    return nothing_to_do(f"{members(new)} is set up", cluster=successor)
+
+
+__all__ = ["LONGEST", "NodeStatus", "OperatorError", "Plan", "Server", "init", "replace", "resize", "status"]

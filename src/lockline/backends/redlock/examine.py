@@ -8,6 +8,7 @@ from ...core.backend import Finding
 from ...errors import QuorumNotReached
 from .port import Port
 from .requests import Failure, Reply, Request
+from .words import describe
 
 OLDEST = (6, 2)
 FAR_APART = 1.0
@@ -22,6 +23,8 @@ async def examine(port: Port, until: float) -> list[Finding]:
         "time": Request("raw", ("TIME",)),
         "policy": Request("raw", ("CONFIG", "GET", "maxmemory-policy")),
         "fsync": Request("raw", ("CONFIG", "GET", "appendfsync")),
+        "save": Request("raw", ("CONFIG", "GET", "save")),
+        "gate": Request("highest", ()),
     }
     findings: list[Finding] = []
     try:
@@ -45,21 +48,16 @@ async def examine(port: Port, until: float) -> list[Finding]:
                 clocks[node] = int(reply[0]) + int(reply[1]) / 1e6 - (port.now() + sent) / 2
     finally:
         talk.part()
-    infos: dict[int, dict[str, str]] = {}
     for node, label in enumerate(port.labels):
         about = replies.get((node, "info"))
         if about is None or isinstance(about, Failure):
             problem = "timed out" if about is None else about.text
             findings.append(Finding("error", f"{label}: {problem}", "bring it back, or replace it"))
             continue
-        infos[node] = info = _parse(about)
+        info = _parse(about)
         findings.extend(_one(label, info, replies, node))
-        said = port.membership.greetings.get(node)
-        if said is not None and (said.cluster != port.membership.cluster or said.state != "known"):
-            findings.append(
-                Finding("error", f"{label}: {port.membership.describe(node)}", f"lockline redlock replace {label}")
-            )
-    findings.extend(_together(port.labels, infos, clocks))
+        findings.extend(_gate(label, replies.get((node, "gate"))))
+    findings.extend(_together(clocks))
     return findings
 
 
@@ -101,11 +99,11 @@ def _one(label: str, info: dict[str, str], replies: dict[tuple[int, str], Reply]
         findings.append(
             Finding(
                 "ok",
-                f"{label}: appendfsync {fsync}; after a restart it refuses for one longest ttl",
+                f"{label}: appendfsync {fsync or 'unknown'}; after a restart it refuses for one longest ttl",
                 "appendfsync always",
             )
         )
-    else:
+    elif isinstance(save := replies.get((node, "save")), list) and not _setting(save):
         findings.append(
             Finding(
                 "warning",
@@ -113,25 +111,38 @@ def _one(label: str, info: dict[str, str], replies: dict[tuple[int, str], Reply]
                 "appendonly yes, and appendfsync always to come back at once",
             )
         )
+    else:
+        findings.append(
+            Finding(
+                "warning",
+                f"{label}: keeps snapshots at most; after a restart it refuses for one longest ttl, and it must be replaced "
+                "if none was made since it was set up",
+                "appendonly yes, and appendfsync always to come back at once",
+            )
+        )
     return findings
 
 
-def _together(labels: Any, infos: dict[int, dict[str, str]], clocks: dict[int, float]) -> list[Finding]:
-    findings = []
-    seen: dict[str, int] = {}
-    for node, info in infos.items():
-        run = info.get("run_id", "")
-        if run in seen:
-            findings.append(
-                Finding("error", f"{labels[seen[run]]} and {labels[node]} are the same server", "name each once")
-            )
-        seen.setdefault(run, node)
-    if clocks:
-        apart = max(clocks.values()) - min(clocks.values())
-        if apart > FAR_APART:
-            findings.append(
-                Finding("warning", f"the servers' clocks differ by {apart:.1f} s", "run NTP; no token depends on it")
-            )
-        else:
-            findings.append(Finding("ok", f"the servers' clocks differ by {apart * 1000:.0f} ms"))
-    return findings
+def _gate(label: str, reply: Reply | None) -> list[Finding]:
+    """What keeps the server from taking part, as it says now."""
+    if reply is None or isinstance(reply, Failure) or reply[0] != b"shut":
+        return []
+    gate = reply[2] if len(reply) > 2 else b""
+    if reply[1] == b"refusing":
+        return [Finding("warning", f"{label}: {describe(reply)}", "nothing: it opens by itself")]
+    if gate.startswith(b"retired "):
+        return [Finding("error", f"{label}: retired: the set of servers has been changed", "name the new servers")]
+    if gate.startswith(b"preparing "):
+        return [
+            Finding("error", f"{label}: its setting up was not finished", "repeat lockline redlock init, or resize")
+        ]
+    return [Finding("error", f"{label}: {describe(reply)}", f"lockline redlock replace {label}")]
+
+
+def _together(clocks: dict[int, float]) -> list[Finding]:
+    if not clocks:
+        return []
+    apart = max(clocks.values()) - min(clocks.values())
+    if apart > FAR_APART:
+        return [Finding("warning", f"the servers' clocks differ by {apart:.1f} s", "run NTP; no token depends on it")]
+    return [Finding("ok", f"the servers' clocks differ by {apart * 1000:.0f} ms")]

@@ -15,12 +15,16 @@ from ...core import clock
 from ...core.looping import stay_cancelled
 from ...errors import ClientClosed
 from . import requests
-from .blocking import LAST_CHANCE, SETTLE
+from .blocking import LAST_CHANCE, SETTLE, connect_timeout, time_to_connect
 from .membership import PREPARATION, Membership, durable, greeting
 from .nodes import TROUBLE, Node
 from .port import Note
-from .requests import Failure, Reply, Request, command
+from .requests import TIDYING, Failure, Reply, Request, command
 from .rules import majority
+from .words import nothing
+
+SHORTEST, LONGEST = 0.1, 2.0
+"""Pauses before a server is tried again: they double."""
 
 
 class Conversation:
@@ -43,6 +47,11 @@ class Conversation:
         data = hiredis.pack_command(command(request, self._port.cluster))
         for node in range(len(self._port.labels)):
             self._send(node, request, data)
+
+    def follows(self, node: int, attempt: str, sent: float) -> bool:
+        # There is one connection to a node at a time: if it was there then, the acquire went over it.
+        wire = self._port.wires[node]
+        return wire.up and wire.since <= sent
 
     def _send(self, node: int, request: Request, data: bytes) -> None:
         self._due += 1
@@ -95,13 +104,19 @@ class LoopWire:
         self._port = port
         self.node = node
         self.up = False
+        self.since = 0.0
+        """When the connection was made."""
+        self.silent = False
+        """Whether the node was last seen not to answer, or not to be there."""
         self.problem = "no connection yet"
         self.attempted = asyncio.Event()
         self._connection: Any = None
         self._writer: Any = None
         self._due: deque[tuple[Conversation | None, Request, float]] = deque()
         self._debts: dict[str, tuple[Request, float]] = {}
-        self._backoff = 0.1
+        self._repeats: asyncio.TimerHandle | None = None
+        self._pause = SHORTEST
+        self._backoff = SHORTEST
         self._hurry = asyncio.Event()
         self._task = asyncio.get_running_loop().create_task(self._live(), name=f"lockline-redlock-{node}")
 
@@ -122,16 +137,17 @@ class LoopWire:
         while not self._port.closed:
             try:
                 await stay_cancelled(self._open())
-            except TROUBLE as problem:
-                self.problem = f"unreachable: {problem}"
-                self._port.membership.failed(self.node, self.problem)
-                await self._close_connection()
-            else:
-                self._backoff = 0.1
+                self._backoff = SHORTEST
                 self._announce()
                 await self._read()
                 self._announce()
                 continue
+            except Exception as problem:
+                # Whatever it is, also an answer that makes no sense: this server is of no use now.
+                self.silent = True
+                self.problem = f"unreachable: {problem}"
+                self._port.membership.failed(self.node, self.problem)
+                await self._close_connection()
             self._announce()
             self._hurry.clear()
             try:
@@ -139,7 +155,7 @@ class LoopWire:
                     await self._hurry.wait()
             except TimeoutError:
                 pass
-            self._backoff = min(2.0, self._backoff * 2)
+            self._backoff = min(LONGEST, self._backoff * 2)
 
     def _announce(self) -> None:
         self.attempted.set()
@@ -147,7 +163,7 @@ class LoopWire:
 
     def greet_again(self) -> None:
         """Make a new connection."""
-        self._lose(Failure("unreachable", "being connected anew"))
+        self._lose(Failure("error", "being connected anew"))
 
     def hurry(self) -> None:
         """Somebody needs this node now: do not wait out the pause before the next try."""
@@ -163,10 +179,16 @@ class LoopWire:
         self._port.membership.met(self.node, said)
         for attempt, (request, until) in list(self._debts.items()):
             if clock.now() < until:
-                await _ask(connection, *command(requests.again(request), self._port.cluster))
+                try:
+                    await _ask(connection, *command(requests.again(request), self._port.cluster))
+                except redis.ResponseError:
+                    self._repeat_soon()
+                    continue
             self._debts.pop(attempt, None)
         # The library made, authenticated and encrypted it; from here on only bytes go over it.
         self._writer = connection._writer
+        self.since = clock.now()
+        self.silent = False
         self.up = True
 
     async def _read(self) -> None:
@@ -202,23 +224,54 @@ class LoopWire:
         talk, request, _ = self._due.popleft()
         if isinstance(reply, hiredis.ReplyError):
             text = str(reply)
-            if text.startswith("NOSCRIPT") and talk is not None and (talk.open or request.op == "release"):
+            if text.startswith("NOSCRIPT") and (request.op in TIDYING or self._still_wanted(talk, request)):
                 self._due.append((talk, request, clock.now()))
                 self._writer.write(hiredis.pack_command(command(request, self._port.cluster, whole=True)))
                 return
-            reply = Failure("error", text)
+            reply = Failure("refused", text)
+            if request.op == "release":
+                self._owe(request)
+                self._repeat_soon()
+        elif talk is None:
+            self._debts.pop(request.args[1], None)
+            if not self._debts:
+                self._pause = SHORTEST
         if talk is not None:
             talk.take(self.node, request, reply)
+
+    def _still_wanted(self, talk: Conversation | None, request: Request) -> bool:
+        if talk is None or not talk.open:
+            return False
+        # An acquire that is sent again would come after its own release.
+        return request.op != "acquire" or not any(
+            later.op == "release" and later.args[1] == request.args[1] for _, later, _ in self._due
+        )
+
+    def _repeat_soon(self) -> None:
+        """The server refuses for now (no memory, no replicas): ask again over this connection."""
+        if self._repeats is None:
+            self._repeats = asyncio.get_running_loop().call_later(self._pause, self._repeat)
+            self._pause = min(LONGEST, self._pause * 2)
+
+    def _repeat(self) -> None:
+        self._repeats = None
+        for attempt, (request, until) in list(self._debts.items()):
+            if clock.now() >= until:
+                self._debts.pop(attempt, None)
+            elif self.up:
+                again = requests.again(request)
+                self.send(again, hiredis.pack_command(command(again, self._port.cluster)), None)
 
     def _owe(self, request: Request) -> None:
         if request.op == "release" and self._port.membership.cluster is not None and len(self._debts) < 10_000:
             longest = min(self._port.membership.longest, 3600.0)
-            self._debts[request.args[1]] = (request, clock.now() + longest)
+            self._debts.setdefault(request.args[1], (request, clock.now() + longest))
 
     def _lose(self, failure: Failure) -> None:
         if not self.up:
             return
         self.up = False
+        self.silent = failure.kind == "timed out"
         self.problem = f"{failure.kind}: {failure.text}"
         due, self._due = self._due, deque()
         for talk, request, _ in due:
@@ -238,8 +291,15 @@ class LoopWire:
                 pass
 
     async def close(self) -> None:
-        self._lose(Failure("unreachable", "closed"))
+        # A release repeated over another connection may have to leave a tombstone: better to hear of the first one.
+        if self._due:
+            last = Conversation(self._port, nothing)
+            last.send(self.node, Request("raw", ("PING",)))
+            await last.next(clock.now() + min(self._port.node_timeout, LAST_CHANCE))
+        self._lose(Failure("error", "closed"))
         self._task.cancel()
+        if self._repeats is not None:
+            self._repeats.cancel()
         await asyncio.wait([self._task], timeout=1.0)
         if self._debts:
             # What could not be delivered yet gets a last chance; after that only its ttl ends it.
@@ -261,7 +321,7 @@ class LoopPort:
         self.nodes = nodes
         self.labels = [node.label for node in nodes]
         self.node_timeout = node_timeout
-        self.connect_timeout = max(1.0, 4 * node_timeout)
+        self.connect_timeout = connect_timeout(node_timeout)
         self.membership = Membership(self.labels)
         self.wires: list[LoopWire] = []
         self.closed = False
@@ -293,12 +353,14 @@ class LoopPort:
         if not self.wires:
             self.wires = [LoopWire(self, node) for node in range(len(self.labels))]
         if self.membership.cluster is None or sum(wire.up for wire in self.wires) < needed:
-            await self._connect(min(until, clock.now() + self.connect_timeout), needed)
+            await self._connect(until, needed)
             if self.membership.cluster is None:
                 raise self.membership.error()
         return Conversation(self, note)
 
     async def _connect(self, until: float, needed: int) -> None:
+        lively = sum(not wire.silent for wire in self.wires)
+        until = time_to_connect(clock.now(), until, self.node_timeout, lively, len(self.wires))
         for wire in self.wires:
             if self.membership.cluster is None and wire.up:
                 # What the server said when it was greeted may be out of date: greet it again.

@@ -71,13 +71,18 @@ class Membership:
         """A connection was made and the node has spoken."""
         self.greetings[node] = said
         self.problems.pop(node, None)
-        if self.cluster is not None or said.state != "known":
-            return
         size = len(self.labels)
-        same = [one for one in self.greetings.values() if one.state == "known" and one.cluster == said.cluster]
-        if len({one.run for one in same}) >= majority(size) and said.size == size:
-            self.longest = said.longest / 1000
-            self.cluster = said.cluster
+        if self.cluster is None and said.state == "known" and said.size == size:
+            same = [
+                one for one in list(self.greetings.values()) if one.state == "known" and one.cluster == said.cluster
+            ]
+            if len({one.run for one in same}) >= majority(size) and not self.twins():
+                self.longest = said.longest / 1000
+                self.cluster = said.cluster
+        # A server that would be counted twice makes the whole list worthless, whenever it is found out; so this is also
+        # looked at last, because another thread may have met the twin in the meantime.
+        if self.twins():
+            self.cluster = None
 
     def failed(self, node: int, problem: str) -> None:
         """A connection could not be made."""

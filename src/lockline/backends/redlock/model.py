@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .requests import Request
-from .scripts import JUMP, LARGEST, LEAP, REMEMBERED
+from .scripts import JUMP, LARGEST, LEAP, REMEMBERED, TRIMMED
 
 
 class Lease:
@@ -37,7 +37,7 @@ class Memory:
 
 
 class ModelNode:
-    """One node. `clock` gives milliseconds, and may lie; numbers do not depend on it unless the node is set up anew."""
+    """One node. `clock` gives milliseconds, and may lie; numbers rise without it."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.clock = clock
@@ -101,13 +101,27 @@ class ModelNode:
     def _lift(self, name: str, to: int) -> None:
         counters = self.memory.counters
         if "" in counters and to <= LARGEST and to > counters.get(name, counters[""]):
-            counters[name] = to
+            self._count(name, to)
+
+    def _count(self, name: str, number: int) -> None:
+        counters = self.memory.counters
+        new = name not in counters
+        counters[name] = number
+        over = len(counters) - REMEMBERED
+        if new and over > 0:
+            others = sorted((other for other in counters if other), key=lambda other: (counters[other], other.encode()))
+            for oldest in others[: min(over, TRIMMED)]:
+                counters[""] = max(counters[""], counters.pop(oldest))
+
+    def microseconds(self) -> int:
+        """The node's clock, as far as numbers know of it: only to see that a hint is not from another age."""
+        return int(self.clock() * 1000)
 
     def _acquire(self, cluster: str, name: str, attempt: str, ttl: int, hint: int, info: str) -> list[Any]:
         memory = self.memory
         if why := self._shut(cluster):
             return why
-        if memory.tombstones.pop(attempt, None) is not None:
+        if attempt in memory.tombstones:
             return [b"buried"]
         lease = memory.leases.get(name)
         if lease is not None:
@@ -119,14 +133,10 @@ class ModelNode:
         counters = memory.counters
         if "" not in counters:
             return [b"shut", b"forgot"]
-        last = counters.get(name, counters[""])
-        number = max(last + 1, min(hint, last + LEAP))
+        number = max(counters.get(name, counters[""]) + 1, min(hint, self.microseconds() + LEAP))
         if number > LARGEST:
             return [b"shut", b"full"]
-        counters[name] = number
-        if len(counters) > REMEMBERED:
-            oldest = min((other for other in counters if other), key=lambda other: (counters[other], other.encode()))
-            counters[""] = max(counters[""], counters.pop(oldest))
+        self._count(name, number)
         memory.leases[name] = Lease(attempt, number, info, self.clock() + ttl)
         return [b"yes", str(number).encode()]
 
@@ -175,6 +185,8 @@ class ModelNode:
             record["run"] = self.run
             if not (record["durable"] == "1" and durable == "1"):
                 self._jump()
+        # Opens a gate whose time of refusing is over.
+        self._shut(record["cluster"])
         record["durable"] = durable
         return [b"known", self.run.encode(), record["cluster"].encode()]
 

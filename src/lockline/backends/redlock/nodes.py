@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from typing import Any, NamedTuple
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 import redis
 import redis.asyncio
@@ -57,7 +57,7 @@ def from_clients(clients: Sequence[Any], *, asynchronous: bool) -> list[Node]:
     wanted = redis.asyncio.Redis if asynchronous else redis.Redis
     nodes = []
     for client in clients:
-        if type(client).__module__.partition(".")[0] != "redis" or not isinstance(client, wanted):
+        if not isinstance(client, wanted):
             raise ConfigError(
                 f"redlock over clients takes {'redis.asyncio.Redis' if asynchronous else 'redis.Redis'} objects here, not {client!r}"
             )
@@ -82,7 +82,7 @@ def from_url(url: str, *, asynchronous: bool) -> tuple[list[Node], dict[str, str
     database = parts.path.strip("/")
     if database and not database.isdigit():
         raise ConfigError(f"the path of a redlock:// URL is a database number, not {parts.path!r}")
-    query = "&".join(f"{key}={value}" for key, value in passed_on.items())
+    query = urlencode(passed_on)
     nodes = []
     for entry in parts.netloc.split(","):
         credentials, _, place = entry.rpartition("@")
@@ -105,7 +105,7 @@ def _host_and_port(place: str, url: str) -> tuple[str, int]:
         host, port = parts.hostname, parts.port
     except ValueError as problem:
         raise ConfigError(f"{place!r} in {safe(url)!r} is not host:port: {problem}") from None
-    if not host or parts.path:
+    if not host or parts.path or port == 0:
         raise ConfigError(f"{place!r} in {safe(url)!r} is not host:port")
     return unquote(host), port or DEFAULT_PORT
 
@@ -114,7 +114,8 @@ def safe(url: str) -> str:
     """The URL without secrets."""
     parts = urlsplit(url)
     netloc = ",".join(entry.rpartition("@")[2] for entry in parts.netloc.split(","))
-    return parts._replace(netloc=netloc).geturl()
+    query = "&".join(part for part in parts.query.split("&") if "password" not in unquote(part.partition("=")[0]))
+    return parts._replace(netloc=netloc, query=query).geturl()
 
 
 def checked(nodes: list[Node]) -> list[Node]:

@@ -21,6 +21,9 @@ class Talk(Protocol):
     def send_all(self, request: Request) -> None:
         """The same request to every node, at once."""
 
+    def follows(self, node: int, attempt: str, sent: float) -> bool:
+        """Whether the node does what is sent to it now after that attempt's acquire, sent then: one connection for both."""
+
     async def next(self, until: float) -> tuple[int, Request, Reply] | None:
         """The next answer; None when no more are due, or none came by then."""
 

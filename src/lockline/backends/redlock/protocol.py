@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ...errors import QuorumNotReached
 from . import requests, rules
 from .port import Port, Talk
 from .requests import Failure, Reply, Request
@@ -22,7 +23,7 @@ class Attempt:
     """One try for one lease: what each node has said about it. Once granted it is the hold itself."""
 
     __slots__ = (
-        "high", "id", "info", "name", "never_sent", "numbers", "promoted", "refusals", "sent", "silent", "token", "ttl", "undone",
+        "high", "id", "info", "name", "never_done", "numbers", "out_of_reach", "promoted", "refusals", "sent", "silent", "token", "ttl", "undone",
     )  # fmt: skip
 
     def __init__(self, name: str, attempt_id: str, ttl: float, info: str) -> None:
@@ -35,13 +36,16 @@ class Attempt:
         self.numbers: dict[int, int] = {}
         """Nodes that hold my lease, and under which number."""
         self.refusals: dict[int, Reply] = {}
-        self.never_sent: set[int] = set()
+        self.never_done: set[int] = set()
+        """Nodes that the acquire did not get to, or that refused it with an error."""
         self.silent = 0
         """How many nodes had said nothing when the time was over."""
         self.high = 0
         """The highest number seen anywhere; a release spreads it, so that the next attempt finds equal counters."""
         self.token: int | None = None
         self.promoted = False
+        self.out_of_reach = False
+        """It failed because no majority took part. What is heard after that has no say: others may be still to answer."""
         self.undone = False
         """It failed, and every node that gave something, or may have, was told to take it back."""
 
@@ -50,8 +54,8 @@ class Attempt:
         if isinstance(reply, Failure):
             if request.op == "acquire":
                 self.refusals[node] = reply
-                if reply.kind == "unreachable":
-                    self.never_sent.add(node)
+                if reply.kind in ("unreachable", "refused"):
+                    self.never_done.add(node)
             return
         if request.op not in ("acquire", "promote"):
             return
@@ -77,14 +81,9 @@ class Attempt:
 
     def knows(self, node: int) -> bool:
         """Whether the node has done the acquire, or never will: then a release can leave no trace."""
-        if node in self.numbers or node in self.never_sent:
+        if node in self.numbers or node in self.never_done:
             return True
         return node in self.refusals and not isinstance(self.refusals[node], Failure)
-
-
-def _milliseconds(ttl: float, drift: float, given_away: float) -> int:
-    """The ttl that nodes are told: longer than the caller's by what the drift exceeds the share the core gives away."""
-    return max(1, -int(-(ttl * 1000 * (1 - given_away) / (1 - drift)) // 1))
 
 
 class Protocol:
@@ -93,13 +92,21 @@ class Protocol:
     def __init__(self, port: Port, drift: float = 0.01, given_away: float = 0.01) -> None:
         self.port = port
         self.drift = drift
-        self.given_away = given_away
+        # Nodes are told a longer ttl, by what the drift exceeds the share that the core gives away.
+        self._stretch = (1 - given_away) / (1 - drift)
         self.high = 0
         self.grants = 0
         self.one_trip = 0
 
     def milliseconds(self, ttl: float) -> int:
-        return _milliseconds(ttl, self.drift, self.given_away)
+        """The ttl that nodes are told."""
+        return max(1, -int(-(ttl * 1000 * self._stretch) // 1))
+
+    def check(self, ttl: float) -> None:
+        """ConfigError for a ttl that would outlive the time for which a server that comes back refuses."""
+        longest = self.port.membership.longest
+        if ttl * self._stretch > longest:
+            raise too_long(ttl, ttl * self._stretch, longest)
 
     def _hint(self) -> int:
         # Equal for all nodes and, nearly always, above every counter: so they all give it, and one round trip is enough.
@@ -112,8 +119,7 @@ class Protocol:
         port = self.port
         talk = await port.talk(attempt.note, until)
         try:
-            if attempt.ttl > port.membership.longest:
-                raise too_long(attempt.ttl, port.membership.longest)
+            self.check(attempt.ttl)
             # Before the first send: whatever happens on the way is not added to the lease.
             attempt.sent = port.now()
             request = requests.acquire(
@@ -124,6 +130,8 @@ class Protocol:
                 self.grants += 1
                 self.one_trip += not attempt.promoted
                 return True
+            nodes = len(port.labels)
+            attempt.out_of_reach = attempt.unreached(nodes, rules.majority(nodes))
             await self._undo(talk, attempt, until)
             attempt.undone = True
             return False
@@ -178,14 +186,13 @@ class Protocol:
                 waiting -= 1
 
     async def _undo(self, talk: Talk, attempt: Attempt, until: float) -> None:
-        """Take back what was given, and what may still be given: on the same connections, so nodes see this second."""
-        given = 0
+        """Take back what was given, and what may still be given."""
+        given = len(attempt.numbers)
         for node in range(len(self.port.labels)):
-            if node in attempt.numbers or not attempt.knows(node):
-                given += node in attempt.numbers
-                talk.send(
-                    node, requests.release(attempt.name, attempt.id, attempt.high, -self.milliseconds(attempt.ttl))
-                )
+            if node in attempt.numbers:
+                talk.send(node, requests.release(attempt.name, attempt.id, attempt.high, 0))
+            elif not attempt.knows(node):
+                talk.send(node, self._bury(talk, node, attempt, attempt.high))
         until = min(until, self.port.now() + self.port.patience(attempt.ttl))
         while given > 0:
             answer = await talk.next(until)
@@ -197,10 +204,17 @@ class Protocol:
             elif node in attempt.numbers:
                 given -= 1
 
+    def _bury(self, talk: Talk, node: int, attempt: Attempt, high: int) -> Request:
+        """The release for a node that may still be about to do the acquire: over another connection it can come second."""
+        burial = self.milliseconds(attempt.ttl)
+        if talk.follows(node, attempt.id, attempt.sent):
+            burial = -burial
+        return requests.release(attempt.name, attempt.id, high, burial)
+
     # -- extend ------------------------------------------------------------------------------------
 
-    async def extend(self, holds: Sequence[tuple[Attempt, float]], until: float) -> list[bool | None]:
-        """For each hold with its new ttl: True if a majority still holds it, False if none can; None if too few answered.
+    async def extend(self, holds: Sequence[tuple[Attempt, float]], until: float) -> list[bool | QuorumNotReached]:
+        """For each hold with its new ttl: True if a majority still holds it, False if none can; else why too few said.
 
         True also proves, without any clock, that no higher token was granted before this began.
         """
@@ -209,6 +223,7 @@ class Protocol:
         needed = rules.majority(nodes)
         by_id = {hold.id: at for at, (hold, _) in enumerate(holds)}
         yes, no = [0] * len(holds), [0] * len(holds)
+        said: list[dict[int, Reply]] = [{} for _ in holds]
         open_ones = set(range(len(holds)))
 
         def late(node: int, request: Request, reply: Reply) -> None:
@@ -217,7 +232,8 @@ class Protocol:
 
         talk = await port.talk(late, until)
         try:
-            until = min(until, port.now() + port.patience(min(ttl for _, ttl in holds)))
+            # One that ends soon must not take the others' time: `until` is where it needs an answer.
+            until = min(until, port.now() + port.patience(max(hold.ttl for hold, _ in holds)))
             for hold, ttl in holds:
                 assert hold.token is not None
                 request = requests.extend(hold.name, hold.id, hold.token, self.milliseconds(ttl))
@@ -236,6 +252,7 @@ class Protocol:
                     if not isinstance(reply, Failure) and reply[0] == b"yes":
                         holds[at][0].note(node, request, reply)
                     continue
+                said[at][node] = reply
                 if isinstance(reply, Failure) or reply[0] not in (b"yes", b"no"):
                     continue
                 yes[at] += reply[0] == b"yes"
@@ -244,7 +261,14 @@ class Protocol:
                     open_ones.discard(at)
         finally:
             talk.part()
-        return [True if yes[at] >= needed else False if no[at] > nodes - needed else None for at in range(len(holds))]
+        verdicts: list[bool | QuorumNotReached] = []
+        for at, (hold, _) in enumerate(holds):
+            if yes[at] >= needed or no[at] > nodes - needed:
+                verdicts.append(yes[at] >= needed)
+            else:
+                what = f"the renewal of {hold.name!r} was not confirmed by a majority"
+                verdicts.append(unreached(port, what, said[at], yes="confirmed"))
+        return verdicts
 
     # -- release -----------------------------------------------------------------------------------
 
@@ -266,12 +290,11 @@ class Protocol:
             if len(attempt.numbers) == nodes:
                 talk.send_all(known)
             else:
-                unknown = requests.release(attempt.name, attempt.id, high, self.milliseconds(attempt.ttl))
                 for node in range(nodes):
-                    if node in attempt.never_sent:
+                    if node in attempt.never_done:
                         replies[node] = attempt.refusals[node]
                     else:
-                        talk.send(node, known if attempt.knows(node) else unknown)
+                        talk.send(node, known if attempt.knows(node) else self._bury(talk, node, attempt, high))
             while yes < needed and len(replies) < nodes:
                 answer = await talk.next(until)
                 if answer is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from . import scripts
 
@@ -17,11 +17,15 @@ class Request(NamedTuple):
 class Failure(NamedTuple):
     """No answer, and why; this is not a no."""
 
-    kind: Literal["timed out", "unreachable", "error", "not ready"]
+    kind: Literal["timed out", "unreachable", "error", "refused"]
+    """unreachable: it was never sent. refused: the server answered with an error, and has not done it."""
     text: str
 
 
 Reply = list[Any] | Failure
+
+TIDYING: Final = ("release", "hide")
+"""What is to be done although nobody may wait for the answer any more."""
 
 
 def acquire(name: str, attempt: str, ttl: int, hint: int, info: str) -> Request:

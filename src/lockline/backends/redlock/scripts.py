@@ -24,12 +24,14 @@ LARGEST: Final = 2**53 - 1
 JUMP: Final = 2**32
 """How far a server that may have forgotten something lifts its floor."""
 LEAP: Final = 2**40
-"""How far one request may lift a counter, so that a client with a broken clock cannot use the numbers up."""
+"""How far above the server's own clock a hint may lie, so that a client with a broken clock cannot use the numbers up."""
 REMEMBERED: Final = 1024
 """How many names' counters a node keeps."""
+TRIMMED: Final = 4
+"""How many of them one request drops at most, where there are too many."""
 
 _PRELUDE: Final = f"""
-local LARGEST, LEAP, JUMP, REMEMBERED = {LARGEST}, {LEAP}, {JUMP}, {REMEMBERED}
+local LARGEST, LEAP, JUMP, REMEMBERED, TRIMMED = {LARGEST}, {LEAP}, {JUMP}, {REMEMBERED}, {TRIMMED}
 """
 
 # Pieces are put where they are needed, not made functions: a closure costs a script more than most of its commands do.
@@ -51,11 +53,24 @@ if gate ~= ARGV[1] then
 end
 """
 
-_LIFT: Final = """
+_COUNT: Final = """
+  -- The floor is the lowest score of all, so the next ones are the oldest counters: the last that is dropped becomes the floor.
+  if redis.call('ZADD', KEYS[2], number, name) == 1 then
+    local over = redis.call('ZCARD', KEYS[2]) - REMEMBERED
+    if over > 0 then
+      local oldest = redis.call('ZRANGE', KEYS[2], 1, math.min(over, TRIMMED), 'WITHSCORES')
+      for at = 1, #oldest, 2 do redis.call('ZREM', KEYS[2], oldest[at]) end
+      redis.call('ZADD', KEYS[2], 'GT', oldest[#oldest], '')
+    end
+  end
+"""
+
+_LIFT: Final = f"""
   -- C = max(C, to), for a name whose counter or floor is below it.
   local score = redis.call('ZMSCORE', KEYS[2], name, '')
   if score[2] and to <= LARGEST and to > tonumber(score[1] or score[2]) then
-    redis.call('ZADD', KEYS[2], string.format('%.0f', to), name)
+    local number = string.format('%.0f', to)
+    {_COUNT.strip()}
   end
 """
 
@@ -64,11 +79,7 @@ _ACQUIRE: Final = """
 local seen = redis.call('MGET', KEYS[1], KEYS[3], KEYS[4])
 local gate = seen[1]
 @REFUSE@
-if seen[3] then
-  -- What it was put there for has come: nothing of the attempt is left now.
-  redis.call('DEL', KEYS[4])
-  return {'buried'}
-end
+if seen[3] then return {'buried'} end
 local ttl = tonumber(ARGV[3])
 if seen[2] then
   local holder, number = string.match(seen[2], '^(%S+) (%d+)')
@@ -78,18 +89,15 @@ if seen[2] then
   if left < ttl then redis.call('PEXPIRE', KEYS[3], ttl) end
   return {'yes', number}
 end
-local score = redis.call('ZMSCORE', KEYS[2], ARGV[5], '')
+local name = ARGV[5]
+local score = redis.call('ZMSCORE', KEYS[2], name, '')
 if not score[2] then return {'shut', 'forgot'} end
-local last = tonumber(score[1] or score[2])
-local number = math.max(last + 1, math.min(tonumber(ARGV[4]), last + LEAP))
+local clock = redis.call('TIME')
+local hint = math.min(tonumber(ARGV[4]), clock[1] * 1000000 + clock[2] + LEAP)
+local number = math.max(tonumber(score[1] or score[2]) + 1, hint)
 if number > LARGEST then return {'shut', 'full'} end
 number = string.format('%.0f', number)
--- The floor is the lowest score of all, so the next one is the oldest counter: it becomes the floor.
-if redis.call('ZADD', KEYS[2], number, ARGV[5]) == 1 and redis.call('ZCARD', KEYS[2]) > REMEMBERED then
-  local oldest = redis.call('ZRANGE', KEYS[2], 1, 1, 'WITHSCORES')
-  redis.call('ZREM', KEYS[2], oldest[1])
-  redis.call('ZADD', KEYS[2], 'GT', oldest[2], '')
-end
+@COUNT@
 redis.call('SET', KEYS[3], ARGV[2] .. ' ' .. number .. ' ' .. ARGV[6], 'PX', ttl)
 return {'yes', number}
 """
@@ -227,6 +235,15 @@ if record[2] ~= run then
     end
   end
 end
+local till = tonumber(string.match(gate, '^refusing %S+ (%d+)$'))
+if till then
+@NOW@
+  -- The time of refusing is over, also for those who only look.
+  if now >= till then
+    gate = record[1]
+    redis.call('SET', KEYS[1], gate)
+  end
+end
 redis.call('HSET', KEYS[3], 'durable', ARGV[1])
 local highest = redis.call('ZREVRANGE', KEYS[2], 0, 0, 'WITHSCORES')[2]
 return {'known', run, record[1], record[3], record[4], record[6], record[7], gate, highest}
@@ -295,7 +312,7 @@ class Script(NamedTuple):
 
 def script(body: str) -> Script:
     """The script with the pieces that several share put in."""
-    pieces = {"@REFUSE@": _REFUSE_UNLESS_OPEN, "@LIFT@": _LIFT, "@NOW@": _MILLISECONDS}
+    pieces = {"@REFUSE@": _REFUSE_UNLESS_OPEN, "@LIFT@": _LIFT, "@COUNT@": _COUNT, "@NOW@": _MILLISECONDS}
     text = _PRELUDE + body
     for mark, piece in pieces.items():
         text = text.replace(mark, piece.strip("\n"))

@@ -152,6 +152,9 @@ class SimulatedTalk:
         for node in range(len(self._port.labels)):
             self.send(node, request)
 
+    def follows(self, node: int, attempt: str, sent: float) -> bool:
+        return self._port.connected_since(node) <= sent
+
     def take(self, node: int, request: Request, reply: Reply) -> None:
         self._due -= 1
         if not self._open:
@@ -186,6 +189,7 @@ class SimulatedPort:
         # No help from clocks unless a test wants it: numbers have to rise without.
         self.wall = wall or (lambda: 0)
         self._epochs: list[int | None] = [None] * len(self.labels)
+        self._made = [0.0] * len(self.labels)
         self._arrives = [0.0] * len(self.labels)
         self._answers = [0.0] * len(self.labels)
 
@@ -198,6 +202,11 @@ class SimulatedPort:
     async def talk(self, note: Note, until: float) -> SimulatedTalk:
         return SimulatedTalk(self, note)
 
+    def connected_since(self, node: int) -> float:
+        """When the connection to this node was made; it is yet to be made if it broke."""
+        whole = self._epochs[node] == self.universe.epochs[node]
+        return self._made[node] if whole else float("inf")
+
     def send(self, talk: SimulatedTalk | None, node: int, request: Request) -> None:
         """Put the request on the connection to this node; a new one is greeted first."""
         universe = self.universe
@@ -207,6 +216,7 @@ class SimulatedPort:
             return
         if self._epochs[node] != universe.epochs[node]:
             self._epochs[node] = universe.epochs[node]
+            self._made[node] = universe.now
             self._arrives[node] = 0.0
             universe.nodes[node].apply(Request("greet", ("0",)), CLUSTER)
         epoch = universe.epochs[node]

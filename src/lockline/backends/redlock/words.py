@@ -7,17 +7,18 @@ from .port import Port
 from .requests import Failure, Reply, Request
 
 
-def unreached(port: Port, message: str, replies: dict[int, Reply]) -> QuorumNotReached:
+def unreached(port: Port, message: str, replies: dict[int, Reply], *, yes: str = "free") -> QuorumNotReached:
     """The error that tells what happened at each node."""
     return QuorumNotReached(
-        message, nodes={label: describe(replies.get(node)) for node, label in enumerate(port.labels)}
+        message, nodes={label: describe(replies.get(node), yes) for node, label in enumerate(port.labels)}
     )
 
 
-def too_long(ttl: float, longest: float) -> ConfigError:
+def too_long(ttl: float, lasts: float, longest: float) -> ConfigError:
     """The error for a ttl that no server would be back in time for."""
+    drift = "" if lasts <= ttl else f", which the drift makes {lasts:g} s at the servers,"
     return ConfigError(
-        f"a ttl of {ttl} s is longer than the {longest:g} s that this cluster was set up for; "
+        f"a ttl of {ttl} s{drift} is longer than the {longest:g} s that this cluster was set up for; "
         "a server that comes back has to wait as long (`lockline redlock init --max-ttl`)"
     )
 
@@ -32,7 +33,7 @@ def parse_lease(lease: bytes) -> tuple[str, int, str]:
     return attempt.decode(), int(number), info.decode()
 
 
-def describe(reply: Reply | None) -> str:
+def describe(reply: Reply | None, yes: str = "free") -> str:
     """What happened at a node, for people."""
     if reply is None:
         return "timed out"
@@ -40,7 +41,7 @@ def describe(reply: Reply | None) -> str:
         return reply.text if reply.text.startswith(reply.kind) else f"{reply.kind}: {reply.text}"
     word = reply[0]
     if word == b"yes":
-        return "free"
+        return yes
     if word == b"no" and len(reply) > 2 and reply[1]:
         attempt, number, info = parse_lease(reply[1])
         owner = info.rpartition("\x1f")[2] or attempt

@@ -1,0 +1,304 @@
+"""Requests that come late, are refused or get no answer: what is left behind, and what the caller is told."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import pytest
+
+import lockline
+from lockline import ConfigError, QuorumNotReached
+from lockline.backends.redlock import requests
+from lockline.backends.redlock.scripts import SCRIPTS
+from lockline.backends.redlock.words import nothing
+from lockline.core.blocking import run
+from tests.servers.process import wait_for
+
+from .proxy import Proxy, proxies
+from .servers import Servers, servers
+from .test_faulty_servers import Loop, url
+
+pytestmark = pytest.mark.server
+
+LEASE = "lockline:redlock:lease:x"
+
+
+@pytest.fixture(scope="module")
+def started() -> Iterator[Servers]:
+    with servers(3) as made:
+        yield made
+
+
+@pytest.fixture
+def three(started: Servers) -> Iterator[Servers]:
+    yield started
+    for node in started.nodes:
+        for key in node.command("KEYS", "lockline:redlock:gone:*"):
+            node.command("DEL", key)
+
+
+@pytest.fixture
+def proxied(three: Servers) -> Iterator[list[Proxy]]:
+    with proxies([node.port for node in three.nodes]) as made:
+        yield made
+
+
+class Flavour:
+    """A client of either flavour, called in one way."""
+
+    def __init__(self, flavour: str, target: str) -> None:
+        self._loop = Loop(target) if flavour == "asyncio" else None
+        self.client: Any = self._loop.client if self._loop is not None else lockline.connect(target)
+
+    def do(self, call: Callable[[], Any]) -> Any:
+        return self._loop.run(call) if self._loop is not None else call()
+
+    @property
+    def port(self) -> Any:
+        return self.client._engine.backend.port
+
+    def close(self) -> None:
+        if self._loop is not None:
+            self._loop.close()
+        else:
+            self.client.close()
+
+
+@contextlib.contextmanager
+def client_of(flavour: str, target: str) -> Iterator[Flavour]:
+    made = Flavour(flavour, target)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+both = pytest.mark.parametrize("flavour", ["sync", "asyncio"])
+
+
+class Delaying:
+    """A proxy that, once told to, hangs up on whoever asks for the lease, and passes the request on long after that."""
+
+    def __init__(self, server_port: int) -> None:
+        self._server_port = server_port
+        self._serving: set[asyncio.Task[None]] = set()
+        self.trap = False
+        self.let_go = asyncio.Event()
+        self.passed_on = asyncio.Event()
+
+    async def __aenter__(self) -> Delaying:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        for task in self._serving:
+            task.cancel()
+        await asyncio.gather(*self._serving, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        answers, asking = await asyncio.open_connection("127.0.0.1", self._server_port)
+        back = asyncio.create_task(_pass_on(answers, writer))
+        self._serving |= {back, cast("asyncio.Task[None]", asyncio.current_task())}
+        try:
+            while data := await reader.read(65536):
+                if self.trap and LEASE.encode() in data:
+                    self.trap = False
+                    back.cancel()
+                    await asyncio.wait([back])
+                    await self.let_go.wait()
+                    asking.write(data)
+                    await answers.read(65536)
+                    self.passed_on.set()
+                    return
+                asking.write(data)
+        finally:
+            back.cancel()
+            await _close(asking)
+
+
+async def _pass_on(answers: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    try:
+        while data := await answers.read(65536):
+            writer.write(data)
+    finally:
+        await _close(writer)
+
+
+async def _close(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    with contextlib.suppress(ConnectionError):
+        await writer.wait_closed()
+
+
+def test_an_acquire_that_comes_after_its_undo_by_an_older_connection_is_refused(three: Servers) -> None:
+    async def story() -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            made = [await stack.enter_async_context(Delaying(node.port)) for node in three.nodes]
+            target = "redlock://" + ",".join(f"127.0.0.1:{proxy.port}" for proxy in made)
+            client = await stack.enter_async_context(lockline.aio.connect(target, node_timeout=0.3))
+            await (await client.lock("warm").acquire()).release()
+            # The third is only there to keep the attempt open until the other two are connected to again.
+            three[2].freeze()
+            made[0].trap = made[1].trap = True
+            with pytest.raises(QuorumNotReached):
+                await client.lock("x", ttl=30).acquire(timeout=1)
+            three[2].thaw()
+            for proxy in made[:2]:
+                proxy.let_go.set()
+                await asyncio.wait_for(proxy.passed_on.wait(), 5)
+            assert [node.command("EXISTS", LEASE) for node in three.nodes[:2]] == [0, 0]
+
+    try:
+        asyncio.run(story())
+    finally:
+        three[2].thaw()
+
+
+@both
+def test_a_release_that_a_server_refuses_for_a_while_is_repeated(three: Servers, flavour: str) -> None:
+    with client_of(flavour, three.url) as one:
+        lease = one.do(lambda: one.client.lock("x", ttl=30, renew=False).acquire())
+        wait_for(lambda: three[2].command("EXISTS", LEASE), 2, "the lease at all three")
+        three[2].command("CONFIG", "SET", "min-replicas-to-write", "1")
+        try:
+            one.do(lease.release)
+            assert three[2].command("EXISTS", LEASE)
+        finally:
+            three[2].command("CONFIG", "SET", "min-replicas-to-write", "0")
+        wait_for(lambda: not three[2].command("EXISTS", LEASE), 4, "the lease's end, long before its ttl")
+    assert three.left_over() == [[], [], []]
+
+
+def test_a_cancelled_acquire_of_a_taken_lock_leaves_no_key(three: Servers) -> None:
+    async def story() -> None:
+        async with lockline.aio.connect(three.url) as client:
+            await (await client.lock("warm").acquire()).release()
+            for number in range(24):
+                lock = client.lock("x")
+                asked = asyncio.create_task(lock.try_acquire() if number % 2 else lock.acquire(timeout=1))
+                for _ in range(number % 8):
+                    await asyncio.sleep(0)
+                asked.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asked
+
+    with lockline.connect(three.url) as holder, holder.lock("x"):
+        asyncio.run(story())
+        wait_for(lambda: three.left_over() == [[LEASE]] * 3, 2, "nothing but the holder's own")
+
+
+def test_the_next_attempt_of_a_waiter_is_not_taken_for_the_one_before(three: Servers, proxied: list[Proxy]) -> None:
+    """A majority remembers that an attempt was withdrawn; the waiter comes again under another id, and is served."""
+    with lockline.connect(three.url) as holder, lockline.connect(url(proxied)) as client:
+        held = holder.lock("x", ttl=30).acquire()
+        won = threading.Event()
+
+        def wait() -> None:
+            with client.lock("x", ttl=30):
+                won.set()
+
+        waiter = threading.Thread(target=wait)
+        waiter.start()
+        backend: Any = client._engine.backend
+        wait_for(lambda: "x" in backend._queues, 5, "the wait")
+        (claim_id,) = backend._queues["x"]
+        for proxy in proxied[:2]:
+            proxy.lose_answers()
+        backend.nudge(claim_id)
+        wait_for(lambda: any(backend.port._debts), 5, "an attempt without answers")
+        for proxy in proxied:
+            proxy.heal()
+        gone = "lockline:redlock:gone:*"
+        wait_for(lambda: all(three.left_over(gone)[:2]), 5, "a tombstone at a majority")
+        held.release()
+        assert won.wait(8), "refused for as long as the tombstones last"
+        waiter.join(5)
+
+
+@both
+def test_an_acquire_whose_script_was_flushed_is_not_sent_again_after_its_release(three: Servers, flavour: str) -> None:
+    with client_of(flavour, three.url) as one:
+        one.do(one.do(lambda: one.client.lock("warm").acquire()).release)
+
+        async def story() -> list[Any]:
+            until = one.port.now() + 5
+            talk = await one.port.talk(nothing, until)
+            three[2].command("SCRIPT", "FLUSH")
+            three[2].command("SCRIPT", "LOAD", SCRIPTS["release"].text)
+            talk.send(2, requests.acquire("x", "a-1.1", 30_000, 0, ""))
+            talk.send(2, requests.release("x", "a-1.1", 0, -30_000))
+            answers = [await talk.next(until) for _ in range(2)]
+            talk.part()
+            return answers
+
+        answers = one.do(story) if flavour == "asyncio" else run(story())
+        assert [request.op for _, request, _ in answers] == ["acquire", "release"]
+    assert three.left_over() == [[], [], []]
+
+
+@both
+def test_with_a_majority_silent_the_others_are_heard_and_no_time_is_wasted(three: Servers, flavour: str) -> None:
+    with client_of(flavour, three.url) as one:
+        lease = one.do(lambda: one.client.lock("x", renew=False, ttl=30).acquire())
+        for node in three.nodes[:2]:
+            node.freeze()
+        try:
+            calls: list[tuple[Callable[[], Any], str]] = [
+                (lease.validate, "confirmed"),
+                (lambda: lease.extend(30), "confirmed"),
+                (lambda: one.client.lock("y").acquire(timeout=0.05), "free"),
+                (lambda: one.client.lock("y").try_acquire(), "free"),
+            ]
+            for call, said in calls:
+                began = time.monotonic()
+                with pytest.raises(QuorumNotReached) as caught:
+                    one.do(call)
+                assert time.monotonic() - began < 0.7
+                first, second, third = caught.value.nodes.values()
+                assert "timed out" in first
+                assert "timed out" in second
+                assert third == said
+        finally:
+            for node in three.nodes[:2]:
+                node.thaw()
+        one.do(lease.release)
+
+
+@both
+def test_a_greeting_that_makes_no_sense_is_not_the_end_of_connecting(three: Servers, flavour: str) -> None:
+    size = three[2].command("HGET", "lockline:redlock:node", "size")
+    three[2].command("HSET", "lockline:redlock:node", "size", "a few")
+    with client_of(flavour, three.url) as one:
+
+        def pair() -> None:
+            one.do(one.do(lambda: one.client.lock("x").acquire()).release)
+
+        def asked() -> bool:
+            before = three[2].command("ZSCORE", "lockline:redlock:counters", "x")
+            pair()
+            return bool(three[2].command("ZSCORE", "lockline:redlock:counters", "x") != before)
+
+        try:
+            pair()
+            wait_for(lambda: 2 in one.port.membership.problems, 5, "a greeting that was not understood")
+        finally:
+            three[2].command("HSET", "lockline:redlock:node", "size", size)
+        wait_for(asked, 6, "the third server's part")
+
+
+def test_a_lease_never_outlives_the_time_for_which_a_restarted_server_refuses(three: Servers) -> None:
+    """The servers are told a longer ttl where the drift is large; that one has to be within the cluster's longest."""
+    with lockline.connect(three.url, drift=0.5) as client:
+        with pytest.raises(ConfigError, match="drift"):
+            client.lock("x", ttl=40).acquire()
+        lease = client.lock("x", ttl=25).acquire()
+        with pytest.raises(ConfigError, match="drift"):
+            lease.extend(40)
+        lease.release()
