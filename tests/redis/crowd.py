@@ -1,4 +1,4 @@
-"""Many processes that take the same locks again and again, and the history of what they held.
+"""Many processes, blocking and asyncio ones, that take the same locks again and again, and the history of what they held.
 
 Each worker writes one line per grant: who, token, from when to when it trusted it, and what the fence at the resource said.
 The resource is a file with the highest token that has been there; it lets nobody in with a lower one.
@@ -8,17 +8,22 @@ The resource is a file with the highest token that has been there; it lets nobod
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
+import inspect
 import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import lockline
+from lockline import aio
+from lockline.core.blocking import run
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -60,34 +65,52 @@ class Resource:
             return True
 
 
-def work(url: str, folder: Path, number: int, names: Sequence[str], ttl: float) -> None:
+async def now(outcome: Any) -> Any:
+    """The outcome of a call of either flavour."""
+    return await outcome if inspect.isawaitable(outcome) else outcome
+
+
+async def work(
+    client: Any, sleep: Callable[[float], Any], folder: Path, number: int, names: Sequence[str], ttl: float
+) -> None:
     """Take the locks in turn until the folder has a file `stop`."""
-    history = open(folder / f"history-{number}", "a", buffering=1)  # noqa: SIM115
-    client = lockline.connect(url)
+    history = open(folder / f"history-{number}", "a", buffering=1)  # noqa: SIM115, ASYNC230
     turn = number
     while not (folder / "stop").exists():
         name = names[turn % len(names)]
         turn += 1
         try:
-            lease = client.lock(name, ttl=ttl).acquire(timeout=10)
+            lease = await now(client.lock(name, ttl=ttl).acquire(timeout=10))
         except lockline.LocklineError as problem:
             history.write(json.dumps({"error": repr(problem), "at": time.monotonic()}) + "\n")
             continue
         began = time.monotonic()
         resource = Resource(folder, name)
         entered = resource.offer(lease.token, writes=False)
-        time.sleep(0.002)
+        await now(sleep(0.002))
         wrote = entered and resource.offer(lease.token, writes=True)
         ended = min(time.monotonic(), began + lease.remaining()) if lease.valid else began
         lost = False
         try:
-            lease.release()
+            await now(lease.release())
         except lockline.LeaseLost:
             lost = True
         except lockline.LocklineError as problem:
             history.write(json.dumps({"error": repr(problem), "at": time.monotonic()}) + "\n")
         history.write(json.dumps([number, name, lease.token, began, ended, lost, not wrote]) + "\n")
-    client.close()
+    await now(client.close())
+
+
+def work_by_turns(url: str, folder: Path, number: int, names: Sequence[str], ttl: float) -> None:
+    """Every second worker is an asyncio one."""
+    if number % 2:
+
+        async def on_a_loop() -> None:
+            await work(aio.connect(url), asyncio.sleep, folder, number, names, ttl)
+
+        asyncio.run(on_a_loop())
+    else:
+        run(work(lockline.connect(url), time.sleep, folder, number, names, ttl))
 
 
 class Crowd:
@@ -190,5 +213,5 @@ class Crowd:
 
 
 if __name__ == "__main__":
-    work(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4].split(","), float(sys.argv[5]))
+    work_by_turns(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4].split(","), float(sys.argv[5]))
     os._exit(0)
