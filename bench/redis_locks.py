@@ -111,7 +111,7 @@ def alone(server: RedisServer, rounds: int) -> list[dict[str, object]]:
         for peer, opener in PEERS.items():
             if "sleep" not in peer:
                 lockers[peer] = stack.enter_context(opener(str(server.port)))
-        times = uncontended(lockers, 4 * rounds, 500)
+        times = uncontended(lockers, rounds, 2000)
     return [
         {
             "": peer,
