@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 from lockline.backends.etcd import channel as ways
@@ -57,14 +55,9 @@ class EtcdWorld(World):
 
 @joins
 class EtcdClusterWorld(EtcdWorld):
-    """The same on three members.
-
-    In asyncio alone unless LOCKLINE_FULL is set: one member is tried in both flavours, and the blocking one meets this
-    cluster in the stories of its faults.
-    """
+    """The same on three members."""
 
     name = "etcd3"
     marks = (pytest.mark.server, pytest.mark.slow)
-    flavours = ("sync", "asyncio") if os.environ.get("LOCKLINE_FULL") else ("asyncio",)
     patience = 3.0
     members = 3
