@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -15,16 +15,7 @@ from lockline.backends import memory
 from lockline.core import keeper as keeper_module
 from lockline.core.claim import Claim
 from tests.contract.faults import Faults
-from tests.contract.parties import Face, ThreadParty
-
-
-@pytest.fixture
-def alice() -> Iterator[ThreadParty]:
-    party = ThreadParty("alice")
-    party.client = Face(party, lockline.connect(f"memory:keeper-{time.monotonic_ns()}"))
-    yield party
-    party.client.close()
-    party.end()
+from tests.contract.parties import ThreadParty
 
 
 def eventually(condition: Callable[[], object], seconds: float = 5.0) -> None:

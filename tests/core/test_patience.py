@@ -3,30 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 
 import pytest
 
-import lockline
 from lockline import BackendUnavailable
 from lockline.core import engine as engine_module
 from tests.contract.faults import Faults
-from tests.contract.parties import Face, ThreadParty
+from tests.contract.parties import ThreadParty
 
 
 class Denied(BackendUnavailable):
     """The store answered, and the answer is no."""
 
     permanent = True
-
-
-@pytest.fixture
-def alice() -> Iterator[ThreadParty]:
-    party = ThreadParty("alice")
-    party.client = Face(party, lockline.connect(f"memory:patience-{time.monotonic_ns()}"))
-    yield party
-    party.client.close()
-    party.end()
 
 
 def test_an_acquire_goes_on_to_the_callers_deadline_when_the_store_was_silent_for_a_ttl(alice: ThreadParty) -> None:

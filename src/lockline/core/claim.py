@@ -57,9 +57,8 @@ class Gone(NamedTuple):
 class Unanswered(NamedTuple):
     """Too few servers answered to say whether the claim lives: not loss until its own deadline."""
 
-    text: str
-    problem: BackendUnavailable | None = None
-    """The whole story, for a caller who asked for this himself."""
+    problem: BackendUnavailable
+    """What a caller is told who asked for this renewal himself."""
 
 
 @dataclass(frozen=True, slots=True)

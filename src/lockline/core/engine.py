@@ -370,7 +370,7 @@ class Engine:
         sent = self.runtime.now()
         (fate,) = await self.backend.renew([claim], live.deadline)
         if isinstance(fate, Unanswered):
-            raise fate.problem or BackendUnavailable(fate.text)
+            raise fate.problem
         if fate is not None:
             self._keeper.drop(live)
             live.lose(fate.reason or "evicted")

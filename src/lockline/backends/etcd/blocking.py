@@ -200,8 +200,7 @@ class BlockingLink:
             else:
                 self.heard = clock.now()
                 done = self.wire.feed(data) if data else self.wire.fail("the server closed the connection")
-                if not done or self.wire.pushed:
-                    # What else there is to say can go with the next request: this one's answer is here.
+                if self.wire.must_send(done):
                     self._transmit()
         self._wake(done)
 

@@ -29,8 +29,7 @@ class LoopLink(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self.heard = clock.now()
         done = self.wire.feed(data)
-        if not done or self.wire.pushed:
-            # What else there is to say can go with the next request: this one's answer is here.
+        if self.wire.must_send(done):
             self._transmit()
         self._wake(done)
         if self.wire.broken is not None and self.lost is not None:

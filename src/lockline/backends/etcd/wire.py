@@ -108,8 +108,7 @@ class Wire:
         self._head = [(":method", "POST"), (":scheme", scheme), (":authority", authority)]
         self._tail = [("content-type", "application/grpc"), ("te", "trailers"), ("hasleader", "true")]
         self._calls: dict[int, Call] = {}
-        self.pushed = False
-        """Whether the last bytes from the server let more of a request go out."""
+        self._pushed = False
         self.pongs = 0
         self.broken: str | None = None
         self._h2.initiate_connection()
@@ -159,7 +158,7 @@ class Wire:
             chunk = bytes(call.unsent[:room])
             del call.unsent[:room]
             h2.send_data(call.stream, chunk, end_stream=call.ends and not call.unsent)
-            self.pushed = True
+            self._pushed = True
 
     def cancel(self, call: Call) -> None:
         """Tell the server that nobody waits for this any more."""
@@ -181,9 +180,16 @@ class Wire:
         """What has to be sent now."""
         return self._h2.data_to_send()
 
+    def must_send(self, done: list[Call]) -> bool:
+        """Whether to send at once after a `feed` that ended these calls: more of a request, or while somebody waits.
+
+        What else there is to say (that a ping was heard) can go with the next request.
+        """
+        return not done or self._pushed
+
     def feed(self, data: bytes) -> list[Call]:
         """Bytes from the server; the calls that are done now."""
-        self.pushed = False
+        self._pushed = False
         try:
             events = self._h2.receive_data(data)
         except H2Error as problem:

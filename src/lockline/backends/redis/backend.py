@@ -274,9 +274,7 @@ class RedisBackend:
         fates: list[Gone | Unanswered | None] = []
         for claim, outcome in zip(claims, outcomes, strict=True):
             if isinstance(outcome, BackendUnavailable):
-                if len(claims) == 1:
-                    raise outcome
-                fates.append(Unanswered(str(outcome)))
+                fates.append(Unanswered(outcome))
                 continue
             fates.append(None if outcome else Gone())
             if outcome and claim.id in self._looks:

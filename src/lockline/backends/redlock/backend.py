@@ -274,12 +274,9 @@ class RedlockBackend:
                 held.append((at, stood.attempt, claim.ttl))
         if held:
             verdicts = await self.protocol.extend([(attempt, ttl) for _, attempt, ttl in held], until)
-            silences = [verdict for verdict in verdicts if isinstance(verdict, QuorumNotReached)]
-            if len(silences) == len(fates):
-                raise silences[0]
             for (at, _, _), alive in zip(held, verdicts, strict=True):
                 if isinstance(alive, QuorumNotReached):
-                    fates[at] = Unanswered(str(alive))
+                    fates[at] = Unanswered(alive)
                 elif not alive:
                     fates[at] = Gone()
                     self._stood.pop(claims[at].id, None)

@@ -145,12 +145,14 @@ def checked(*answers: Any) -> Any:
     return answers[-1]
 
 
+class Denied(BackendUnavailable):
+    """The ACL says no, and will say so again."""
+
+    permanent = True
+
+
 def refusal(answer: Exception) -> BackendUnavailable:
     """An answer of ZooKeeper's that says no, as an error of ours."""
     if not isinstance(answer, problems.NoAuthError):
         return BackendUnavailable(f"ZooKeeper answered {type(answer).__name__}: {answer}")
-    refused = BackendUnavailable(
-        "ZooKeeper says no: the credentials do not fit the ACL of Lockline's nodes, or of the chroot"
-    )
-    refused.permanent = True
-    return refused
+    return Denied("ZooKeeper says no: the credentials do not fit the ACL of Lockline's nodes, or of the chroot")

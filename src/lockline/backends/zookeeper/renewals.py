@@ -59,7 +59,7 @@ class Renewals:
                     }
                     for at, problem in refused.items():
                         # Asking again changes nothing, and the other claims have nothing to do with it.
-                        fates[at] = Unanswered(str(problem), problem)
+                        fates[at] = Unanswered(problem)
                     if not refused:
                         await self._find_missing([claims[at] for at in part], until)
                 part = [at for at in part if fates[at] is None and self._fate(claims[at], sent) is None]
