@@ -69,6 +69,8 @@ class BackendUnavailable(LocklineError, ConnectionError):
 
     permanent = False
     """Whether asking again is of no use: the store answered, and the answer is no."""
+    unsent = False
+    """Whether nothing of the request can have reached the store: then there is nothing to undo."""
 
 
 class ClientClosed(BackendUnavailable):

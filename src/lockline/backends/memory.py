@@ -143,10 +143,10 @@ class Room:
         with self._mutex:
             return sorted(name for name in list(self._lines) if name.startswith(prefix) and self._live(name))
 
-    def evict(self, name: str) -> int:
+    def evict(self, name: str, token: int | None) -> int:
         with self._mutex:
             line = self._live(name)
-            victims = line[: admitted(line)]
+            victims = [stood for stood in line[: admitted(line)] if token is None or stood.ticket == token]
             self._without(name, lambda stood: stood in victims)
             for victim in victims:
                 victim.tell(victim.claim.id)
@@ -202,6 +202,9 @@ class MemoryBackend:
         self._mailbox.close(claim.id)
         return self._room.leave(claim)
 
+    async def leave_all(self, claims: Sequence[Claim], until: float) -> list[bool]:  # type: ignore[valid-type]
+        return [await self.leave(claim, until) for claim in claims]
+
     async def renew(self, claims: Sequence[Claim], until: float) -> Sequence[Gone | None]:
         return [self._room.renew(claim) for claim in claims]
 
@@ -211,8 +214,8 @@ class MemoryBackend:
     async def list(self, prefix: str, until: float) -> list[str]:
         return self._room.names(prefix)
 
-    async def evict(self, name: str, until: float) -> int:
-        return self._room.evict(name)
+    async def evict(self, name: str, until: float, token: int | None = None) -> int:
+        return self._room.evict(name, token)
 
     async def news(self) -> Collection[str]:
         news, self._news = self._news, []

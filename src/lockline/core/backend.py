@@ -26,9 +26,16 @@ class Finding:
 
 Findings = list[Finding]
 
+REFUSAL = 0.2
+"""How long a call that does not insist goes on trying to connect while it could send nothing."""
+
 
 class Backend(Protocol):
     """One system that carries lines.
+
+    `enter` with `wait`, `leave` and `renew` insist: they try again until `until`, whatever stands in the way. The others, and
+    `enter` without `wait`, do not: where no connection can be had and so nothing could be sent, they raise after `REFUSAL`.
+    A BackendUnavailable says by `unsent` that nothing of the call can have reached the store.
 
     Two more calls exist only where a system has what they need; neither does I/O. `guard(claim, token)` gives what makes
     the caller's own transaction on that system fail once the claim is gone. `ceiling(claim)` gives the `live.Ceiling` of
@@ -55,6 +62,12 @@ class Backend(Protocol):
     async def leave(self, claim: Claim, until: float) -> bool:
         """Remove this claim and no other, waiting or holding; whether it was still there."""
 
+    async def leave_all(self, claims: Sequence[Claim], until: float) -> Sequence[bool]:
+        """As `leave`, for many, in as few requests as the system allows.
+
+        Where some got no answer it raises, and asking again for all of them is harmless.
+        """
+
     async def renew(self, claims: Sequence[Claim], until: float) -> Sequence[Gone | Unanswered | None]:
         """Give each claim its ttl again from now, never less than it has; None for each that lives on.
 
@@ -68,8 +81,11 @@ class Backend(Protocol):
     async def list(self, prefix: str, until: float) -> list[str]:
         """The names that have a live claim, sorted."""
 
-    async def evict(self, name: str, until: float) -> int:
-        """Remove the holders of the line, let in the next, tell the victims; how many they were."""
+    async def evict(self, name: str, until: float, token: int | None = None) -> int:
+        """Remove the holders of the line, let in the next, tell the victims; how many they were.
+
+        With a token only the holder that has it, and nobody if none has: one step with the look.
+        """
 
     async def news(self) -> Collection[str]:
         """Ids of claims that a push spoke of since the last call; the keeper renews them now. Never blocks."""
