@@ -202,7 +202,7 @@ class MemoryBackend:
         self._mailbox.close(claim.id)
         return self._room.leave(claim)
 
-    async def leave_all(self, claims: Sequence[Claim], until: float) -> list[bool]:  # type: ignore[valid-type]
+    async def leave_all(self, claims: Sequence[Claim], until: float) -> list[bool]:
         return [await self.leave(claim, until) for claim in claims]
 
     async def renew(self, claims: Sequence[Claim], until: float) -> Sequence[Gone | None]:
