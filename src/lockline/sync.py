@@ -279,10 +279,13 @@ class Client:
         prefix = arguments.a_prefix(prefix)
         return run(self._engine.ask(lambda until: self._engine.backend.list(prefix, until)))
 
-    def evict(self, name: str) -> int:
-        """The operator's force release: the victims see LeaseLost, the next token is higher. How many there were."""
-        name = arguments.a_name(name)
-        return run(self._engine.ask(lambda until: self._engine.backend.evict(name, until)))
+    def evict(self, name: str, token: int | None = None) -> int:
+        """The operator's force release: the victims see LeaseLost, the next token is higher. How many there were.
+
+        With a token only the holder that has it: nobody, if another has taken over meanwhile.
+        """
+        name, which = arguments.a_name(name), arguments.a_token(token)
+        return run(self._engine.ask(lambda until: self._engine.backend.evict(name, until, which)))
 
     def examine(self) -> Findings:
         """What is good and what is dangerous about this backend as it is set up."""

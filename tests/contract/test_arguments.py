@@ -168,3 +168,12 @@ def test_the_environment_names_the_default(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("LOCKLINE_URL", "memory:from-the-environment")
     assert lockline.connect().url == "memory:from-the-environment"
     assert aio.connect().url == "memory:from-the-environment"
+
+
+@pytest.mark.parametrize("token", [0, -1, True, "7", 1.0, b"1", [1]], ids=short)
+def test_a_token_that_is_none(world: Scene, token: Any) -> None:
+    alice = world.party()
+    faults = Faults(alice)
+    with pytest.raises(ConfigError):
+        alice.client.evict("x", token=token)
+    assert faults.count("evict") == 0

@@ -173,3 +173,45 @@ def test_a_decorated_function_that_raises_frees_the_lock(world: Scene) -> None:
     with pytest.raises(KeyError, match="mine"):
         alice.do(decorated)
     assert not world.line("x").claims
+
+
+def test_an_eviction_by_token_hits_that_holder_and_nobody_who_took_over(world: Scene) -> None:
+    """The operator looks, thinks, and says yes: meanwhile another holds, whom nobody spoke of."""
+    alice, bob = world.party(), world.party()
+    first = alice.lock("x").acquire()
+    seen = world.line("x").holders[0].token
+    assert seen == first.token
+    first.release()
+    second = bob.lock("x").acquire()
+    assert alice.client.evict("x", token=seen) == 0
+    assert second.valid
+    assert [claim.id for claim in world.line("x").holders] == [second.id]
+    assert alice.client.evict("x", token=second.token) == 1
+    with pytest.raises(LeaseLost) as caught:
+        second.release()
+    assert caught.value.reason == "evicted"
+    assert not world.line("x").claims
+
+
+def test_an_eviction_by_token_takes_one_of_several_holders(world: Scene) -> None:
+    alice, bob, carol = world.party(), world.party(), world.party()
+    one, two = (party.semaphore("x", limit=2).acquire() for party in (alice, bob))
+    (waits,) = world.queue_up("x", lambda: carol.semaphore("x", limit=2).acquire.start())
+    assert alice.client.evict("x", token=two.token) == 1
+    three = waits.result(2 * world.world.patience)
+    assert one.valid
+    assert three.token > two.token
+    assert {claim.id for claim in world.line("x").holders} == {one.id, three.id}
+    with pytest.raises(LeaseLost):
+        two.release()
+    one.release()
+    three.release()
+
+
+def test_a_waiter_is_not_evicted_by_its_ticket(world: Scene) -> None:
+    alice, bob = world.party(), world.party()
+    held = alice.lock("x").acquire()
+    (waits,) = world.queue_up("x", lambda: bob.lock("x").acquire.start())
+    assert alice.client.evict("x", token=world.line("x").waiters[0].token) == 0
+    held.release()
+    waits.result(2 * world.world.patience).release()

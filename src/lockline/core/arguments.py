@@ -82,6 +82,15 @@ def a_limit(value: object) -> int:
     return value
 
 
+def a_token(value: object) -> int | None:
+    """A fencing token, or None for whichever there is."""
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+        raise ConfigError(
+            f"token is the number of a grant, not {value!r}; lease.token and client.inspect(name) show it"
+        )
+    return value
+
+
 def a_flag(value: object, what: str) -> bool:
     """True or False, and nothing that merely looks like it."""
     if not isinstance(value, bool):
