@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import weakref
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from .backends import open_backend
 from .core import arguments
@@ -15,7 +16,7 @@ from .core.ask import Ask, ask_for
 from .core.backend import Findings
 from .core.claim import WHOLE, Line
 from .core.engine import Engine
-from .core.live import Handle, LiveClaim, attach
+from .core.live import Handle, LiveClaim, attach, taken_from
 from .core.looping import LoopRuntime
 from .errors import ConfigError, LocklineError
 from .guarantees import Guarantees
@@ -104,7 +105,16 @@ class Lease(Handle):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        cancelled_here = self._scope is not None and await self._scope.leave(error)
+        scope, self._scope = self._scope, None
+        try:
+            cancelled_here = scope is not None and await scope.leave(error)
+        except BaseException:
+            # A cancel by others, taken on the way out: the lock is given back first.
+            try:
+                await self.release()
+            except LocklineError:
+                pass
+            raise
         try:
             await self.release()
         except LocklineError as problem:
@@ -113,22 +123,33 @@ class Lease(Handle):
             if cancelled_here:
                 raise problem from error
             attach(error, problem)
+        finally:
+            if scope is not None:
+                scope.left()
 
 
 class _Scope:
     """Cancels the body of an `async with` when its lease is lost, and tells that from a cancel by others."""
 
+    # Of the process, because the task is: blocks of several clients may lie in one another. How many of the cancels that
+    # a task was asked for came from blocks that it has not left yet.
+    _cancels: ClassVar[weakref.WeakKeyDictionary[asyncio.Task[Any], int]] = weakref.WeakKeyDictionary()
+
     def __init__(self) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._task = task
-        self._before = task.cancelling()
+        self._before = self._by_others()
         self._inside = True
         self._cancelled = False
 
+    def _by_others(self) -> int:
+        return self._task.cancelling() - self._cancels.get(self._task, 0)
+
     def cancel(self) -> None:
-        if self._inside:
+        if self._inside and not self._task.done():
             self._cancelled = True
+            self._cancels[self._task] = self._cancels.get(self._task, 0) + 1
             self._task.cancel("the lease was lost")
 
     async def leave(self, error: BaseException | None) -> bool:
@@ -136,16 +157,26 @@ class _Scope:
         self._inside = False
         if not self._cancelled:
             return False
+        self._cancels[self._task] -= 1
+        self._task.uncancel()
+        if self._task is not asyncio.current_task():
+            return False
+        by_others = self._by_others() > self._before
         if not isinstance(error, asyncio.CancelledError):
             # The body ended before the cancel reached it: take it here, so that it does not hit the release.
             try:
                 await asyncio.sleep(0)
-            except asyncio.CancelledError as late:
-                if self._task.uncancel() > self._before:
+            except asyncio.CancelledError:
+                if by_others:
                     raise
-                del late
-                return False
-        return self._task.uncancel() <= self._before and isinstance(error, asyncio.CancelledError)
+            return False
+        return not by_others
+
+    def left(self) -> None:
+        """The release is done: a block around this one, whose cancel we took with ours, has its own still to come."""
+        if self._cancelled and self._cancels.get(self._task) and self._task is asyncio.current_task():
+            self._task.cancel("the lease was lost")
+            self._task.uncancel()
 
 
 class Lock:
@@ -154,7 +185,7 @@ class Lock:
     def __init__(self, engine: Engine, ask: Ask) -> None:
         self._engine = engine
         self._ask = ask
-        self._entered: dict[object, list[Lease]] = {}
+        self._entered: list[Lease] = []
 
     @property
     def name(self) -> str:
@@ -174,18 +205,13 @@ class Lock:
 
     async def __aenter__(self) -> Lease:
         lease = await self.acquire()
-        self._entered.setdefault(self._engine.runtime.me(), []).append(lease)
+        self._entered.append(lease)
         return await lease.__aenter__()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        me = self._engine.runtime.me()
-        leases = self._entered[me]
-        lease = leases.pop()
-        if not leases:
-            del self._entered[me]
-        await lease.__aexit__(kind, error, trace)
+        await taken_from(self._entered, self._engine.runtime.me(), self.name).__aexit__(kind, error, trace)
 
 
 class RWLock:
@@ -324,8 +350,8 @@ class Client:
 
         With a token only the holder that has it: nobody, if another has taken over meanwhile.
         """
-        name, which = arguments.a_name(name), arguments.a_token(token)
-        return await self._engine.ask(lambda until: self._engine.backend.evict(name, until, which))
+        name, which = arguments.a_name(name), () if token is None else (arguments.a_token(token),)
+        return await self._engine.ask(lambda until: self._engine.backend.evict(name, until, *which))
 
     async def examine(self) -> Findings:
         """What is good and what is dangerous about this backend as it is set up."""

@@ -15,7 +15,7 @@ from .core.backend import Findings
 from .core.blocking import BlockingRuntime, run
 from .core.claim import WHOLE, Line
 from .core.engine import Engine
-from .core.live import Handle, LiveClaim, attach
+from .core.live import Handle, LiveClaim, attach, taken_from
 from .errors import ConfigError, LocklineError
 from .guarantees import Guarantees
 
@@ -114,7 +114,7 @@ class Lock:
     def __init__(self, engine: Engine, ask: Ask) -> None:
         self._engine = engine
         self._ask = ask
-        self._entered: dict[object, list[Lease]] = {}
+        self._entered: list[Lease] = []
 
     @property
     def name(self) -> str:
@@ -134,18 +134,13 @@ class Lock:
 
     def __enter__(self) -> Lease:
         lease = self.acquire()
-        self._entered.setdefault(self._engine.runtime.me(), []).append(lease)
+        self._entered.append(lease)
         return lease
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        me = self._engine.runtime.me()
-        leases = self._entered[me]
-        lease = leases.pop()
-        if not leases:
-            del self._entered[me]
-        lease.__exit__(kind, error, trace)
+        taken_from(self._entered, self._engine.runtime.me(), self.name).__exit__(kind, error, trace)
 
 
 class RWLock:
@@ -284,8 +279,8 @@ class Client:
 
         With a token only the holder that has it: nobody, if another has taken over meanwhile.
         """
-        name, which = arguments.a_name(name), arguments.a_token(token)
-        return run(self._engine.ask(lambda until: self._engine.backend.evict(name, until, which)))
+        name, which = arguments.a_name(name), () if token is None else (arguments.a_token(token),)
+        return run(self._engine.ask(lambda until: self._engine.backend.evict(name, until, *which)))
 
     def examine(self) -> Findings:
         """What is good and what is dangerous about this backend as it is set up."""

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 
 import pytest
 
-from lockline import AcquireTimeout, BackendUnavailable, LeaseLost
+from lockline import AcquireTimeout, BackendUnavailable, LeaseLost, NotHeld
 
 from .faults import Faults
 from .scene import Scene
@@ -262,3 +263,122 @@ def test_nested_blocks_both_lost_come_out_as_one_loss(world: Scene) -> None:
     with pytest.raises(LeaseLost):
         alice.do(work)
     alice.do(lambda: asyncio.sleep(0.01))
+
+
+def contexts(error: BaseException) -> list[BaseException]:
+    """The error and what stands behind it; fails on a ring."""
+    chain = [error]
+    while (behind := chain[-1].__context__) is not None:
+        assert not any(behind is one for one in chain), f"a ring: {chain} and again {behind!r}"
+        chain.append(behind)
+    return chain
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_nested_locks_that_are_all_lost_let_the_bodys_error_out_without_a_ring(world: Scene, depth: int) -> None:
+    """Whoever follows the contexts of an error (a logger, a debugger, the next block) comes to an end."""
+    alice = world.party()
+    client = alice.client.real
+    names = ["a", "b", "c"][:depth]
+
+    def work() -> None:
+        with contextlib.ExitStack() as stack:
+            for lease in [stack.enter_context(client.lock(name, ttl=60)) for name in names]:
+                lease._live.lose("evicted")
+            raise KeyError("mine")
+
+    async def async_work() -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            for lease in [await stack.enter_async_context(client.lock(name, ttl=60)) for name in names]:
+                lease._live.lose("evicted")
+            raise KeyError("mine")
+
+    with pytest.raises(KeyError) as caught:
+        alice.do(work if world.flavour == "sync" else async_work)
+    behind = contexts(caught.value)
+    assert [error.name for error in behind[1:] if isinstance(error, LeaseLost)] == names[::-1]
+    assert len([note for note in caught.value.__notes__ if "was lost" in note]) == depth
+
+
+def test_a_lost_lock_inside_an_except_block_keeps_the_error_that_was_there(world: Scene) -> None:
+    alice = world.party()
+    client = alice.client.real
+
+    def work() -> None:
+        try:
+            raise KeyError("first")
+        except KeyError:
+            with client.lock("x", ttl=60) as lease:
+                lease._live.lose("evicted")
+                raise OwnError("second")  # noqa: B904 - the implicit context is the point
+
+    async def async_work() -> None:
+        try:
+            raise KeyError("first")
+        except KeyError:
+            async with client.lock("x", ttl=60) as lease:
+                lease._live.lose("evicted")
+                raise OwnError("second")  # noqa: B904 - the implicit context is the point
+
+    with pytest.raises(OwnError) as caught:
+        alice.do(work if world.flavour == "sync" else async_work)
+    assert [type(error) for error in contexts(caught.value)] == [OwnError, KeyError, LeaseLost]
+
+
+def test_a_block_that_is_entered_here_and_left_there_gives_the_lock_back(world: Scene) -> None:
+    """An ExitStack in a thread pool, an async fixture: a lease belongs to the object, not to a thread or task."""
+    alice = world.party()
+    bob = world.sibling(alice)
+    lock = alice.lock("x").real
+    if world.flavour == "sync":
+        lease = alice.do(lock.__enter__)
+        bob.do(lambda: lock.__exit__(None, None, None))
+    else:
+        lease = alice.do(lock.__aenter__)
+        bob.do(lambda: lock.__aexit__(None, None, None))
+    assert not lease.valid
+    assert not world.line("x").claims
+    with alice.lock("x"):
+        pass
+
+
+def test_a_block_left_by_another_leaves_the_leavers_own_block_alone(world: Scene) -> None:
+    alice = world.party()
+    bob = world.sibling(alice)
+    one, two = (party.lock(name) for party, name in ((alice, "one"), (bob, "two")))
+    enter, leave = ("__enter__", "__exit__") if world.flavour == "sync" else ("__aenter__", "__aexit__")
+    first, second = alice.do(getattr(one.real, enter)), bob.do(getattr(two.real, enter))
+    bob.do(lambda: getattr(one.real, leave)(None, None, None))
+    assert not first.valid
+    assert second.valid
+    bob.do(lambda: getattr(two.real, leave)(None, None, None))
+    assert not world.line("two").claims
+
+
+@pytest.mark.flavour("asyncio")
+def test_a_loss_cancels_only_the_task_that_is_in_the_block(world: Scene) -> None:
+    """Entered in one task and left in another: neither has a cancel too many afterwards."""
+    alice = world.party()
+    bob = world.sibling(alice)
+    lock = alice.client.real.lock("x", ttl=60)
+
+    async def leave() -> int:
+        with pytest.raises(LeaseLost):
+            await lock.__aexit__(None, None, None)
+        await asyncio.sleep(0.01)
+        task = asyncio.current_task()
+        assert task is not None
+        return task.cancelling()
+
+    lease = alice.do(lock.__aenter__)
+    alice.end()
+    lease._live.lose("evicted")
+    assert bob.do(leave) == 0
+
+
+def test_leaving_a_block_that_was_never_entered_says_so(world: Scene) -> None:
+    alice = world.party()
+    lock = alice.lock("x").real
+    leave = lock.__exit__ if world.flavour == "sync" else lock.__aexit__
+    with pytest.raises(NotHeld, match="entered"):
+        alice.do(lambda: leave(None, None, None))

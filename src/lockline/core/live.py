@@ -6,7 +6,7 @@ import inspect
 import logging
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from ..errors import ConfigError, LeaseLost, LocklineError, NotHeld
 from .claim import Claim
@@ -14,6 +14,8 @@ from .clock import validity
 from .runtime import Runtime, Signal
 
 log = logging.getLogger("lockline")
+
+H = TypeVar("H", bound="Handle")
 
 RENEWALS_PER_TTL = 3
 
@@ -287,10 +289,40 @@ def not_held(live: LiveClaim) -> NotHeld:
     return NotHeld(f"the lease on {live.claim.name!r} (token {live.token}) has been released already")
 
 
+def taken_from(entered: list[H], me: object, name: str) -> H:
+    """The lease of the block that this thread or task leaves: its own last one, or else the last that anybody entered.
+
+    A lease belongs to the object: a block may be left elsewhere than it was entered (an ExitStack, an async fixture).
+    """
+    own = next((lease for lease in reversed(entered) if lease._live.key[0] is me), None)
+    try:
+        lease = own if own is not None else entered[-1]
+        entered.remove(lease)
+    except (IndexError, ValueError):
+        raise NotHeld(f"no block on {name!r} that is left here was ever entered") from None
+    return lease
+
+
 def attach(error: BaseException, problem: LocklineError) -> None:
     """Let the body's own exception go on, with ours where a reader of the traceback finds it."""
     error.add_note(f"and while leaving the lock: {problem}")
-    while error.__context__ is not None and error.__context__ is not problem:
-        error = error.__context__
-    if error is not problem:
-        error.__context__ = problem
+    chain = _contexts(error, until=problem)
+    if chain[-1] is problem:
+        return
+    # The interpreter has made the body's error the context of ours, which was raised while that one went through: with
+    # ours behind it in turn, whoever follows the contexts would go round for ever.
+    own = _contexts(problem, until=error)
+    if own[-1] is error:
+        own[-2].__context__ = None
+    chain[-1].__context__ = problem
+
+
+def _contexts(error: BaseException, until: BaseException) -> list[BaseException]:
+    """The error and the contexts behind it, each once, up to that one."""
+    chain = [error]
+    while chain[-1] is not until and (behind := chain[-1].__context__) is not None:
+        if any(behind is one for one in chain):
+            chain[-1].__context__ = None
+            break
+        chain.append(behind)
+    return chain
