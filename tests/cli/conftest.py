@@ -100,10 +100,11 @@ class Shell:
             if process.poll() is None:
                 process.send_signal(signal.SIGCONT)
                 process.kill()
-            process.communicate(timeout=20)
         for pid in self._pids:
             if alive(pid):
                 os.kill(pid, signal.SIGKILL)
+        for process in self._started:
+            process.communicate(timeout=20)
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import signal
 import sqlite3
 import subprocess
@@ -101,6 +102,42 @@ os._exit(3)
     run = shell.start("run", "job", "--", sys.executable, "-c", script)
     assert end(run)[0] == 3
     assert alive(shell.pid_in("parent"))
+
+
+EXIT_OF_A_THREAD = {"x86_64": 60, "aarch64": 93}
+
+
+@pytest.mark.skipif(platform.machine() not in EXIT_OF_A_THREAD, reason="the number of that system call is not known")
+def test_a_process_that_works_on_in_another_thread_keeps_the_lock(shell: Shell) -> None:
+    # Its first thread ends: from outside it looks like a process that has ended and was not waited for.
+    script = f"""
+import ctypes, os, threading, time
+def work():
+    while open("/proc/self/stat").read().rpartition(")")[2].split()[0] != "Z":
+        time.sleep(0.01)
+    print(os.getpid(), file=open("threads", "w"))
+    while not os.path.exists("go"):
+        time.sleep(0.02)
+    os._exit(0)
+threading.Thread(target=work).start()
+ctypes.CDLL(None).syscall({EXIT_OF_A_THREAD[platform.machine()]}, 0)
+"""
+    (shell.folder / "work.py").write_text(script)
+    run = shell.run(f"{sys.executable} work.py & while [ ! -s threads ]; do sleep 0.02; done; exit 5")
+    pid = int(wait_for_text(shell, "threads"))
+    try:
+        assert os.path.exists(f"/proc/{pid}")
+        assert shell("run", "job", "--no-wait", "--", "true").returncode == 75
+        assert run.poll() is None
+    finally:
+        (shell.folder / "go").touch()
+    assert end(run)[0] == 5
+
+
+def wait_for_text(shell: Shell, file: str) -> str:
+    path = shell.folder / file
+    wait_for(lambda: path.exists() and path.read_text().endswith("\n"), 20, f"a word in {file}")
+    return path.read_text()
 
 
 def test_a_daemon_that_left_the_group_does_not_keep_the_lock(shell: Shell) -> None:

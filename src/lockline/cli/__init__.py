@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Final, NamedTuple
 
@@ -28,8 +29,20 @@ COMMANDS: Final = {
 }
 
 
+def fill_the_first_three() -> None:
+    """Keep the places of stdin, stdout and stderr taken where we were started without them.
+
+    Or the next pipe or socket gets one of these numbers, and what is meant for a terminal ends up in it. As every file of
+    ours they close on exec: the command finds closed what we found closed.
+    """
+    while (lowest := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(lowest)
+
+
 def main() -> None:
     """Run the command line and leave with its exit code."""
+    fill_the_first_three()
     try:
         import click  # noqa: F401
     except ModuleNotFoundError:

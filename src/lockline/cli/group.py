@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import json
 import os
-import subprocess
+import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from typing import NoReturn
 
 PR_SET_CHILD_SUBREAPER = 36
+STATE, IN_GROUP, THREADS = 0, 2, 17
+"""Fields of /proc/<pid>/stat, counted from the one behind the name."""
 
 
 def adopt_orphans() -> None:
@@ -23,16 +28,47 @@ def adopt_orphans() -> None:
 
 
 class Group:
-    """The process group of one command. Its id is the command's pid."""
+    """The process group of one command, there before the command begins. Its id is the command's pid.
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        # What we inherited beyond stdin, stdout and stderr is the command's to use; our own files close on exec.
-        self._process = subprocess.Popen(command, env=environment, process_group=0, close_fds=False)
-        self.id = self._process.pid
+    A process of our own waits in it to become the command. So the guard knows the group before there is anything to guard:
+    whenever we are killed, no command is left behind that nobody watches.
+    """
+
+    def __init__(self, command: tuple[str, ...]) -> None:
+        # Forked before there is any thread or connection that a child could inherit in a broken state.
+        words, self._words = os.pipe()
+        self._problem, problem = os.pipe()
+        self.id = os.fork()
+        if self.id == 0:
+            os.close(self._words)
+            _become(command, words, problem)
+        os.close(words)
+        os.close(problem)
         self.code: int | None = None
         """The command's exit code, 128+n for a signal; None while it runs."""
         self.stopped_by: int | None = None
         """The signal that stopped the command, until somebody has dealt with it."""
+        self._began = False
+
+    def start(self, environment: Mapping[str, str]) -> None:
+        """Let the command begin, with these variables besides our own; OSError when it cannot be run."""
+        try:
+            os.write(self._words, json.dumps(environment).encode() + b"\n")
+        except BrokenPipeError:  # somebody killed it; then its exit code says so
+            pass
+        # Nothing before the end means that the command has taken the place of the one who would have told.
+        with open(self._problem, "rb") as told:
+            number = told.read()
+        self._began = not number
+        if number:
+            raise OSError(int(number), os.strerror(int(number)))
+
+    def abandon(self) -> None:
+        """If the command has not begun by now, it never will."""
+        if not self._began:
+            self._began = True
+            os.kill(self.id, signal.SIGKILL)
+            os.waitpid(self.id, 0)
 
     def send(self, number: int) -> bool:
         """Signal every process of the group; False when we may not."""
@@ -64,25 +100,48 @@ class Group:
         else:
             ended = os.waitstatus_to_exitcode(status)
             self.code = ended if ended >= 0 else 128 - ended
-            # The process object must not wait for a pid that is no longer ours.
-            self._process.returncode = ended
 
     def alive(self) -> bool:
         """Whether any process of the group still runs."""
-        if self.code is None:
-            return True
-        try:
-            os.killpg(self.id, 0)
-        except ProcessLookupError:
-            return False
-        except PermissionError:
-            return True
-        return not _only_zombies(self.id)
+        return self.code is None or not has_ended(self.id)
+
+
+def _become(command: tuple[str, ...], words: int, problem: int) -> NoReturn:
+    """Wait for the word to begin, and turn into the command; end when those who could say it are gone."""
+    number = 0
+    try:
+        os.setpgid(0, 0)
+        with open(words, "rb") as told:
+            line = told.readline()
+        if line.endswith(b"\n"):
+            for ignored in (signal.SIGPIPE, getattr(signal, "SIGXFSZ", signal.SIGPIPE)):
+                signal.signal(ignored, signal.SIG_DFL)  # the interpreter's own choice, not the user's
+            # What we inherited beyond stdin, stdout and stderr is the command's to use; our own files close on exec.
+            os.execvpe(command[0], command, {**os.environ, **json.loads(line)})
+    except OSError as error:
+        number = error.errno or errno.EINVAL
+    except ValueError:  # a NUL byte
+        number = errno.EINVAL
+    finally:
+        if number:
+            os.write(problem, str(number).encode())
+        os._exit(127)
+
+
+def has_ended(group: int) -> bool:
+    """Whether no process of the group runs any more."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return _only_zombies(group)
 
 
 def _only_zombies(group: int) -> bool:
     """Whether all that is left of the group has ended and merely was not waited for by its own parent."""
-    states = []
+    dead = []
     try:
         pids = [entry for entry in os.listdir("/proc") if entry.isdigit()]
     except OSError:
@@ -91,12 +150,13 @@ def _only_zombies(group: int) -> bool:
         try:
             with open(f"/proc/{pid}/stat", "rb") as stat:
                 # The name in parentheses may hold anything, parentheses too: read on behind the last one.
-                state, _, in_group = stat.read().rpartition(b")")[2].split()[:3]
-        except (OSError, ValueError):
+                fields = stat.read().rpartition(b")")[2].split()
+        except OSError:
             continue
-        if int(in_group) == group:
-            states.append(state)
-    return bool(states) and all(state in (b"Z", b"X") for state in states)
+        if int(fields[IN_GROUP]) == group:
+            # A process whose first thread has ended looks like a zombie while the others work on.
+            dead.append(fields[STATE] in (b"Z", b"X") and int(fields[THREADS]) <= 1)
+    return bool(dead) and all(dead)
 
 
 def why_not(problem: OSError, command: str) -> tuple[str, int]:

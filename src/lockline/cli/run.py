@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 import click
 
@@ -91,6 +92,7 @@ def command(
         a_limit(limit)
 
     adopt_orphans()
+    group = Group(command)
     guard = Guard()
     signals = Signals()
     try:
@@ -106,15 +108,17 @@ def command(
                 lock = client.semaphore(name, limit, ttl, meta=meta)
             else:
                 lock = client.lock(name, ttl, meta=meta)
+            _entrust(client, guard)
             lease = _stand_in_line(client, lock, signals, timeout, no_wait)
             if lease is None:
                 return _busy(client, name)
             if grace is None:
                 grace = min(ttl * GRACE, LONGEST_GRACE)
-            return _run(command, _environment(client, lease, url), lease, signals, guard, grace)
+            return _run(command[0], group, _environment(client, lease, url), lease, signals, guard, grace)
     except Stopped as stopped:
         return codes.SIGNALLED + stopped.number
     finally:
+        group.abandon()
         guard.dismiss()
 
 
@@ -122,6 +126,13 @@ def _inside(name: str, url: str | None) -> bool:
     """Whether we were started by a command that runs under this very lock."""
     here = os.environ.get("LOCKLINE_URL")
     return os.environ.get("LOCKLINE_NAME") == name and "LOCKLINE_TOKEN" in os.environ and url in (None, here)
+
+
+def _entrust(client: Client, guard: Guard) -> None:
+    """Where the store knows at once of a process that died, let it look at the guard as well."""
+    entrust = getattr(client._engine.backend, "entrust", None)
+    if entrust is not None:
+        guard.hold(entrust(guard.pid))
 
 
 def _stand_in_line(client: Client, lock: Lock, signals: Signals, timeout: float | None, no_wait: bool) -> Lease | None:
@@ -151,7 +162,6 @@ def _busy(client: Client, name: str) -> int:
 
 def _environment(client: Client, lease: Lease, url: str | None) -> dict[str, str]:
     return {
-        **os.environ,
         "LOCKLINE_NAME": lease.name,
         "LOCKLINE_TOKEN": str(lease.token),
         "LOCKLINE_OWNER": lease.owner,
@@ -161,7 +171,8 @@ def _environment(client: Client, lease: Lease, url: str | None) -> dict[str, str
 
 
 def _run(
-    command: tuple[str, ...],
+    command: str,
+    group: Group,
     environment: dict[str, str],
     lease: Lease,
     signals: Signals,
@@ -170,21 +181,24 @@ def _run(
 ) -> int:
     terminal = Terminal()
     lease.check()
+    supervisor = Supervisor(group, lease, signals=signals, terminal=terminal, guard=guard, grace=grace)
     try:
-        group = Group(command, environment)
-    except (OSError, ValueError) as problem:
+        supervisor.protect()
+        group.start(environment)
+    except OSError as problem:
         try:
             lease.release()
         except LocklineError:  # it expires by itself, and the reason to end is another
             pass
-        if isinstance(problem, ValueError):  # a NUL byte
-            raise click.UsageError(f"{command[0]!r} cannot be run: {problem}") from None
-        text, code = why_not(problem, printable(command[0]))
+        text, code = why_not(problem, printable(command))
         _say(text)
         return code
-    supervisor = Supervisor(group, lease, signals=signals, terminal=terminal, guard=guard, grace=grace)
     try:
         ending = supervisor.stand_by()
+    except BaseException:
+        # Whatever went wrong in here: no lock is given back over a command that runs.
+        group.send(signal.SIGKILL)
+        raise
     finally:
         terminal.take()
     return _let_go(lease, ending)

@@ -55,6 +55,10 @@ class Supervisor:
         self._powerless = False
         self._next_look = GROUP_LOOKS[0]
 
+    def protect(self) -> None:
+        """Before the command begins: whatever becomes of us, the guard knows whom to stop, and when."""
+        self._guard.protect(self._group.id, clock.now() + self._lease.remaining() - self._margin / 2)
+
     def stand_by(self) -> Ending:
         """Wait for the last process of the group."""
         self._mind_the_lease()
