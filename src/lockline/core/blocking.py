@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
+from _thread import LockType, allocate_lock, get_ident, start_new_thread
+from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractContextManager
 from typing import Any, Literal, TypeVar
 
 from . import clock
+from .section import Section
+
+log = logging.getLogger("lockline")
 
 T = TypeVar("T")
+
+NET = 2.0
+"""The longest sleep without a look round: an exception that strikes one thread may cost another its wake-up, once."""
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
@@ -23,45 +32,87 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
     raise RuntimeError("a blocking port suspended; it must not await anything that does")
 
 
-class BlockingSignal:
-    """A `threading.Event` with a deadline on Lockline's clock."""
+def _ring(gate: LockType) -> None:
+    """Wake the one who sleeps on this lock, now or when it next lies down."""
+    try:
+        gate.release()
+    except RuntimeError:
+        pass  # it has been woken already
 
-    __slots__ = ("_event",)
+
+class BlockingSignal:
+    """A flag that can be waited for, with a deadline on Lockline's clock.
+
+    No `threading.Event`: that is a lock taken and given back in Python, and an exception in between leaves it taken for ever.
+    Here each waiter sleeps on a lock of its own, and every change is one instruction that either happened or did not.
+    """
+
+    __slots__ = ("_set", "_sleeping")
 
     def __init__(self) -> None:
-        self._event = threading.Event()
+        self._set = False
+        self._sleeping: deque[LockType] = deque()
 
     def set(self) -> None:
-        self._event.set()
+        self._set = True
+        while self._sleeping:
+            try:
+                gate = self._sleeping[0]
+                _ring(gate)
+                # After the ring: whoever is cut in between and tries again finds it once more.
+                self._sleeping.remove(gate)
+            except (IndexError, ValueError):
+                pass  # another thread sets it too, or the sleeper has got up
 
     def clear(self) -> None:
-        self._event.clear()
+        self._set = False
 
     def is_set(self) -> bool:
-        return self._event.is_set()
+        return self._set
 
     async def wait(self, until: float | None) -> bool:
-        # One long wait would follow CLOCK_MONOTONIC, which stops in suspend: wait in pieces and look at ours.
-        while not self._event.is_set():
-            left = 60.0 if until is None else until - clock.now()
-            if left <= 0:
-                return False
-            self._event.wait(min(left, 60.0))
-        return True
+        if self._set:
+            return True
+        gate = allocate_lock()
+        gate.acquire()
+        # Before the look at the flag: whoever sets it from here on finds us.
+        self._sleeping.append(gate)
+        try:
+            while not self._set:
+                # One long wait would follow CLOCK_MONOTONIC, which stops in suspend: wait in pieces and look at ours.
+                left = NET if until is None else until - clock.now()
+                if left <= 0:
+                    return False
+                if gate.acquire(True, min(left, NET)):
+                    # Called, and so no longer among those who sleep; if the flag was taken back meanwhile, sleep again.
+                    self._sleeping.append(gate)
+            return True
+        finally:
+            try:
+                self._sleeping.remove(gate)
+            except ValueError:
+                pass
 
 
 class _Slot:
-    __slots__ = ("event", "mail")
+    """One waiting claim: whether a hint lies there, and the lock that its thread sleeps on."""
+
+    __slots__ = ("gate", "mail")
 
     def __init__(self) -> None:
-        self.event = threading.Event()
+        self.gate = allocate_lock()
+        self.gate.acquire()
         self.mail = False
+
+    def ring(self) -> None:
+        _ring(self.gate)
 
 
 class BlockingMailbox:
     """Leader and followers: one waiting thread reads for all and hands on what is not its own.
 
-    A thread that reads its own hint saves the switch from a listener thread, which costs more than the read.
+    A thread that reads its own hint saves the switch from a listener thread, which costs more than the read. The leader is
+    whoever has waited longest: nobody is appointed, so no exception can leave the post with one who is gone.
     """
 
     def __init__(
@@ -74,17 +125,17 @@ class BlockingMailbox:
         self._receive = receive
         self._nudge = nudge
         self._slots: dict[str, _Slot] = {}
-        self._mutex = threading.Lock()
-        self._leader: _Slot | None = None
+        self._waiting: OrderedDict[_Slot, None] = OrderedDict()
 
     def open(self, key: str) -> None:
-        self._slots.setdefault(key, _Slot())
+        if key not in self._slots:
+            self._slots.setdefault(key, _Slot())
 
     def close(self, key: str) -> None:
-        self._slots.pop(key, None)
-        # This slot may have been named the next leader: name another, or nobody would read.
-        if self._slots and self._leader is None and self._receive is not None:
-            self._resign()
+        slot = self._slots.pop(key, None)
+        # One whose wait was cut short may still stand there as the leader.
+        if slot is not None and slot in self._waiting:
+            self._step_down(slot)
 
     def deliver(self, key: str) -> bool:
         slot = self._slots.get(key)
@@ -93,9 +144,9 @@ class BlockingMailbox:
                 self._stray()
             return False
         slot.mail = True
-        slot.event.set()
-        # The leader sits in `receive`, not on its event: a hint from another thread has to get it out of there.
-        if slot is self._leader and self._nudge is not None:
+        slot.ring()
+        # The leader sits in `receive`, not on its gate: a hint from another thread has to get it out of there.
+        if self._nudge is not None and slot is self._leader():
             self._nudge()
         return True
 
@@ -105,57 +156,95 @@ class BlockingMailbox:
 
     async def wait(self, key: str, until: float) -> bool:
         slot = self._slots[key]
-        while not slot.mail:
-            left = until - clock.now()
-            if left <= 0:
-                return False
-            if self._receive is None or not self._lead(slot):
-                slot.event.wait(min(left, 60.0))
-                slot.event.clear()
-                continue
-            try:
-                while not slot.mail and left > 0:
-                    for told in self._receive(left):
-                        if told == key:
-                            slot.mail = True
-                        else:
-                            self.deliver(told)
-                    left = until - clock.now()
-            finally:
-                self._resign()
+        try:
+            if self._receive is not None:
+                self._waiting[slot] = None
+            while not slot.mail:
+                left = until - clock.now()
+                if left <= 0:
+                    return False
+                if self._receive is None or slot is not self._leader():
+                    slot.gate.acquire(True, min(left, NET))
+                    continue
+                self._read(self._receive, left, key, slot)
+        finally:
+            if self._receive is not None:
+                self._step_down(slot)
         slot.mail = False
-        slot.event.clear()
         return True
 
-    def _lead(self, slot: _Slot) -> bool:
-        with self._mutex:
-            if self._leader is not None:
-                return False
-            self._leader = slot
-            return True
+    def _read(self, receive: Callable[[float], list[str]], seconds: float, key: str, slot: _Slot) -> None:
+        try:
+            for told in receive(seconds):
+                if told == key:
+                    slot.mail = True
+                else:
+                    self.deliver(told)
+        except BaseException:
+            # What had been read, and for whom, nobody knows any more: let everybody look.
+            self.deliver_all()
+            raise
 
-    def _resign(self) -> None:
-        with self._mutex:
-            leader, self._leader = self._leader, None
-            # Any follower will do: woken without mail, it finds the place free and takes it.
-            for slot in list(self._slots.values()):
-                if slot is not leader and not slot.event.is_set():
-                    slot.event.set()
-                    break
+    def _leader(self) -> _Slot | None:
+        while True:
+            try:
+                return next(iter(self._waiting), None)
+            except RuntimeError:
+                pass  # the line changed between the two calls
+
+    def _step_down(self, slot: _Slot) -> None:
+        led = slot is self._leader()
+        self._waiting.pop(slot, None)
+        # Woken without mail, the next one finds that it leads now.
+        heir = self._leader() if led else None
+        if heir is not None:
+            heir.ring()
 
 
 class ThreadWorker:
-    """A daemon thread."""
+    """A daemon thread, from the order to start it until its work is over."""
 
-    def __init__(self, thread: threading.Thread) -> None:
-        self._thread = thread
+    def __init__(self, work: Callable[[], None], name: str) -> None:
+        self._work = work
+        self._name = name
+        self._thread: threading.Thread | None = None
+        self._begun = allocate_lock()
+        self._begun.acquire()
+        self._over = allocate_lock()
+        self._over.acquire()
+
+    def start(self) -> None:
+        # `Thread.start` waits for an Event that the new thread sets; an exception in there would take the new thread down
+        # with it. So a bare thread, which is started in one instruction and which no signal reaches, does it for us.
+        start_new_thread(self._launch, ())
+        self._begun.acquire(True, 1.0)
+
+    def _launch(self) -> None:
+        self._thread = threading.Thread(target=self._body, name=self._name, daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError as problem:
+            self._over.release()
+            log.error("no thread for %s could be started: %s", self._name, problem)
+        finally:
+            self._begun.release()
+
+    def _body(self) -> None:
+        try:
+            self._work()
+        finally:
+            self._over.release()
 
     def alive(self) -> bool:
-        return self._thread.is_alive()
+        return self._over.locked()
 
     async def join(self, until: float) -> None:
-        if self._thread is not threading.current_thread():
-            self._thread.join(max(0.0, until - clock.now()))
+        thread = self._thread
+        if thread is None or thread.ident == get_ident() or not self._over.acquire(True, max(0.0, until - clock.now())):
+            return
+        self._over.release()
+        # Nothing is left for it to do but to end.
+        thread.join(max(0.0, until - clock.now()))
 
 
 def _ignore() -> None:
@@ -176,6 +265,9 @@ class BlockingRuntime:
     def mutex(self) -> AbstractContextManager[object]:
         return threading.Lock()
 
+    def section(self) -> Section:
+        return Section()
+
     def signal(self) -> BlockingSignal:
         return BlockingSignal()
 
@@ -190,9 +282,9 @@ class BlockingRuntime:
         def body() -> None:
             run(work())  # type: ignore[arg-type]
 
-        thread = threading.Thread(target=body, name=name, daemon=True)
-        thread.start()
-        return ThreadWorker(thread)
+        worker = ThreadWorker(body, name)
+        worker.start()
+        return worker
 
     def ended(self, me: object) -> bool:
         return isinstance(me, threading.Thread) and not me.is_alive()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from ..errors import ConfigError
 from . import clock
@@ -138,6 +138,18 @@ class TaskWorker:
             await asyncio.wait([self._task], timeout=max(0.0, until - clock.now()))
 
 
+class _Open:
+    """Where there is one thread only, nobody has to wait outside."""
+
+    __slots__ = ()
+
+    def __call__(self, work: Callable[..., T], *args: Any) -> T:
+        return work(*args)
+
+    def entered(self) -> bool:
+        return False
+
+
 def _ignore() -> None:
     """Until a keeper is there, nobody cares for strays."""
 
@@ -165,6 +177,9 @@ class LoopRuntime:
 
     def mutex(self) -> AbstractContextManager[object]:
         return nullcontext()
+
+    def section(self) -> _Open:
+        return _Open()
 
     def signal(self) -> LoopSignal:
         return LoopSignal()

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+class Section(Protocol):
+    """What only one thread at a time may do; see `section.Section`."""
+
+    def __call__(self, work: Callable[..., T], *args: Any) -> T: ...
+    def entered(self) -> bool:
+        """Whether this very thread is inside, under whatever called us."""
 
 
 class Signal(Protocol):
@@ -45,6 +55,9 @@ class Runtime(Protocol):
     async def sleep(self, seconds: float) -> None: ...
     def mutex(self) -> AbstractContextManager[object]:
         """A lock for a few statements without an await; nothing where there is one thread only."""
+
+    def section(self) -> Section:
+        """Runs one piece of work at a time, without an await in it, and is left however the work ends."""
 
     def signal(self) -> Signal: ...
     def mailbox(
