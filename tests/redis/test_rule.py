@@ -30,7 +30,7 @@ from tests.servers.redis import RedisServer
 pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(300)]
 
 NAME = "the {line} é"
-STATE = struct.Struct("9d")
+STATE = struct.Struct("11d")
 KEY = "{ll:the%20%7Bline%7D%20é}"
 
 
@@ -101,7 +101,15 @@ class Lines(RuleBasedStateMachine):
 
     @rule()
     def evict(self) -> None:
-        assert run(self.backend.evict(NAME, later())) == self.room.evict(NAME)
+        assert run(self.backend.evict(NAME, later())) == self.room.evict(NAME, None)
+
+    @precondition(lambda self: self.room._lines)
+    @rule(data=st.data())
+    def evict_one_by_its_token(self, data: st.DataObject) -> None:
+        """One that holds, or one that waits: then nobody."""
+        meant = data.draw(st.sampled_from(self.room._lines[NAME]))
+        token = self.tokens[meant.claim.id]
+        assert run(self.backend.evict(NAME, later(), token)) == self.room.evict(NAME, meant.ticket)
 
     @precondition(lambda self: self.room._lines)
     @rule(data=st.data())
@@ -115,10 +123,9 @@ class Lines(RuleBasedStateMachine):
             if record:
                 ticket, _, rest = record.split(" ", 2)
                 self.redis.hset(KEY, mark + stood.claim.id, f"{ticket} 1 {rest}")
-                if mark == "+":
-                    state = list(self.state())
-                    state[3] = 1.0
-                    self.raw.hset(KEY, "state", STATE.pack(*state))
+                state = list(self.state())
+                state[3 if mark == "+" else 10] = 1.0
+                self.raw.hset(KEY, "state", STATE.pack(*state))
 
     @rule()
     def the_servers_forget_the_scripts(self) -> None:
@@ -143,17 +150,36 @@ class Lines(RuleBasedStateMachine):
         standing = len(self.room._lines.get(NAME, ()))
         if fields:
             assert 0 < self.redis.pttl(KEY) <= 70_005
+        # An eviction is remembered for as long as the key.
+        notes = [name for name in fields if name[0] == "="]
+        assert sorted(fields[name] for name in fields if name[0] == "o") == sorted(notes)
+        assert ("notes" in fields) == bool(notes)
         if not standing:
-            # An eviction is remembered for as long as the key.
-            assert {name for name in fields if name[0] != "="} <= {"last"}, fields
+            assert {name for name in fields if name[0] not in "=o"} <= {"last", "notes"}, fields
         held = [name for name in fields if name[0] == "+"]
         waiting = [name for name in fields if name[0] == "~"]
         assert len(held) + len(waiting) >= standing
-        assert {name[1:] for name in waiting} == {fields[name] for name in fields if name[0] == "q"}
+        seats = {int(name[1:]): fields[name] for name in fields if name[0] == "q"}
+        assert {name[1:] for name in waiting} == {who for who in seats.values() if who[0] != "!"}
         if "state" in fields:
             n, used = self.state()[:2]
+            self.every_seat_is_somebodys_or_part_of_a_run(seats)
             assert n == len(held)
             assert used == sum(int(fields[name].split(" ")[2]) for name in held)
+
+    def every_seat_is_somebodys_or_part_of_a_run(self, seats: dict[int, str]) -> None:
+        head, end = (int(number) for number in self.state()[6:8])
+        assert all(head <= seat < end for seat in seats), (head, end, seats)
+        at = head
+        while at < end:
+            if seats[at][0] == "!":
+                first, last = (int(number) for number in seats[at][1:].split())
+                assert first == at <= last < end - 1, "the last seat is somebody's"
+                assert seats.get(last) == seats[at]
+                assert last + 1 not in seats or seats[last + 1][0] != "!", "neighbouring runs are one"
+                assert not any(seat in seats for seat in range(first + 1, last))
+                at = last
+            at += 1
 
 
 @pytest.fixture

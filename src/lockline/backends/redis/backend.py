@@ -327,8 +327,9 @@ class RedisBackend:
                 return False
             raise
 
-    async def evict(self, name: str, until: float) -> int:
-        return int(await self.requests.run(EVICT, (self._key(name),), (secrets.token_hex(8),), until))
+    async def evict(self, name: str, until: float, token: int | None = None) -> int:
+        args = (secrets.token_hex(8), "" if token is None else str(token))
+        return int(await self.requests.run(EVICT, (self._key(name),), args, until))
 
     async def examine(self, until: float) -> list[Finding]:  # type: ignore[valid-type]
         return await doctor.examine(self, until)

@@ -2,24 +2,28 @@
 
 A line is one hash, so that a cluster can move it, a server can evict it, and a person can delete it only as a whole:
 
-    state    nine numbers as packed doubles, absent while nobody stands in the line: n used least first until mixed head
-             end watch
+    state    eleven numbers as packed doubles, absent while nobody stands in the line: n used least first until mixed head
+             end watch sweep due
              n holders of `used` weight together, `least` is the smallest capacity among them (`mixed` if they differ);
              no holder expires before `first`; the key lives until `until`;
              seats from `head` up to `end` are the waiting line, some of them empty;
-             by `watch` whoever waits will have looked by itself
+             by `watch` whoever waits will have looked by itself;
+             nobody who waits expires before `due`; then the seats are swept, from `sweep` on if a round is under way
     last     the last ticket
     +id      a claim that holds: "ticket expires weight capacity seat channel info"
     ~id      a claim that waits: the same
-    q<seat>  the id of who waits there
+    q<seat>  the id of who waits there; at both ends of a run of empty seats "!first last", which no id looks like
     -id      a claim that was withdrawn before it arrived, and until when that is remembered
     =id      an eviction that was done: until when that is remembered, and how many it hit
+    notes    two numbers, absent while there is none of these two: they stand in order of their age
+    o<n>     from the first number up to the second: the field of the note
 
 Every line has its `last`; a hash without it is somebody else's, and is left alone.
 
 All times are the server's own, in milliseconds; tickets are its clock in microseconds, or the last ticket plus one.
 Each step first drops whoever has expired, so what it sees is what the rule sees.
-The work of a step does not depend on how many wait.
+The work of a step depends neither on how many wait nor on how many did: a run of empty seats is passed in one go, and
+what the dead have left is cleared away some at a time, by whatever step comes next.
 """
 
 from __future__ import annotations
@@ -35,6 +39,13 @@ REMEMBERED: Final = 10
 NO_CHANNEL: Final = "-"
 """Stands in a record for the channel of a client that does not listen (yet)."""
 
+A_FEW: Final = 100
+"""Seats and notes that one step looks at to clear them away: well under a millisecond of the server's time."""
+
+STATE: Final = "'" + 11 * "d" + "'"
+NEVER: Final = "9e15"
+"""Later than any time of a server."""
+
 FOREIGN: Final = "{ err = 'WRONGTYPE this hash is no line' }"
 
 NEEDS_NO_MEMORY: Final = """
@@ -44,6 +55,12 @@ redis.pcall('HDEL', KEYS[1], '')
 """
 
 
+_WORDS: Final = {
+    "REMEMBERED": str(REMEMBERED * 1000), "FOREIGN": FOREIGN, "A_FEW": str(A_FEW), "STATE": STATE, "NEVER": NEVER,
+}  # fmt: skip
+"""What stands in the Lua for a value that is said here."""
+
+
 class Script:
     """A script and the digest by which servers know it."""
 
@@ -51,7 +68,9 @@ class Script:
 
     def __init__(self, name: str, *parts: str) -> None:
         self.name = name
-        self.body = "".join(parts).replace("REMEMBERED", str(REMEMBERED * 1000)).replace("FOREIGN", FOREIGN)
+        self.body = "".join(parts)
+        for word, meaning in _WORDS.items():
+            self.body = self.body.replace(word, meaning)
         self.sha = hashlib.sha1(self.body.encode(), usedforsecurity=False).hexdigest()
 
 
@@ -63,33 +82,34 @@ ENTER: Final = Script(
 local time = redis.call('TIME')
 local micros = time[1] * 1000000 + time[2]
 local id = ARGV[1]
-local found = redis.call('HMGET', KEYS[1], 'state', 'last', '+' .. id, '~' .. id, '-' .. id)
+local found = redis.call('HMGET', KEYS[1], 'state', 'last', '+' .. id, '~' .. id, '-' .. id, 'notes')
 local ticket = micros
 if found[2] and tonumber(found[2]) >= micros then ticket = tonumber(found[2]) + 1 end
 local expires = math.ceil(micros / 1000) + ARGV[2]
 if not found[2] and #redis.call('HGETALL', KEYS[1]) > 0 then return FOREIGN end
 
 -- Nobody stands here: the common case, kept short.
-if not found[1] and not found[5] and not found[4] and tonumber(ARGV[3]) <= tonumber(ARGV[4]) then
+if not found[1] and not found[6] and not found[4] and tonumber(ARGV[3]) <= tonumber(ARGV[4]) then
   local number, key_until = string.format('%.0f', ticket), expires + REMEMBERED
   redis.call('HSET', KEYS[1], 'last', number,
     '+' .. id, string.format('%s %.0f %s %s 0 %s ', number, expires, ARGV[3], ARGV[4], ARGV[5]) .. ARGV[6],
-    'state', struct.pack('ddddddddd', 1, ARGV[3], ARGV[4], expires, key_until, 0, 1, 1, 0))
+    'state', struct.pack(STATE, 1, ARGV[3], ARGV[4], expires, key_until, 0, 1, 1, 0, 0, NEVER))
   redis.call('PEXPIREAT', KEYS[1], key_until)
   return ticket
 end
 
 -- Full, and nothing else to do than to stand at the end: the other common case, kept short as well.
 if found[1] and ARGV[7] == '1' and not (found[3] or found[4] or found[5]) then
-  local n, used, least, first, key_until, mixed, head, seats_end, watch = struct.unpack('ddddddddd', found[1])
+  local n, used, least, first, key_until, mixed, head, seats_end, watch, sweep, due = struct.unpack(STATE, found[1])
   if used >= least and micros / 1000 < first then
     local number, seat = string.format('%.0f', ticket), string.format('%d', seats_end)
     local stretch = expires + REMEMBERED > key_until
     if stretch then key_until = expires + REMEMBERED end
     if first > watch then watch = first end
+    if expires < due then due = expires end
     redis.call('HSET', KEYS[1], 'last', number, 'q' .. seat, id,
       '~' .. id, string.format('%s %.0f %s %s %s %s ', number, expires, ARGV[3], ARGV[4], seat, ARGV[5]) .. ARGV[6],
-      'state', struct.pack('ddddddddd', n, used, least, first, key_until, mixed, head, seats_end + 1, watch))
+      'state', struct.pack(STATE, n, used, least, first, key_until, mixed, head, seats_end + 1, watch, sweep, due))
     if stretch then redis.call('PEXPIREAT', KEYS[1], key_until) end
     return { n + seats_end - head, math.ceil(first - micros / 1000) }
   end
@@ -113,7 +133,7 @@ if found[4] then
     save()
     return answer
   end
-  redis.call('HDEL', line, '~' .. id, 'q' .. c.seat)
+  leave_seat(id, c.seat)
 end
 admit()
 local c = {
@@ -135,6 +155,7 @@ if ARGV[7] ~= '1' then
 end
 c.seat = string.format('%d', s.seats_end)
 s.seats_end = s.seats_end + 1
+s.due = math.min(s.due, expires)
 put('last', string.format('%.0f', ticket))
 put('q' .. c.seat, id)
 put('~' .. id, written(c))
@@ -156,7 +177,7 @@ local found = redis.call('HMGET', KEYS[1], 'state', '+' .. id, '~' .. id)
 
 -- The only one here: the common case, kept short.
 if found[1] and found[2] and ARGV[2] ~= '1' then
-  local n, used, least, first, key_until, mixed, head, seats_end, watch = struct.unpack('ddddddddd', found[1])
+  local n, used, least, first, key_until, mixed, head, seats_end, watch, sweep, due = struct.unpack(STATE, found[1])
   if n == 1 and head == seats_end then
     redis.call('HDEL', KEYS[1], 'state', '+' .. id)
     redis.call('PEXPIRE', KEYS[1], REMEMBERED)
@@ -177,9 +198,9 @@ if found[1] and found[2] and ARGV[2] ~= '1' then
       redis.call('HDEL', KEYS[1], '+' .. id, '~' .. next_id, 'q' .. head)
       if channel ~= '-' then redis.call('PUBLISH', channel, next_id .. ' ' .. ticket) end
       head = head + 1
-      if head == seats_end then head, seats_end, watch = 1, 1, 0 end
+      if head == seats_end then head, seats_end, watch, sweep, due = 1, 1, 0, 0, NEVER end
       redis.call('HSET', KEYS[1], '+' .. next_id, record,
-        'state', struct.pack('ddddddddd', 1, weight, capacity, expires, key_until, 0, head, seats_end, watch))
+        'state', struct.pack(STATE, 1, weight, capacity, expires, key_until, 0, head, seats_end, watch, sweep, due))
       return 1
     end
   end
@@ -197,7 +218,7 @@ if record then
   local c = parse(record)
   if c.expires > now then there = 1 end
   if not found[2] then
-    redis.call('HDEL', line, '~' .. id, 'q' .. c.seat)
+    leave_seat(id, c.seat)
   else
     redis.call('HDEL', line, '+' .. id)
     if found[1] then count_out(c) end
@@ -205,8 +226,8 @@ if record then
 end
 if ARGV[2] == '1' then
   -- A request of it may still be on the way: it shall find this when it comes.
-  recount()
-  redis.call('HSET', line, '-' .. id, string.format('%.0f', now + REMEMBERED), 'last', last or '0')
+  if not last then redis.call('HSET', line, 'last', '0') end
+  make_note('-' .. id, '')
   if not found[1] then redis.call('PEXPIRE', line, REMEMBERED) end
 end
 if not found[1] then return there end
@@ -236,7 +257,7 @@ open(KEYS[1], found[1])
 drop_expired()
 local c = parse(record)
 if c.expires <= now then
-  if not found[2] then redis.call('HDEL', line, '~' .. id, 'q' .. c.seat) end
+  if not found[2] then leave_seat(id, c.seat) end
   admit()
   save()
   return false
@@ -273,7 +294,7 @@ local function renew(key, id, ttl, weight, kind)
   open(key, found[1])
   local c = parse(record)
   if c.expires <= now then
-    if not found[2] then redis.call('HDEL', line, '~' .. id, 'q' .. c.seat) end
+    if not found[2] then leave_seat(id, c.seat) end
     drop_expired()
     admit()
     save()
@@ -351,7 +372,8 @@ return s.n
 """,
 )
 
-# In: an id of this eviction, so that a repeat does not hit whoever came after its victims.
+# In: an id of this eviction, so that a repeat does not hit whoever came after its victims; the token of the one that is
+# meant, or nothing if all are.
 # Out: how many held, and were told that they do no more.
 EVICT: Final = Script(
     "evict",
@@ -366,18 +388,20 @@ local found = redis.call('HMGET', KEYS[1], 'state', 'last', note)
 if found[3] then return tonumber(string.match(found[3], '%d+$')) end
 if not (found[1] and found[2]) then return 0 end
 open(KEYS[1], found[1])
-recount()
-local victims = s.n
+local victims = 0
 local all = redis.call('HGETALL', line)
 for i = 1, #all, 2 do
   if string.sub(all[i], 1, 1) == '+' then
     local c = parse(all[i + 1])
-    redis.call('HDEL', line, all[i])
-    if c.channel ~= '-' then redis.call('PUBLISH', c.channel, string.sub(all[i], 2)) end
+    if c.expires > now and (ARGV[2] == '' or c.ticket == tonumber(ARGV[2])) then
+      redis.call('HDEL', line, all[i])
+      if c.channel ~= '-' then redis.call('PUBLISH', c.channel, string.sub(all[i], 2)) end
+      victims = victims + 1
+    end
   end
 end
-s.n, s.used = 0, 0
-if victims > 0 then put(note, string.format('%.0f %d', now + REMEMBERED, victims)) end
+recount()
+if victims > 0 then make_note(note, ' ' .. victims) end
 admit()
 save()
 return victims

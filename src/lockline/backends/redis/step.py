@@ -8,6 +8,8 @@ STEP: Final = """
 -- Lua would shorten a long number that it is asked to join to a text: always format tickets and times.
 local line, puts, s
 local now = micros / 1000
+-- How much of the past this step may still clear away, whatever the number of lines it works on.
+local clearing = A_FEW
 
 local function parse(record)
   local ticket, expires, weight, capacity, seat, channel, info =
@@ -25,13 +27,16 @@ end
 local function open(key, state)
   line, puts = key, {}
   if not state then
-    s = { n = 0, used = 0, least = 0, first = 0, key_until = 0, mixed = 0, head = 1, seats_end = 1, watch = 0 }
+    s = {
+      n = 0, used = 0, least = 0, first = 0, key_until = 0, mixed = 0, head = 1, seats_end = 1, watch = 0, sweep = 0,
+      due = NEVER,
+    }
     return
   end
-  local n, used, least, first, key_until, mixed, head, seats_end, watch = struct.unpack('ddddddddd', state)
+  local n, used, least, first, key_until, mixed, head, seats_end, watch, sweep, due = struct.unpack(STATE, state)
   s = {
     n = n, used = used, least = least, first = first, key_until = key_until, mixed = mixed, head = head,
-    seats_end = seats_end, watch = watch,
+    seats_end = seats_end, watch = watch, sweep = sweep, due = due,
   }
 end
 
@@ -63,8 +68,6 @@ local function recount()
     if mark == '+' then
       local c = parse(all[i + 1])
       if c.expires > now then count_in(c) else redis.call('HDEL', line, all[i]) end
-    elseif (mark == '-' or mark == '=') and tonumber(string.match(all[i + 1], '^%d+')) <= now then
-      redis.call('HDEL', line, all[i])
     end
   end
 end
@@ -80,10 +83,109 @@ local function count_out(c)
   if s.n > 0 and s.mixed == 1 then recount() end
 end
 
+-- The last seat of the run of empty ones that this seat is an end of; nothing if somebody sits there.
+local function run_end(seat_value)
+  return seat_value and tonumber((string.match(seat_value, '^!%d+ (%d+)$')))
+end
+
+-- Nobody sits here any more: what the seat's empty neighbours are, it becomes a part of. The ends of the line are never
+-- empty, so it grows shorter where it can. Gives the last seat of the run.
+local function vacate(seat)
+  local around = redis.call('HMGET', line, 'q' .. seat - 1, 'q' .. seat + 1)
+  local first, last, gone = seat, seat, { 'q' .. seat }
+  if run_end(around[1]) then
+    first = tonumber((string.match(around[1], '^!(%d+)')))
+    gone[#gone + 1], gone[#gone + 2] = 'q' .. seat - 1, 'q' .. first
+  end
+  if run_end(around[2]) then
+    last = run_end(around[2])
+    gone[#gone + 1], gone[#gone + 2] = 'q' .. seat + 1, 'q' .. last
+  end
+  redis.call('HDEL', line, unpack(gone))
+  if first <= s.head then
+    s.head = last + 1
+  elseif last + 1 >= s.seats_end then
+    s.seats_end = first
+  else
+    local run = string.format('!%d %d', first, last)
+    redis.call('HSET', line, 'q' .. first, run, 'q' .. last, run)
+  end
+  return last
+end
+
+-- A claim that waited is gone.
+local function leave_seat(id, seat)
+  redis.call('HDEL', line, '~' .. id)
+  return vacate(tonumber(seat))
+end
+
+-- Look for those who waited and died: round after round, some seats a step, and only when somebody's time may be over.
+-- Else they would all be left to the step that lets the next one in.
+local function sweep()
+  if s.sweep == 0 then
+    if now < s.due or s.head == s.seats_end then return end
+    s.sweep, s.due = s.head, NEVER
+  end
+  if #puts > 0 then
+    redis.call('HSET', line, unpack(puts))
+    puts = {}
+  end
+  local seat = math.max(s.sweep, s.head)
+  while seat < s.seats_end do
+    if clearing <= 0 then
+      s.sweep = seat
+      return
+    end
+    clearing = clearing - 1
+    local id = redis.call('HGET', line, 'q' .. seat)
+    if run_end(id) then
+      seat = run_end(id)
+    elseif id then
+      local record = redis.call('HGET', line, '~' .. id)
+      local expires = record and tonumber((string.match(record, '^%d+ (%d+)')))
+      if expires and expires > now then s.due = math.min(s.due, expires) else seat = leave_seat(id, seat) end
+    end
+    seat = seat + 1
+  end
+  s.sweep = 0
+end
+
+-- Clear away notes whose time is over, the oldest first.
+local function forget_notes()
+  local notes = redis.call('HGET', line, 'notes')
+  if not notes then return end
+  local first, last = struct.unpack('dd', notes)
+  local before = first
+  while first < last and clearing > 0 do
+    local field = redis.call('HGET', line, 'o' .. first)
+    local note = field and redis.call('HGET', line, field)
+    if note and tonumber((string.match(note, '^%d+'))) > now then break end
+    redis.call('HDEL', line, 'o' .. first, field or '')
+    first, clearing = first + 1, clearing - 1
+  end
+  if first == last then
+    redis.call('HDEL', line, 'notes')
+  elseif first > before then
+    redis.call('HSET', line, 'notes', struct.pack('dd', first, last))
+  end
+end
+
+-- Remember something for a while.
+local function make_note(field, note)
+  local notes = redis.call('HGET', line, 'notes')
+  local first, last = 1, 1
+  if notes then first, last = struct.unpack('dd', notes) end
+  redis.call('HSET', line, field, string.format('%.0f', now + REMEMBERED) .. note, 'o' .. last, field,
+    'notes', struct.pack('dd', first, last + 1))
+  forget_notes()
+end
+
 -- Whoever waits has planned to look when the holder of that time would expire. One that expires earlier came in:
 -- the next in line shall know, or a dead one could hold everybody up until then.
 local function warn_next()
-  for seat = s.head, math.min(s.head + 7, s.seats_end - 1) do
+  local seat = s.head
+  for _ = 1, 8 do
+    if seat >= s.seats_end then return end
     local id = redis.call('HGET', line, 'q' .. seat)
     local record = id and redis.call('HGET', line, '~' .. id)
     if record then
@@ -91,6 +193,7 @@ local function warn_next()
       if c.channel ~= '-' then redis.call('PUBLISH', c.channel, id) end
       return
     end
+    seat = (run_end(id) or seat) + 1
   end
 end
 
@@ -102,7 +205,10 @@ local function admit(mine)
   while s.head < s.seats_end and (s.n == 0 or s.used < s.least) do
     local seat = 'q' .. s.head
     local id = redis.call('HGET', line, seat)
-    if id then
+    if run_end(id) then
+      redis.call('HDEL', line, seat, 'q' .. run_end(id))
+      s.head = run_end(id)
+    elseif id then
       local record = redis.call('HGET', line, '~' .. id)
       local c = record and parse(record)
       local lives = c and c.expires > now
@@ -135,6 +241,8 @@ local function admit(mine)
 end
 
 local function save()
+  sweep()
+  forget_notes()
   if s.head == s.seats_end then
     if s.n == 0 then
       if #puts > 0 then redis.call('HSET', line, unpack(puts)) end
@@ -142,12 +250,12 @@ local function save()
       redis.call('PEXPIRE', line, REMEMBERED)
       return
     end
-    s.head, s.seats_end, s.watch = 1, 1, 0
+    s.head, s.seats_end, s.watch, s.sweep, s.due = 1, 1, 0, 0, NEVER
   elseif s.let_in and s.first + 250 < s.watch then
     warn_next()
   end
-  put('state', struct.pack('ddddddddd',
-    s.n, s.used, s.least, s.first, s.key_until, s.mixed, s.head, s.seats_end, s.watch))
+  put('state', struct.pack(STATE,
+    s.n, s.used, s.least, s.first, s.key_until, s.mixed, s.head, s.seats_end, s.watch, s.sweep, s.due))
   redis.call('HSET', line, unpack(puts))
   if s.stretch then redis.call('PEXPIREAT', line, s.key_until) end
 end
