@@ -4,6 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from typing import Literal
+
+
+def printable(text: str) -> str:
+    """The text of a stranger as it may stand in a message: on one line, and without a word to the terminal."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 class LocklineError(Exception):
@@ -41,17 +49,38 @@ class AcquireTimeout(LocklineError, TimeoutError):
         super().__init__(text)
 
 
-class LeaseLost(LocklineError):
-    """The lease ended before its holder let go: expired, evicted, taken or closed."""
+Reason = Literal["expired", "evicted", "taken", "closed"]
+Cause = Literal["silent", "session", "paused", "ended", "dropped", "unrenewed", "max_hold", "gone", "closed"]
 
-    def __init__(self, name: str, *, token: int | None, reason: str, when: float | None = None) -> None:
+
+class LeaseLost(LocklineError):
+    """The lease ended before its holder let go.
+
+    `reason` says what happened to it: expired, evicted, taken or closed. `cause` says why, as far as this client can know:
+    the store was "silent", the "session" with it ended, this process was "paused" (or its event loop blocked), the thread
+    or task that took the lease has "ended", the lease was "dropped", or was to be "unrenewed", "max_hold" was over, it is
+    "gone" from the store, or the client was "closed".
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        token: int | None,
+        reason: Reason,
+        when: float | None = None,
+        cause: Cause | None = None,
+        detail: str = "",
+    ) -> None:
         self.name = name
         self.token = token
-        self.reason = reason
+        self.reason: Reason = reason
+        self.cause: Cause | None = cause
         self.when = time.time() if when is None else when
         clock = time.strftime("%H:%M:%S", time.localtime(self.when))
+        why = f", because {detail}" if detail else ""
         super().__init__(
-            f"the lease on {name!r} (token {token}) was lost: {reason} at {clock}; "
+            f"the lease on {name!r} (token {token}) was lost: {reason} at {clock}{why}; "
             "stop the work, its writes may no longer be the only ones"
         )
 

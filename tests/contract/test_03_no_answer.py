@@ -15,10 +15,10 @@ from .scene import Scene
 @pytest.mark.parametrize("applied", [False, True], ids=["request lost", "reply lost"])
 def test_an_acquire_without_an_answer_leaves_nothing_in_the_line(world: Scene, applied: bool) -> None:
     alice, bob = world.party(), world.party()
-    Faults(alice).fail("enter", after=applied)
+    Faults(alice).fail("enter", after=applied, times=None)
     with pytest.raises(BackendUnavailable):
-        alice.lock("x").acquire(timeout=2)
-    assert not world.line("x").claims
+        alice.lock("x").acquire(timeout=1)
+    world.wait_until_free("x")
     bob.lock("x").acquire(timeout=1).release()
 
 
@@ -31,13 +31,25 @@ def test_a_try_without_an_answer_leaves_nothing_in_the_line(world: Scene, applie
     assert not world.line("x").claims
 
 
+@pytest.mark.parametrize("applied", [False, True], ids=["request lost", "reply lost"])
+def test_an_acquire_asks_again_until_its_own_deadline(world: Scene, applied: bool) -> None:
+    """A store that had no answer twice, or no majority, may have one a moment later: a timeout says how long to ask."""
+    alice = world.party()
+    faults = Faults(alice)
+    faults.fail("enter", after=applied, times=2)
+    lease = alice.lock("x").acquire(timeout=20)
+    assert faults.count("enter") == 3
+    lease.release()
+    world.wait_until_free("x")
+
+
 def test_a_withdrawal_that_fails_too_is_repeated_until_the_claim_is_gone(world: Scene) -> None:
     alice, bob = world.party(), world.party()
     faults = Faults(alice)
-    faults.fail("enter", after=True)
+    faults.fail("enter", after=True, times=None)
     faults.fail("leave", times=2)
     with pytest.raises(BackendUnavailable):
-        alice.lock("x", ttl=30).acquire(timeout=2)
+        alice.lock("x", ttl=30).acquire(timeout=0.01)
     bob.lock("x").acquire(timeout=5).release()
 
 

@@ -144,7 +144,7 @@ def test_nothing_that_the_store_does_delays_the_word_of_a_loss(alice: ThreadPart
     faults.fail("leave", times=8)
     for number in range(8):
         with pytest.raises(BackendUnavailable):
-            alice.lock(f"owed-{number}", ttl=30).acquire()
+            alice.lock(f"owed-{number}", ttl=30).try_acquire()
     faults.delay("leave", 1.0, times=None)
     faults.delay("renew", 3.0, times=None)
     deadline = lease.real._live.deadline
@@ -173,7 +173,7 @@ def test_close_does_not_wait_for_every_debt(alice: ThreadParty) -> None:
     faults.fail("leave", times=20)
     for number in range(20):
         with pytest.raises(BackendUnavailable):
-            alice.lock(f"owed-{number}", ttl=30).acquire()
+            alice.lock(f"owed-{number}", ttl=30).try_acquire()
     faults.hang("leave")
     began = time.monotonic()
     alice.client.close()
@@ -199,7 +199,7 @@ def test_what_could_not_be_withdrawn_is_withdrawn_later_and_then_forgotten(alice
     faults.fail("enter", after=True)
     faults.fail("leave", times=3)
     with pytest.raises(BackendUnavailable):
-        alice.lock("x", ttl=30).acquire()
+        alice.lock("x", ttl=30).try_acquire()
     keeper = alice.client.real._engine._keeper
     assert keeper._debts
     eventually(lambda: not keeper._debts)
@@ -211,7 +211,7 @@ def test_a_debt_ends_with_the_claims_ttl(alice: ThreadParty) -> None:
     faults.fail("enter", after=True)
     faults.fail("leave", times=None)
     with pytest.raises(BackendUnavailable):
-        alice.lock("x", ttl=0.3).acquire()
+        alice.lock("x", ttl=0.3).try_acquire()
     eventually(lambda: not alice.client.real._engine._keeper._debts)
 
 

@@ -127,7 +127,13 @@ class Supervisor:
             self._lease.check()
         except LeaseLost as lost:
             return lost
-        return LeaseLost(self._lease.name, token=self._lease.token, reason="not renewed in time")
+        return LeaseLost(
+            self._lease.name,
+            token=self._lease.token,
+            reason="expired",
+            cause="silent",
+            detail="it was not renewed in time",
+        )
 
     def _pass_on(self, number: int) -> None:
         if number in FORWARDED:

@@ -6,13 +6,7 @@ import time
 from collections.abc import Sequence
 
 from ..core.claim import Standing
-
-
-def printable(text: str) -> str:
-    """The text with its control characters escaped: a name or owner must not steer the reader's terminal."""
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+from ..errors import printable as printable
 
 
 def duration(seconds: float) -> str:

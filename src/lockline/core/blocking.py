@@ -12,6 +12,8 @@ from contextlib import AbstractContextManager
 from typing import Any, Literal, TypeVar
 
 from . import clock
+from .aside import Aside
+from .fork import tell_after_fork
 from .section import Section
 
 log = logging.getLogger("lockline")
@@ -259,6 +261,14 @@ class BlockingRuntime:
     me = staticmethod(threading.current_thread)
     on_stray: Callable[[], None] = staticmethod(_ignore)
 
+    def __init__(self) -> None:
+        self.forked()
+        tell_after_fork(self)
+
+    def forked(self) -> None:
+        """Threads of the parent do not exist in a child."""
+        self._aside = Aside()
+
     async def sleep(self, seconds: float) -> None:
         time.sleep(seconds)  # noqa: ASYNC251 - this is the pair of `await asyncio.sleep(seconds)`
 
@@ -278,7 +288,10 @@ class BlockingRuntime:
     ) -> BlockingMailbox:
         return BlockingMailbox(receive, nudge, lambda: self.on_stray())
 
-    def spawn(self, work: Callable[[], Awaitable[None]], name: str) -> ThreadWorker:
+    def call_aside(self, callback: Callable[[], object]) -> None:
+        self._aside.run(callback)
+
+    def spawn(self, work: Callable[[], Awaitable[None]], name: str, *, lasting: bool = False) -> ThreadWorker:
         def body() -> None:
             run(work())  # type: ignore[arg-type]
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import secrets
 import socket
 import time
+import weakref
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -18,26 +20,36 @@ from ..errors import (
     LeaseLost,
     LocklineError,
     WouldDeadlock,
+    printable,
 )
 from .arguments import a_ttl
 from .ask import Ask
-from .backend import Backend
+from .backend import Backend, leave_all
 from .claim import Claim, Gone, Grant, Line, Unanswered, Waiting
 from .fork import tell_after_fork
-from .keeper import Keeper
+from .keeper import BATCH, Keeper
 from .live import Ceiling, Handle, LiveClaim, not_held
 from .runtime import Runtime
 
 T = TypeVar("T")
 
+log = logging.getLogger("lockline")
+
 PATIENCE = 10.0
 """How long a question about a line may take (look, list, evict)."""
-WITHDRAWAL = 1.0
-"""How long a call that was cut short may take to undo what it may have done."""
+GRACE = 0.2
+"""How much longer than its caller's time a call may ask the store: a timeout of zero is no reason not to ask."""
+WITHDRAWAL = 0.25
+"""How long a call that was cut short, or whose time is over, may take to undo what it may have done; the keeper has longer."""
+CLOSING = 2.0
+"""How long a client that is closed waits for a store that says nothing."""
+LONGEST_CLOSING = 10.0
+"""And how long for one that answers, however much there is to release."""
 A_TRY = 3.0
 """How long a try may take that has no timeout: a store that works answers at once."""
 PAUSE = 0.05
-"""How long a waiter whose store does not answer waits before it asks again."""
+"""How long a waiter whose store does not answer waits before it asks again; a little longer each time."""
+LONGEST_PAUSE = 0.25
 
 
 class Engine:
@@ -47,7 +59,10 @@ class Engine:
         self.backend = backend
         self.runtime = runtime
         self._named_owner = owner
-        self._keeper = Keeper(backend, runtime, self._forget)
+        # The worker knows the engine only as long as somebody else does: a client that was dropped leaves no thread.
+        forget = weakref.WeakMethod(self._forget)
+        self._keeper = Keeper(backend, runtime, lambda live: (known := forget()) and known(live))
+        weakref.finalize(self, self._keeper.abandon).atexit = False
         self._ceiling_of: Callable[[Claim], Ceiling] | None = getattr(backend, "ceiling", None)
         self._closed = False
         self._begin()
@@ -93,23 +108,28 @@ class Engine:
                 raise self._deadlock_error(ask, mine)
         began = self.runtime.now()
         deadline = None if timeout is None else began + timeout
+        # A try is over with the first answer, and with the first silence.
+        if not wait:
+            deadline = began
+        pause = PAUSE
         while True:
             claim = Claim(
                 ask.name, f"{self._prefix}-{next(self._numbers)}", self.owner, ask.kind, ask.weight, ask.capacity,
                 ask.ttl, time.time(), ask.meta,
             )  # fmt: skip
             live = LiveClaim(claim, self.runtime, key, ask.renews, ask.max_hold)
-            asked = self.runtime.now()
             self._entering[claim.id] = claim
             try:
                 outcome = await self._stand(live, began, deadline, wait)
             except BaseException as problem:
                 self._keeper.drop(live)
                 self._forget(live)
-                await self._withdraw(claim)
-                if not self._may_go_on(problem, asked, ask.ttl, deadline):
+                if not getattr(problem, "unsent", False):
+                    await self._withdraw(claim, None if deadline is None else deadline + WITHDRAWAL)
+                if not self._may_go_on(problem, began + ask.ttl if deadline is None else deadline):
                     raise
-                await self.runtime.sleep(PAUSE)
+                await self.runtime.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
                 continue
             finally:
                 self._entering.pop(claim.id, None)
@@ -120,27 +140,24 @@ class Engine:
             # The place in the line was lost with the store's memory, or while nobody could renew it. Nothing was
             # held, so nothing is lost but the place: stand at the end of the line, until the caller's own deadline.
             self._keeper.drop(live)
-            await self._withdraw(claim)
+            await self._withdraw(claim, None if deadline is None else deadline + WITHDRAWAL)
             # A store that answers slower than the ttl would keep us here for ever.
             if deadline is not None and self.runtime.now() >= deadline:
-                raise await self._timeout_error(live, self.runtime.now() - began)
+                raise await self._timeout_error(live, self.runtime.now() - began, deadline)
 
-    def _may_go_on(self, problem: BaseException, asked: float, ttl: float, deadline: float | None) -> bool:
-        """Whether the store was silent for all the time that a claim has, and the caller has more than that."""
-        if deadline is None or not isinstance(problem, BackendUnavailable):
+    def _may_go_on(self, problem: BaseException, until: float) -> bool:
+        """Whether the store was silent, and may be asked again: until the caller's deadline, or else for one ttl."""
+        if not isinstance(problem, BackendUnavailable) or problem.permanent or isinstance(problem, ClientClosed):
             return False
-        if problem.permanent or self._closed or isinstance(problem, ClientClosed):
-            return False
-        return asked + ttl - PAUSE <= self.runtime.now() < deadline - PAUSE
+        return not self._closed and self.runtime.now() < until - PAUSE
 
     async def _stand(self, live: LiveClaim, began: float, deadline: float | None, wait: bool) -> bool | None:
         """True when the claim holds, False when its place was lost, None when it may not wait and there is no room."""
         claim = live.claim
         sent = self.runtime.now()
         until = sent + (claim.ttl if wait else min(claim.ttl, A_TRY))
-        # A try is answered by the store at once, so a timeout of zero is no reason not to ask.
         if deadline is not None and wait:
-            until = min(until, max(deadline, sent + WITHDRAWAL))
+            until = min(until, max(deadline, sent + GRACE))
         answer = await self.backend.enter(claim, wait=wait, until=until)
         if answer is None:
             return None
@@ -187,7 +204,7 @@ class Engine:
             if deadline is not None and now >= deadline:
                 if problem is not None and silences > 1:
                     raise problem
-                raise await self._timeout_error(live, now - began)
+                raise await self._timeout_error(live, now - began, deadline)
             until = live.deadline if deadline is None else min(live.deadline, deadline)
             try:
                 answer = await self.backend.turn(live.claim, until)
@@ -218,10 +235,15 @@ class Engine:
                 # The store answered up to now, and there is no place that could be lost.
                 live.count_from(self.runtime.now(), live.claim.ttl)
 
-    async def _withdraw(self, claim: Claim) -> None:
-        """Undo a claim that may have been applied; what cannot be undone now, the keeper undoes."""
+    async def _withdraw(self, claim: Claim, until: float | None = None) -> None:
+        """Undo a claim that may have been applied; what cannot be undone by then, the keeper undoes."""
+        now = self.runtime.now()
+        until = now + WITHDRAWAL if until is None else min(until, now + WITHDRAWAL)
+        if now >= until:
+            self._keeper.owe(claim)
+            return
         try:
-            await self.backend.leave(claim, self.runtime.now() + min(claim.ttl, WITHDRAWAL))
+            await self.backend.leave(claim, until)
         except LocklineError:
             self._keeper.owe(claim)
         except BaseException:
@@ -280,7 +302,7 @@ class Engine:
             self._shut(handle)
             live.remaining()
             if live.lost is not None:
-                raise live.lost
+                raise live.loss()
             if handle._writes and not live.write_handles:
                 await self.downgrade(live)
             return
@@ -290,7 +312,7 @@ class Engine:
         if self._closed and live.lost is not None:
             # close() has withdrawn it; there is nobody left to ask.
             self._shut(handle)
-            raise live.lost
+            raise live.loss()
         self._keeper.drop(live)
         self._forget(live)
         first, live.doubtful = not live.doubtful, True
@@ -305,7 +327,7 @@ class Engine:
             if live.lost is not None:
                 self._shut(handle)
                 live.tell()
-                raise live.lost from None
+                raise live.loss() from None
             raise
         except BaseException:
             live.doubtful = False
@@ -320,7 +342,7 @@ class Engine:
         self._shut(handle)
         if live.lost is not None:
             live.tell()
-            raise live.lost
+            raise live.loss()
         if live._signal is not None:
             live.tell()
 
@@ -365,7 +387,7 @@ class Engine:
     async def _change(self, live: LiveClaim, claim: Claim) -> None:
         if live.remaining() <= 0:
             if live.lost is not None:
-                raise live.lost
+                raise live.loss()
             raise not_held(live)
         sent = self.runtime.now()
         (fate,) = await self.backend.renew([claim], live.deadline)
@@ -381,12 +403,12 @@ class Engine:
             live.due = sent + live.claim.ttl / 3
         if live.lost is not None:
             live.tell()
-            raise live.lost
+            raise live.loss()
 
     def guard(self, live: LiveClaim) -> object:
         """What the store itself can check in the caller's own transaction; ConfigError where it has none."""
         if live.remaining() <= 0:
-            raise live.lost or not_held(live)
+            raise live.loss() if live.lost is not None else not_held(live)
         guard = getattr(self.backend, "guard", None)
         if guard is None:
             raise ConfigError(f"{self.backend.url} has no transactions that could check a lease; use lockline.fence")
@@ -402,16 +424,17 @@ class Engine:
             raise self._closed_error()
         return await question(self.runtime.now() + PATIENCE)
 
-    async def _timeout_error(self, live: LiveClaim, waited: float) -> AcquireTimeout:
+    async def _timeout_error(self, live: LiveClaim, waited: float, deadline: float) -> AcquireTimeout:
         holders: tuple[str, ...] = ()
         ahead = None
         try:
-            line: Line = await self.backend.look(live.claim.name, self.runtime.now() + WITHDRAWAL / 2)
+            # Not all of the time that is left for a withdrawal.
+            line: Line = await self.backend.look(live.claim.name, max(deadline, self.runtime.now()) + WITHDRAWAL / 2)
         except LocklineError:
             pass
         else:
             holders = tuple(
-                f"{held.owner} since {time.strftime('%H:%M:%S', time.localtime(held.since))}, token {held.token}"
+                f"{printable(held.owner)} since {time.strftime('%H:%M:%S', time.localtime(held.since))}, token {held.token}"
                 for held in line.holders[:3]
             )
             ids = [claim.id for claim in line.claims]
@@ -429,21 +452,33 @@ class Engine:
             return
         self._closed = True
         self.backend.interrupt()
-        until = self.runtime.now() + 2 * WITHDRAWAL
+        until = self.runtime.now() + CLOSING
         await self._keeper.stop(until)
         try:
-            for live in self._keeper.kept():
-                if live.token is None:
-                    continue
-                self._keeper.drop(live)
-                live.lose("closed")
-                try:
-                    await self.backend.leave(live.claim, until)
-                except LocklineError:
-                    continue
+            until = await self._release_all(until)
             # Those who waited withdraw their own claims on the way out.
             while self._entering and self.runtime.now() < until:
                 await self.runtime.sleep(0.005)
             await self._keeper.settle(until)
         finally:
             await self.backend.close()
+
+    async def _release_all(self, until: float) -> float:
+        """Give back every lease, many at a time; until when what is left to do may go on."""
+        latest = until - CLOSING + LONGEST_CLOSING
+        held = [live for live in self._keeper.kept() if live.token is not None]
+        for live in held:
+            self._keeper.drop(live)
+            live.note_loss("closed")
+            if live.listened_to:
+                self.runtime.call_aside(live.tell)
+        claims = [live.claim for live in held]
+        for at in range(0, len(claims), BATCH):
+            try:
+                await leave_all(self.backend, claims[at : at + BATCH], until)
+            except LocklineError as problem:
+                log.warning("%d leases were not released on close: %s", len(claims) - at, problem)
+                # A store that cannot be reached will not be in a moment either.
+                return self.runtime.now() if getattr(problem, "unsent", False) else until
+            until = min(max(until, self.runtime.now() + CLOSING / 2), latest)
+        return until

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..errors import LocklineError
-from .backend import Backend
+from ..errors import LocklineError, Reason
+from .backend import Backend, leave_all
 from .claim import Claim, Unanswered
 from .live import RENEWALS_PER_TTL, Handle, LiveClaim
 from .runtime import Runtime, Worker
@@ -20,6 +20,10 @@ LINGER = 5.0
 """How long the worker stays after its last claim, so that a busy client does not start one per acquire."""
 SOON = 1 / 12
 """Claims that are due within this share of their ttl travel along with one that is due now."""
+BATCH = 500
+"""Claims that leave in one go, at most: a step of a store is to stay short."""
+A_MOMENT = 0.1
+"""How long the end of a client waits for each request that is still under way."""
 AT_ONCE = 4
 """Renewals under way at the same time, at most: one that gets no answer does not keep the others from theirs."""
 
@@ -63,6 +67,7 @@ class Keeper:
         self._signal = self._runtime.signal()
         self._planned = float("inf")
         self._closed = False
+        self._abandoned = False
 
     def add(self, live: LiveClaim) -> None:
         """Keep this claim alive from now on."""
@@ -88,7 +93,7 @@ class Keeper:
             if self._closed:
                 return
             if self._worker is None or not self._worker.alive():
-                self._worker = self._runtime.spawn(self._work, "lockline-keeper")
+                self._worker = self._runtime.spawn(self._work, "lockline-keeper", lasting=True)
             else:
                 self._signal.set()
 
@@ -98,24 +103,42 @@ class Keeper:
             self._closed = True
             worker, self._worker = self._worker, None
         self._signal.set()
-        for one in (worker, self._settler, *self._renewals):
+        if worker is not None:
+            await worker.join(until)
+        # What asks the store may be at it for longer than anybody wants to wait, and does no harm.
+        for one in (self._settler, *self._renewals):
             if one is not None:
-                await one.join(until)
+                await one.join(min(until, self._runtime.now() + A_MOMENT))
+
+    def abandon(self) -> None:
+        """Nobody is left who could bring new claims: the worker need not wait for any."""
+        self._abandoned = True
+        self._signal.set()
 
     async def settle(self, until: float) -> None:
         """Withdraw what is owed, first what was tried least; what fails stays owed until its ttl is over."""
-        for debt in sorted(self._debts.values(), key=lambda debt: debt.tries):
+        debts = sorted(self._debts.values(), key=lambda debt: debt.tries)
+        fresh = [debt for debt in debts if not debt.tries]
+        # Together while nothing speaks against it. What failed once goes by itself: one bad line keeps no other.
+        batches = [fresh[at : at + BATCH] for at in range(0, len(fresh), BATCH)]
+        batches += [[debt] for debt in debts if debt.tries]
+        for batch in batches:
             now = self._runtime.now()
             if now >= until:
                 return
-            debt.tries += 1
+            for debt in batch:
+                debt.tries += 1
+            due = [debt for debt in batch if now < debt.until]
             try:
-                if now < debt.until:
-                    await self._backend.leave(debt.claim, min(debt.until, until, now + 1.0))
+                if due:
+                    await leave_all(self._backend, [debt.claim for debt in due], min(until, now + 1.0))
             except LocklineError as problem:
-                log.debug("withdrawing %r failed, will be tried again: %s", debt.claim.name, problem)
+                log.debug("withdrawing %d claims failed, will be tried again: %s", len(due), problem)
+                if getattr(problem, "unsent", False):
+                    return
                 continue
-            self._debts.pop(debt.claim.id, None)
+            for debt in batch:
+                self._debts.pop(debt.claim.id, None)
 
     async def _work(self) -> None:
         idle_since = None
@@ -134,7 +157,7 @@ class Keeper:
                 idle_since = None
             elif idle_since is None:
                 idle_since = now
-            elif now >= idle_since + LINGER and self._retire():
+            elif now >= idle_since + (0.0 if self._abandoned else LINGER) and self._retire():
                 return
             self._planned = min(plan, self._planned)
             await self._signal.wait(self._planned)
@@ -249,7 +272,7 @@ class Keeper:
             log.log(level, "renewing %d claims failed: %s", len(batch), problem)
             now = self._runtime.now()
             for live in batch:
-                live.put_off(now + min(live.claim.ttl / 10, 1.0))
+                live.put_off(now + min(live.claim.ttl / 10, 1.0), problem)
             return
         for live, claim, fate in zip(batch, claims, fates, strict=True):
             if self._kept.get(claim.id) is not live:
@@ -258,14 +281,16 @@ class Keeper:
                 live.acknowledge(sent, claim.ttl)
                 live.ask_at = float("inf")
             elif isinstance(fate, Unanswered):
-                live.put_off(self._runtime.now() + min(live.claim.ttl / 10, 1.0))
+                live.put_off(self._runtime.now() + min(live.claim.ttl / 10, 1.0), fate.problem)
             else:
                 expired = self._runtime.now() >= live.deadline
                 self._end(live, fate.reason or ("expired" if expired else "evicted"))
 
-    def _end(self, live: LiveClaim, reason: str) -> None:
+    def _end(self, live: LiveClaim, reason: Reason) -> None:
         self._kept.pop(live.claim.id, None)
-        live.lose(reason)
+        live.note_loss(reason)
+        if live.listened_to:
+            self._runtime.call_aside(live.tell)
         self._forget(live)
         if reason == "expired" and live.token is not None:
             # We trust it no longer (garbage, max_hold, the margin for drift), the store may still: let the next in.

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import logging
+import time
 import warnings
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from ..errors import ConfigError, LeaseLost, LocklineError, NotHeld
+from ..errors import Cause, ConfigError, LeaseLost, LocklineError, NotHeld, Reason
 from .claim import Claim
 from .clock import validity
 from .runtime import Runtime, Signal
@@ -36,6 +38,13 @@ class Ceiling:
 NO_CEILING = Ceiling(float("inf"))
 
 
+class Silence(NamedTuple):
+    """Renewals that got no answer: when the first of them was sent, and what became of the last."""
+
+    since: float
+    problem: str
+
+
 class LiveClaim:
     """The state of one claim. It only ever goes forward: waits, holds, and then is either released or lost."""
 
@@ -53,6 +62,8 @@ class LiveClaim:
     abandoned = False
     doubtful = False
     """A release went out and no answer came."""
+    silence: Silence | None = None
+    """Since when renewals have failed, and how; None while they are answered."""
     handles = 0
     write_handles = 0
     _signal: Signal | None = None
@@ -86,14 +97,16 @@ class LiveClaim:
             return
         self.ends = max(self.ends, min(sent + validity(ttl), self.limit))
         self.due = sent + ttl / RENEWALS_PER_TTL
+        self.silence = None
 
     def count_from(self, sent: float, ttl: float) -> None:
         """The claim was won by a request that was sent then: only that counts, whatever was confirmed while it waited."""
         self.ends = sent + validity(ttl)
         self.due = sent + ttl / RENEWALS_PER_TTL
 
-    def put_off(self, until: float) -> None:
-        """The store did not answer: ask again then."""
+    def put_off(self, until: float, problem: object) -> None:
+        """The store did not answer, for this reason: ask again then."""
+        self.silence = Silence(time.time() if self.silence is None else self.silence.since, str(problem))
         self.due = until
         if self.ask_at < until:
             self.ask_at = until
@@ -119,23 +132,43 @@ class LiveClaim:
     def expire(self) -> None:
         """Note that the deadline has passed. Whoever listens is told by the keeper."""
         if self.lost is None and not self.released:
-            self.lost = LeaseLost(self.claim.name, token=self.token, reason="expired")
+            self.lost = self._loss("expired")
 
-    def lose(self, reason: str) -> None:
-        """The claim is gone: note it, and tell whoever listens."""
+    def note_loss(self, reason: Reason) -> None:
+        """The claim is gone: note it, and wake those who wait for that."""
         if self.released:
             return
         if self.lost is None:
-            self.lost = LeaseLost(self.claim.name, token=self.token, reason=reason)
+            self.lost = self._loss(reason)
+        if self._signal is not None:
+            self._signal.set()
+
+    def lose(self, reason: Reason) -> None:
+        """The claim is gone: note it, and tell whoever listens."""
+        self.note_loss(reason)
         self.tell()
+
+    def _loss(self, reason: Reason) -> LeaseLost:
+        cause, detail = why_lost(self, reason)
+        return LeaseLost(self.claim.name, token=self.token, reason=reason, cause=cause, detail=detail)
+
+    def loss(self) -> LeaseLost:
+        """The loss as an error to raise: each time a new one, without the traces and contexts of the times before."""
+        assert self.lost is not None
+        return copy.copy(self.lost)
+
+    @property
+    def listened_to(self) -> bool:
+        """Whether somebody is to be called back on loss."""
+        return self._callbacks is not None
 
     def tell(self) -> None:
         """Wake those who wait for the end of this claim, and call back those who asked for its loss."""
         if self._signal is not None:
             self._signal.set()
-        callbacks, self._callbacks = self._callbacks, None
         if self.lost is None:
             return
+        callbacks, self._callbacks = self._callbacks, None
         for callback in callbacks or ():
             try:
                 callback(self.lost)
@@ -169,6 +202,28 @@ class LiveClaim:
                 return False
             # The deadline is looked at here too, so that loss is told in time even if the keeper hangs.
             await self._signal.wait(self.deadline if until is None else min(until, self.deadline))
+
+
+def why_lost(live: LiveClaim, reason: Reason) -> tuple[Cause, str]:
+    """Why a claim ended like that, as far as can be known here, with the cure where there is one."""
+    if reason == "closed":
+        return "closed", "its client was closed"
+    if reason != "expired":
+        return "gone", "the store has it no more: an operator evicted it, or the store lost its memory"
+    if live.limit <= live.runtime.now():
+        return "max_hold", f"its max_hold of {live.max_hold:g} s is over"
+    if live.abandoned:
+        return "dropped", "the lease was dropped without release; keep it, or use `with`"
+    if not live.renews:
+        return "unrenewed", f"it was taken with renew=False for {live.claim.ttl:g} s"
+    if live.me is not None and live.runtime.ended(live.me):
+        return "ended", "the thread or task that took it has ended; call lease.adopt() where it is handed over to"
+    if live.silence is not None:
+        clock = time.strftime("%H:%M:%S", time.localtime(live.silence.since))
+        return "silent", f"the store has not confirmed it since {clock}: {live.silence.problem}"
+    if live.ceiling.until < live.ends:
+        return "session", "the session with the store ended or could not be confirmed"
+    return "paused", "nothing renewed it in time: this process was paused, or its event loop was blocked"
 
 
 def _takes_an_argument(callback: Callable[..., object]) -> bool:
@@ -239,14 +294,13 @@ class Handle:
         if self.valid:
             return
         if self._live.lost is not None:
-            # The same error each time, but not with the traces of all the times before.
-            raise self._live.lost.with_traceback(None)
+            raise self._live.loss()
         raise not_held(self._live)
 
     def on_lost(self, callback: Callable[..., object]) -> None:
         """Call back once when the lease is lost, with the LeaseLost if the callback takes an argument.
 
-        Sync: in the keeper's thread. Asyncio: in the loop. At once if it is lost already.
+        Sync: in a thread of its own. Asyncio: in the loop. At once if it is lost already.
         """
         if not callable(callback):
             raise ConfigError(f"on_lost takes something to call, not {callback!r}")

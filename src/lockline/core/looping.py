@@ -124,18 +124,45 @@ class LoopMailbox:
         return told
 
 
+AGAIN = 0.05
+"""How long a lasting task that was cancelled stays away: a loop that is being shut down is gone by then, mostly."""
+
+
 class TaskWorker:
     """A background task."""
 
-    def __init__(self, task: asyncio.Task[None]) -> None:
-        self._task = task
+    def __init__(self, begin: Callable[[], asyncio.Task[None]], lasting: bool) -> None:
+        self._begin = begin
+        self._lasting = lasting
+        self._again: asyncio.TimerHandle | None = None
+        self._start()
+
+    def _start(self) -> None:
+        self._again = None
+        self._task = self._begin()
+        if self._lasting:
+            # Begun while its loop goes down, it ends with it, and nobody has to hear of that.
+            self._task._log_destroy_pending = False  # type: ignore[attr-defined]
+            self._task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled() and self._lasting:
+            # Not by us: many a program cancels every task but its own. A timer is no task, so nobody cancels that.
+            self._again = task.get_loop().call_later(AGAIN, self._start)
 
     def alive(self) -> bool:
-        return not self._task.done()
+        return self._again is not None or not self._task.done()
 
     async def join(self, until: float) -> None:
-        if self._task is not asyncio.current_task():
-            await asyncio.wait([self._task], timeout=max(0.0, until - clock.now()))
+        self._lasting = False
+        if self._again is not None:
+            self._again.cancel()
+            self._again = None
+        if self._task is asyncio.current_task() or self._task.done():
+            return
+        _, busy = await asyncio.wait([self._task], timeout=max(0.0, until - clock.now()))
+        if busy:
+            self._task.cancel()
 
 
 class _Open:
@@ -191,11 +218,19 @@ class LoopRuntime:
     ) -> LoopMailbox:
         return LoopMailbox(lambda: self.on_stray())
 
-    def spawn(self, work: Callable[[], Awaitable[None]], name: str) -> TaskWorker:
-        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work(), name=name)  # type: ignore[arg-type]
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return TaskWorker(task)
+    def call_aside(self, callback: Callable[[], object]) -> None:
+        callback()
+
+    def spawn(self, work: Callable[[], Awaitable[None]], name: str, *, lasting: bool = False) -> TaskWorker:
+        loop = asyncio.get_running_loop()
+
+        def begin() -> asyncio.Task[None]:
+            task: asyncio.Task[None] = loop.create_task(work(), name=name)  # type: ignore[arg-type]
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            return task
+
+        return TaskWorker(begin, lasting)
 
     def me(self) -> object:
         task = asyncio.current_task()

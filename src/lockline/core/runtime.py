@@ -70,8 +70,14 @@ class Runtime(Protocol):
         from their own reader and leave both out.
         """
 
-    def spawn(self, work: Callable[[], Awaitable[None]], name: str) -> Worker:
-        """Run this in the background: a daemon thread or a task."""
+    def spawn(self, work: Callable[[], Awaitable[None]], name: str, *, lasting: bool = False) -> Worker:
+        """Run this in the background: a daemon thread or a task.
+
+        One that lasts is begun again when somebody cancels it who cancels every task there is.
+        """
+
+    def call_aside(self, callback: Callable[[], object]) -> None:
+        """Call the user's own code, which may take long, without keeping whoever asks for it: on a loop at once."""
 
     def me(self) -> object:
         """The thread or task that is running."""
@@ -85,4 +91,5 @@ class Worker(Protocol):
     """A background worker that can be waited for."""
 
     def alive(self) -> bool: ...
-    async def join(self, until: float) -> None: ...
+    async def join(self, until: float) -> None:
+        """Wait for its end; what has not ended by then is cancelled where that can be done."""
