@@ -18,6 +18,7 @@ from lockline.fence import SqlFence
 
 from ..servers.mysql import MysqlServer
 from ..servers.postgres import PostgresServer
+from .drivers import need_mysqlclient
 
 pytestmark = pytest.mark.server
 
@@ -29,17 +30,22 @@ def url(postgres: PostgresServer) -> str:
     return postgres.url
 
 
+def a_database(server: MysqlServer) -> dict[str, Any]:
+    import pymysql
+
+    options: dict[str, Any] = {"host": "127.0.0.1", "port": server.port, "user": server.user}
+    with contextlib.closing(pymysql.connect(**options)) as connection:
+        connection.cursor().execute("DROP DATABASE IF EXISTS drivers")
+        connection.cursor().execute("CREATE DATABASE drivers")
+    return options
+
+
 @pytest.fixture(params=["psycopg2", "pg8000", "mysql.connector"])
 def connect(request: pytest.FixtureRequest) -> Iterator[Callable[[], Any]]:
     if request.param == "mysql.connector":
         import mysql.connector
-        import pymysql
 
-        server: MysqlServer = request.getfixturevalue("mysql")
-        options: dict[str, Any] = {"host": "127.0.0.1", "port": server.port, "user": server.user}
-        with contextlib.closing(pymysql.connect(**options)) as connection:
-            connection.cursor().execute("DROP DATABASE IF EXISTS drivers")
-            connection.cursor().execute("CREATE DATABASE drivers")
+        options = a_database(request.getfixturevalue("mysql"))
         yield lambda: mysql.connector.connect(**options, database="drivers")
     elif request.param == "psycopg2":
         import psycopg2
@@ -133,9 +139,11 @@ import django, sys
 from django.conf import settings
 
 postgresql = {"ENGINE": "django.db.backends.postgresql", "NAME": "postgres", "USER": "lockline", "HOST": "127.0.0.1"}
+mysql = {"ENGINE": "django.db.backends.mysql", "NAME": "drivers", "USER": sys.argv[3], "HOST": "127.0.0.1"}
 settings.configure(DATABASES={
     "default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "django.db"},
     "served": {**postgresql, "PORT": sys.argv[1]},
+    "mysqlclient": {**mysql, "PORT": sys.argv[2]},
 })
 django.setup()
 from django.db import connection, connections, transaction
@@ -158,15 +166,28 @@ for alias in connections:
         print("not refused")
     except ConfigError:
         print(alias, "no transaction")
+    connections[alias].set_autocommit(False)
+    fence.enter(connections[alias], "r", 8)
+    connections[alias].rollback()
+    connections[alias].set_autocommit(True)
+    assert fence.look(connections[alias], "r") == (6, "")
 with transaction.atomic():
     fence.enter(connection, "r", 7)
 connections.close_all()
 """
 
 
-def test_django_enters_with_its_own_connection(url: str, postgres: PostgresServer, tmp_path: Path) -> None:
+def test_django_enters_with_its_own_connection(
+    url: str, postgres: PostgresServer, mysql: MysqlServer, tmp_path: Path
+) -> None:
+    need_mysqlclient()
+    a_database(mysql)
     ran = subprocess.run(
-        [sys.executable, "-c", DJANGO, str(postgres.port)], cwd=tmp_path, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", DJANGO, str(postgres.port), str(mysql.port), mysql.user],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.splitlines() == [
@@ -174,4 +195,6 @@ def test_django_enters_with_its_own_connection(url: str, postgres: PostgresServe
         "default no transaction",
         "served stale",
         "served no transaction",
+        "mysqlclient stale",
+        "mysqlclient no transaction",
     ]

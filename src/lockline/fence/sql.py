@@ -12,6 +12,7 @@ from . import sqltext
 from .rule import Mark, Offer, a_name, a_resource, may_enter, may_write, offer_of, stale
 from .sqlerrors import CURE, is_double, is_lost_race, shape_error
 from .sqlports import Port, SqlitePort, mark_of, port_for
+from .sqltransaction import RELEASE, SAVEPOINT, means_none_is_open
 
 ATTEMPTS = 3
 """How often plain SQL may find that a row came or went between two statements."""
@@ -80,12 +81,9 @@ class SqlFence:
     async def _enter(self, port: Port, resource: str, offer: Offer, *, writes: bool) -> None:
         if port.prepares:
             await port.prepare()
-        if port.in_transaction() is False:
-            raise ConfigError(
-                "this connection commits each statement by itself, so the check and the write would be two acts; "
-                "begin a transaction, enter, read, write, commit"
-            )
         try:
+            if port.dialect != "sqlite":
+                await self._demand_transaction(port)
             if port.dialect == "sqlite":
                 mark = await self._enter_sqlite(port, resource, offer, writes)
             elif port.dialect == "mysql":
@@ -97,7 +95,7 @@ class SqlFence:
                 if (await port.execute(text, self.table, resource, offer, rows=False)).changed == 1:
                     return
                 mark = await self._mark(port, resource, offer)
-        except StaleToken:
+        except (StaleToken, ConfigError):
             raise
         except Exception as problem:
             if is_lost_race(problem):
@@ -109,8 +107,36 @@ class SqlFence:
         if mark is None or (mark.token, mark.grant) != (offer.token, offer.grant):
             raise stale(resource, mark, offer)
 
+    async def _demand_transaction(self, port: Port) -> None:
+        """ConfigError unless it is certain that what follows lasts to a commit; nothing is changed to find out."""
+        known = port.in_transaction()
+        if known is None and port.dialect in ("postgresql", "mysql"):
+            known = await self._holds_savepoint(port)
+        elif known is None and port.dialect == "other":
+            await port.execute(sqltext.BEGIN_WRITING, self.table, "", None, rows=False)
+            known = port.in_transaction()
+        if known:
+            return
+        why = "it cannot be seen that" if known is None else "it is not so that"
+        raise ConfigError(
+            f"on this connection {why} a statement waits for a commit; if each is committed by itself, the check and "
+            "the write are two acts, and an old holder writes between them: begin a transaction, enter, read, write, commit"
+        )
+
+    async def _holds_savepoint(self, port: Port) -> bool:
+        try:
+            for text in (SAVEPOINT, RELEASE):
+                await port.execute(text, self.table, "", None, rows=False)
+        except Exception as problem:
+            if means_none_is_open(problem):
+                return False
+            raise
+        return True
+
     async def _enter_sqlite(self, port: Port, resource: str, offer: Offer, writes: bool) -> Mark | None:
-        await port.execute(sqltext.SQLITE_BEGIN, self.table, resource, None, rows=False)
+        await port.execute(sqltext.BEGIN_WRITING, self.table, resource, None, rows=False)
+        # Not before: whether a connection of SQLite begins by itself is known only when it has.
+        await self._demand_transaction(port)
         mark = await self._mark(port, resource, offer)
         if mark != (offer.token, offer.grant) and (may_write if writes else may_enter)(mark, offer, self.exact):
             await self._check_shape(port)
@@ -119,6 +145,7 @@ class SqlFence:
         return mark
 
     async def _enter_mysql(self, port: Port, resource: str, offer: Offer, writes: bool) -> Mark | None:
+        await self._check_engine(port)
         if not (writes and self.exact):
             text = sqltext.MYSQL_TAKE if self.exact else sqltext.MYSQL_ENTER
             await port.execute(text, self.table, resource, offer, rows=False)
@@ -193,10 +220,27 @@ class SqlFence:
             await self._mark(port, "-", Offer("-", 0, ""))
             if port.dialect == "sqlite":
                 await self._check_shape(port)
+            elif port.dialect == "mysql":
+                await self._check_engine(port)
         except ConfigError:
             raise
         except Exception as problem:
             raise shape_error(problem, self.table, port.dialect) or problem from problem
+
+    async def _check_engine(self, port: Port) -> None:
+        """ConfigError if MySQL keeps the table where nothing is rolled back and no row is locked. Asked once."""
+        if "mysql" in self._seen_shape:
+            return
+        schema, _, name = self.table.rpartition(".")
+        text = sqltext.MYSQL_TRANSACTIONS.replace("{schema}", f"'{schema}'" if schema else "DATABASE()")
+        row = (await port.execute(text.replace("{name}", name), self.table, "", None, rows=True)).row
+        if row is None:
+            return  # no such table: the statement itself will say so
+        if str(row[0]).upper() != "YES":
+            raise ConfigError(
+                f"the table {self.table!r} is of the engine {row[1]}, which knows no transactions; {CURE}"
+            )
+        self._seen_shape.add("mysql")
 
     async def _check_shape(self, port: Port) -> None:
         """SQLite takes any value in any column; so ask for the table's own words before trusting a comparison."""

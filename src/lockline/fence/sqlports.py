@@ -6,6 +6,7 @@ Every method is `async def`. On a blocking connection none of them ever suspends
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
 from collections.abc import Callable
 from functools import lru_cache
@@ -15,15 +16,13 @@ from ..errors import ConfigError
 from .rule import Mark, Offer
 from .sqlerrors import shape_error
 from .sqltext import FIELDS, PLACE, SQLITE_STANDS, rendered
+from .sqltransaction import transaction_of
 
 DIALECT_OF_DRIVER = {
     "sqlite3": "sqlite", "aiosqlite": "sqlite", "pysqlite2": "sqlite", "pysqlcipher3": "sqlite", "sqlcipher3": "sqlite",
     "psycopg": "postgresql", "psycopg2": "postgresql", "pg8000": "postgresql",
     "pymysql": "mysql", "MySQLdb": "mysql", "mysql": "mysql", "mariadb": "mysql",
 }  # fmt: skip
-
-IN_TRANSACTION = 1
-"""The bit of MySQL's server status."""
 
 
 class Done(NamedTuple):
@@ -47,7 +46,7 @@ class Port(Protocol):
         """Run one statement, and fetch its first row if it has any."""
 
     def in_transaction(self) -> bool | None:
-        """Whether what the next statement does lasts to a commit; None where the driver does not tell."""
+        """Whether what the next statement does lasts to a commit; None where the driver does not know."""
 
     def fresh(self) -> Any:
         """A context manager (or an async one) with a second connection to the same database; None where there is no way."""
@@ -69,9 +68,15 @@ def _port_class(kind: Any) -> Callable[[Any, str | None], Port]:
         return PsycopgPort
     if _descends(kind, "aiosqlite"):
         return AioSqlitePort
+    if _descends(kind, "asyncpg"):
+        return AsyncpgPort
     if not hasattr(kind, "cursor"):
         raise ConfigError(
             f"SqlFence takes a DB-API connection, or a connection or session of SQLAlchemy, not {kind.__name__}"
+        )
+    if inspect.iscoroutinefunction(getattr(kind, "commit", None)):
+        raise ConfigError(
+            f"SqlFence awaits connections of psycopg, asyncpg, aiosqlite and SQLAlchemy, not a {kind.__module__}.{kind.__name__}"
         )
     return SqlitePort if _descends(kind, "sqlite3") else DbApiPort
 
@@ -147,7 +152,7 @@ class DbApiPort:
             cursor.close()
 
     def in_transaction(self) -> bool | None:
-        return in_transaction(self._connection)
+        return transaction_of(self._connection)
 
     def fresh(self) -> Any:
         return None
@@ -167,16 +172,11 @@ class SqlitePort(DbApiPort):
         cursor.execute(sql, _bound(order, resource, offer))
         return Done(cursor.rowcount, cursor.fetchone() if rows else None)
 
-    def in_transaction(self) -> bool | None:
-        return sqlite_in_transaction(self._connection)
-
     def stands(self, table: str, resource: str, offer: Offer) -> bool:
         """Whether the mark is this offer's already; the file is then locked for it, as after any entering.
 
         What the fence would find as well, by fewer steps: for a holder that writes again and again.
         """
-        if not sqlite_in_transaction(self._connection):
-            return False
         cursor = self._connection.cursor()
         try:
             cursor.execute(rendered(SQLITE_STANDS, table, "qmark")[0], (resource, *offer))
@@ -184,7 +184,7 @@ class SqlitePort(DbApiPort):
             if shape_error(problem, table, "sqlite") is None:
                 raise
             return False
-        return bool(cursor.rowcount == 1)
+        return bool(cursor.rowcount == 1 and self._connection.in_transaction)
 
 
 class AioSqlitePort(DbApiPort):
@@ -223,7 +223,7 @@ class PsycopgPort:
         return Done(cursor.rowcount, cursor.fetchone() if rows else None)
 
     def in_transaction(self) -> bool | None:
-        return self._connection.pgconn.transaction_status != 0 or not self._connection.autocommit
+        return transaction_of(self._connection)
 
     def fresh(self) -> Any:
         info = self._connection.info
@@ -237,6 +237,34 @@ def _psycopg(kind: Any) -> tuple[bool, Any, Any]:
     psycopg = _module("psycopg")
     awaits = issubclass(kind, psycopg.AsyncConnection)
     return awaits, psycopg.AsyncCursor if awaits else psycopg.Cursor, psycopg.rows.tuple_row
+
+
+class AsyncpgPort:
+    """A connection of asyncpg, or one out of its pool. It is in a transaction only between `BEGIN` and `COMMIT`."""
+
+    awaits = True
+    prepares = False
+
+    def __init__(self, connection: Any, dialect: str | None) -> None:
+        self.dialect = dialect or "postgresql"
+        self._connection = connection
+
+    async def prepare(self) -> None:
+        pass
+
+    async def execute(self, text: str, table: str, resource: str, offer: Offer | None, rows: bool) -> Done:
+        sql, order = rendered(text, table, "dollar")
+        values = _bound(order, resource, offer)
+        if rows:
+            return Done(0, await self._connection.fetchrow(sql, *values))
+        words = str(await self._connection.execute(sql, *values)).split()
+        return Done(int(words[-1]) if words[-1:] and words[-1].isdigit() else 0)
+
+    def in_transaction(self) -> bool | None:
+        return bool(self._connection.is_in_transaction())
+
+    def fresh(self) -> Any:
+        return None
 
 
 class SqlAlchemyPort:
@@ -275,15 +303,18 @@ class SqlAlchemyPort:
             result = await result
         return Done(result.rowcount, result.fetchone() if rows else None)
 
+    def _pooled(self) -> Any:
+        return getattr(self._connection, "sync_connection", self._connection).connection
+
     def _raw(self) -> Any:
-        return getattr(self._connection, "sync_connection", self._connection).connection.driver_connection
+        return self._pooled().driver_connection
 
     def in_transaction(self) -> bool | None:
         raw = self._raw()
-        # SQLAlchemy begins by itself, and with the first statement where the driver has to be told to.
-        if getattr(raw, "autocommit", None) is True or getattr(raw, "isolation_level", "") is None:
-            return in_transaction(raw)
-        return True
+        if not hasattr(raw, "is_in_transaction"):
+            return transaction_of(raw)
+        # asyncpg begins nothing by itself. What stands before it does, with the first statement, unless it is told not to.
+        return bool(raw.is_in_transaction()) or transaction_of(self._pooled().dbapi_connection)
 
     def fresh(self) -> Any:
         # Past the pool where that is possible: if all of it waits here, each for one more, nobody would get one.
@@ -319,30 +350,6 @@ class _Opened:
 
     async def __aexit__(self, *problem: object) -> None:
         await self._connection.close()
-
-
-def sqlite_in_transaction(connection: Any) -> bool:
-    """Whether a transaction is open, or is begun by itself before the first statement that changes anything."""
-    if connection.in_transaction:
-        return True
-    if getattr(connection, "autocommit", None) is True:  # Python 3.12
-        return False
-    return connection.isolation_level is not None
-
-
-def in_transaction(connection: Any) -> bool | None:
-    """Whether a statement on this driver's connection would be part of a transaction; None if it does not tell."""
-    kind: Any = type(connection)
-    if _descends(kind, "sqlite3") or _descends(kind, "aiosqlite"):
-        return sqlite_in_transaction(connection)
-    if _descends(kind, "psycopg"):
-        return not connection.autocommit or connection.pgconn.transaction_status != 0
-    if _descends(kind, "pymysql"):
-        return not connection.get_autocommit() or bool(connection.server_status & IN_TRANSACTION)
-    if getattr(connection, "in_transaction", None) is True:
-        return True
-    # Not in PEP 249, but drivers agree on the name.
-    return False if getattr(connection, "autocommit", None) is True else None
 
 
 def _plain(row: Any) -> Any:

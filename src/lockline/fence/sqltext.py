@@ -62,7 +62,7 @@ ON CONFLICT (resource, lock_name) DO UPDATE
        OR (mark.token = excluded.token AND mark.grant_id = excluded.grant_id)"""
 
 # SQLite locks the whole file for whoever begins to write, changed rows or not. So begin, and then look.
-SQLITE_BEGIN: Final = "UPDATE {table} SET token = token WHERE 0"
+BEGIN_WRITING: Final = "UPDATE {table} SET token = token WHERE 1 = 0"
 
 # The same, and whether the mark is this offer's already: the count of rows tells.
 SQLITE_STANDS: Final = """\
@@ -96,6 +96,12 @@ INSERT INTO {table} (resource, lock_name, token, grant_id)
 VALUES ({resource}, {lock}, {token}, {grant})
 ON DUPLICATE KEY UPDATE token = VALUES(token), grant_id = VALUES(grant_id)"""
 MYSQL_LOOK_LOCKED: Final = LOOK + " FOR UPDATE"
+
+# Some of MySQL's engines know no transactions, and an administrator can make one of them take another's place.
+MYSQL_TRANSACTIONS: Final = """\
+SELECT kinds.transactions, made.engine
+FROM information_schema.tables AS made JOIN information_schema.engines AS kinds ON kinds.engine = made.engine
+WHERE made.table_schema = {schema} AND made.table_name = '{name}'"""
 
 # For a database that nobody has taught Lockline: plain SQL-92.
 PLAIN_ENTER: Final = """\
@@ -148,6 +154,8 @@ def rendered(text: str, table: str, paramstyle: str) -> tuple[str, tuple[str, ..
             return f":{field}"
         if paramstyle == "numeric":
             return f":{len(order)}"
+        if paramstyle == "dollar":
+            return f"${len(order)}"
         return "?" if paramstyle == "qmark" else "%s"
 
     sql = re.sub(r"\{(\w+)\}", placeholder, text)
