@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import itertools
 import json
-import threading
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from ..core.backend import Finding, Findings
 from ..core.claim import Claim, Gone, Grant, Line, Standing, Waiting
 from ..core.fork import tell_after_fork
 from ..core.rule import admitted
 from ..core.runtime import Runtime
+from ..core.section import Inside, Section
 from ..guarantees import Guarantees
+
+T = TypeVar("T")
 
 GUARANTEES = Guarantees(
     exclusion="process",
@@ -30,20 +32,31 @@ GUARANTEES = Guarantees(
 class Stood:
     """One claim in its line."""
 
-    __slots__ = ("capacity", "claim", "expires", "since", "tell", "ticket", "weight")
+    __slots__ = ("capacity", "claim", "expires", "since", "tell", "ticket", "told", "weight")
 
     def __init__(self, claim: Claim, ticket: int, expires: float, tell: Callable[[str], None]) -> None:
         self.claim = claim
         self.ticket = ticket
         self.expires = expires
         self.tell = tell
+        self.told = False
+        """Whether it has heard that it holds."""
         self.weight = claim.weight
         self.capacity = claim.capacity
         self.since = claim.since
 
 
+class _Overtaken(Exception):
+    """While this thread's step stood still, a signal handler or finaliser on top of it made one of its own."""
+
+
 class Room:
-    """The lines of one process under one name. Every method is one atomic step."""
+    """The lines of one process under one name. Every method is one atomic step.
+
+    A step works on a line that nobody changes and ends by putting another in its place, in one instruction: cut short
+    anywhere it has happened or not. A signal handler or a `__del__` that strikes this thread in the middle of a step makes
+    its own at once, and the one under it begins again.
+    """
 
     def __init__(self, now: Callable[[], float]) -> None:
         self.now = now
@@ -54,103 +67,150 @@ class Room:
         """A child starts empty: what stood here is the parent's."""
         self._lines: dict[str, list[Stood]] = {}
         self._tickets = itertools.count(1)
-        self._mutex = threading.Lock()
+        self._alone = Section()
+        self._changes = 0
 
-    def _live(self, name: str) -> list[Stood]:
-        """The line without those whose ttl has run out; whoever gets room by that is told."""
-        line = self._lines.get(name, [])
-        now = self.now()
-        if any(stood.expires <= now for stood in line):
-            return self._without(name, lambda stood: stood.expires <= now)
-        return line
+    def _step(self, work: Callable[..., T], *args: Any) -> T:
+        while True:
+            try:
+                return self._alone(work, *args)
+            except Inside:
+                return work(*args)
+            except _Overtaken:
+                pass
 
-    def _without(self, name: str, gone: Callable[[Stood], bool]) -> list[Stood]:
-        line = self._lines.get(name, [])
-        held = {stood.claim.id for stood in line[: admitted(line)]}
-        rest = [stood for stood in line if not gone(stood)]
-        if rest:
-            self._lines[name] = rest
-        else:
+    def _put(self, name: str, line: list[Stood], seen: int) -> int:
+        # No call between the comparison and the last line: there is no moment for a handler.
+        if self._changes != seen:
+            raise _Overtaken
+        self._changes = seen + 1
+        self._lines[name] = line
+        if not line:
             self._lines.pop(name, None)
-        self._tell_new_holders(rest, held)
-        return rest
+        return seen + 1
 
-    def _tell_new_holders(self, line: list[Stood], held: set[str]) -> None:
+    def _live(self, name: str) -> tuple[list[Stood], int]:
+        """The line without those whose ttl has run out, and as of which change; whoever gets room by that is told."""
+        seen = self._changes
+        line = self._lines.get(name)
+        if not line:
+            return [], seen
+        now = self.now()
+        untold = False
+        for stood in line:
+            if stood.expires <= now:
+                line = [stood for stood in line if stood.expires > now]
+                seen = self._put(name, line, seen)
+                untold = True
+                break
+            untold = untold or not stood.told
+        if untold:
+            # Also one whom the step that let it in could not tell, because it was cut short.
+            self._tell_holders(line)
+        return line, seen
+
+    @staticmethod
+    def _tell_holders(line: list[Stood]) -> None:
         for stood in line[: admitted(line)]:
-            if stood.claim.id not in held:
+            if not stood.told:
                 stood.tell(stood.claim.id)
+                stood.told = True
 
     @staticmethod
     def _find(line: list[Stood], claim: Claim) -> int | None:
         return next((at for at, stood in enumerate(line) if stood.claim.id == claim.id), None)
 
     def enter(self, claim: Claim, wait: bool, tell: Callable[[str], None]) -> Grant | Waiting | None:
-        with self._mutex:
-            line = self._live(claim.name)
-            at = self._find(line, claim)
-            if at is None:
-                stood = Stood(claim, next(self._tickets), self.now() + claim.ttl, tell)
-                if not wait and admitted([*line, stood]) <= len(line):
-                    return None
-                at = len(line)
-                line = self._lines[claim.name] = [*line, stood]
-            return Grant(line[at].ticket) if at < admitted(line) else Waiting(at)
+        return self._step(self._enter, claim, wait, tell)
+
+    def _enter(self, claim: Claim, wait: bool, tell: Callable[[str], None]) -> Grant | Waiting | None:
+        line, seen = self._live(claim.name)
+        at = self._find(line, claim)
+        if at is None:
+            stood = Stood(claim, next(self._tickets), self.now() + claim.ttl, tell)
+            at = len(line)
+            line = [*line, stood]
+            holds = at < admitted(line)
+            if not holds and not wait:
+                return None
+            # It hears of it by this very answer.
+            stood.told = holds
+            self._put(claim.name, line, seen)
+            return Grant(stood.ticket) if holds else Waiting(at)
+        return Grant(line[at].ticket) if at < admitted(line) else Waiting(at)
 
     def standing(self, claim: Claim) -> Grant | Waiting | Gone:
-        with self._mutex:
-            line = self._live(claim.name)
-            at = self._find(line, claim)
-            if at is None:
-                return Gone()
-            return Grant(line[at].ticket) if at < admitted(line) else Waiting(at)
+        return self._step(self._standing, claim)
+
+    def _standing(self, claim: Claim) -> Grant | Waiting | Gone:
+        line, _ = self._live(claim.name)
+        at = self._find(line, claim)
+        if at is None:
+            return Gone()
+        return Grant(line[at].ticket) if at < admitted(line) else Waiting(at)
 
     def next_change(self, claim: Claim) -> float:
         """When the first claim ahead would expire."""
-        with self._mutex:
-            line = self._lines.get(claim.name, [])
-            at = self._find(line, claim) or 0
-            return min((stood.expires for stood in line[:at]), default=float("inf"))
+        line = self._lines.get(claim.name, [])
+        at = self._find(line, claim) or 0
+        return min((stood.expires for stood in line[:at]), default=float("inf"))
 
     def leave(self, claim: Claim) -> bool:
-        with self._mutex:
-            there = self._find(self._live(claim.name), claim) is not None
-            if there:
-                self._without(claim.name, lambda stood: stood.claim.id == claim.id)
-            return there
+        return self._step(self._leave, claim)
+
+    def _leave(self, claim: Claim) -> bool:
+        line, seen = self._live(claim.name)
+        at = self._find(line, claim)
+        if at is None:
+            return False
+        rest = line[:at] + line[at + 1 :]
+        self._put(claim.name, rest, seen)
+        if rest:
+            self._tell_holders(rest)
+        return True
 
     def renew(self, claim: Claim) -> Gone | None:
-        with self._mutex:
-            line = self._live(claim.name)
-            at = self._find(line, claim)
-            if at is None:
-                return Gone()
-            stood = line[at]
-            stood.expires = max(stood.expires, self.now() + claim.ttl)
-            if claim.weight < stood.weight:
-                held = {other.claim.id for other in line[: admitted(line)]}
-                stood.weight, stood.claim = claim.weight, claim
-                self._tell_new_holders(line, held)
-            return None
+        return self._step(self._renew, claim)
+
+    def _renew(self, claim: Claim) -> Gone | None:
+        line, _ = self._live(claim.name)
+        at = self._find(line, claim)
+        if at is None:
+            return Gone()
+        stood = line[at]
+        stood.expires = max(stood.expires, self.now() + claim.ttl)
+        if claim.weight < stood.weight:
+            stood.weight, stood.claim = claim.weight, claim
+            self._tell_holders(line)
+        return None
 
     def look(self, name: str) -> Line:
-        with self._mutex:
-            line = self._live(name)
-            holders = admitted(line)
-            now = self.now()
-            return Line(name, tuple(_seen(stood, at < holders, now) for at, stood in enumerate(line)))
+        return self._step(self._look, name)
+
+    def _look(self, name: str) -> Line:
+        line, _ = self._live(name)
+        holders = admitted(line)
+        now = self.now()
+        return Line(name, tuple(_seen(stood, at < holders, now) for at, stood in enumerate(line)))
 
     def names(self, prefix: str) -> list[str]:
-        with self._mutex:
-            return sorted(name for name in list(self._lines) if name.startswith(prefix) and self._live(name))
+        return self._step(self._names, prefix)
+
+    def _names(self, prefix: str) -> list[str]:
+        return sorted(name for name in list(self._lines) if name.startswith(prefix) and self._live(name)[0])
 
     def evict(self, name: str, token: int | None) -> int:
-        with self._mutex:
-            line = self._live(name)
-            victims = [stood for stood in line[: admitted(line)] if token is None or stood.ticket == token]
-            self._without(name, lambda stood: stood in victims)
-            for victim in victims:
-                victim.tell(victim.claim.id)
-            return len(victims)
+        return self._step(self._evict, name, token)
+
+    def _evict(self, name: str, token: int | None) -> int:
+        line, seen = self._live(name)
+        victims = [stood for stood in line[: admitted(line)] if token is None or stood.ticket == token]
+        rest = [stood for stood in line if stood not in victims]
+        self._put(name, rest, seen)
+        self._tell_holders(rest)
+        for victim in victims:
+            victim.tell(victim.claim.id)
+        return len(victims)
 
 
 def _seen(stood: Stood, holds: bool, now: float) -> Standing:
@@ -237,13 +297,12 @@ class MemoryBackend:
 
 # Module state with a reason: clients of one process share lines, so something of the process has to hold them.
 _rooms: dict[str, Room] = {}
-_rooms_mutex = threading.Lock()
 
 
 def connect(target: str, runtime: Runtime, **options: Any) -> MemoryBackend:
     """The backend for `memory:` or `memory:room`."""
     if options:
         raise TypeError(f"unexpected keyword: {', '.join(options)}")
-    with _rooms_mutex:
-        room = _rooms.setdefault(target, Room(runtime.now))
+    # One instruction: of two threads that come first, both get the same.
+    room = _rooms.get(target) or _rooms.setdefault(target, Room(runtime.now))
     return MemoryBackend(room, runtime, target)
