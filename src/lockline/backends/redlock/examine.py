@@ -144,5 +144,11 @@ def _together(clocks: dict[int, float]) -> list[Finding]:
         return []
     apart = max(clocks.values()) - min(clocks.values())
     if apart > FAR_APART:
-        return [Finding("warning", f"the servers' clocks differ by {apart:.1f} s", "run NTP; no token depends on it")]
+        return [
+            Finding(
+                "warning",
+                f"the servers' clocks differ by {apart:.1f} s",
+                "run NTP; after a restart without appendfsync always the tokens rest on it",
+            )
+        ]
     return [Finding("ok", f"the servers' clocks differ by {apart * 1000:.0f} ms")]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .requests import Request
-from .scripts import JUMP, LARGEST, LEAP, REMEMBERED, TRIMMED
+from .scripts import BEYOND, JUMP, LARGEST, LEAP, REMEMBERED, TRIMMED
 
 
 class Lease:
@@ -114,7 +114,7 @@ class ModelNode:
                 counters[""] = max(counters[""], counters.pop(oldest))
 
     def microseconds(self) -> int:
-        """The node's clock, as far as numbers know of it: only to see that a hint is not from another age."""
+        """The node's clock, as far as numbers know of it: to see that a hint is not from another age, and after a loss of memory."""
         return int(self.clock() * 1000)
 
     def _acquire(self, cluster: str, name: str, attempt: str, ttl: int, hint: int, info: str) -> list[Any]:
@@ -190,10 +190,14 @@ class ModelNode:
         record["durable"] = durable
         return [b"known", self.run.encode(), record["cluster"].encode()]
 
+    def _beyond(self, highest: int) -> int:
+        """A floor above every number that this node can have forgotten."""
+        lifted = self.microseconds() + BEYOND
+        return lifted if highest < lifted else highest + JUMP
+
     def _jump(self) -> None:
         memory = self.memory
-        highest = max(memory.counters.values())
-        memory.counters = {"": min(highest + JUMP, LARGEST)}
+        memory.counters = {"": min(self._beyond(max(memory.counters.values())), LARGEST)}
         if memory.gate == memory.record["cluster"] or (memory.gate or "").startswith("refusing "):
             until = int(self.clock() + memory.record["longest"] * 1.02 + 10)
             memory.gate = f"refusing {memory.record['cluster']} {until}"

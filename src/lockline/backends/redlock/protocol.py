@@ -12,7 +12,6 @@ from ...errors import QuorumNotReached
 from . import requests, rules
 from .port import Port, Talk
 from .requests import Failure, Reply, Request
-from .scripts import LARGEST
 from .words import nothing, too_long, unreached
 
 GRACE = 0.0005
@@ -108,10 +107,6 @@ class Protocol:
         if ttl * self._stretch > longest:
             raise too_long(ttl, ttl * self._stretch, longest)
 
-    def _hint(self) -> int:
-        # Equal for all nodes and, nearly always, above every counter: so they all give it, and one round trip is enough.
-        return min(max(self.port.wall(), self.high + 1), LARGEST)
-
     # -- acquire -----------------------------------------------------------------------------------
 
     async def acquire(self, attempt: Attempt, until: float) -> bool:
@@ -123,7 +118,11 @@ class Protocol:
             # Before the first send: whatever happens on the way is not added to the lease.
             attempt.sent = port.now()
             request = requests.acquire(
-                attempt.name, attempt.id, self.milliseconds(attempt.ttl), self._hint(), attempt.info
+                attempt.name,
+                attempt.id,
+                self.milliseconds(attempt.ttl),
+                rules.hint(port.wall(), self.high),
+                attempt.info,
             )
             talk.send_all(request)
             if await self._gather(talk, attempt, min(until, attempt.sent + port.patience(attempt.ttl))):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
+from .scripts import LARGEST, LEAP
+
 
 def majority(nodes: int) -> int:
     """So many that any two such sets share a node."""
@@ -37,3 +39,12 @@ def worth_promoting(numbers: Iterable[int], needed: int) -> int:
 def left(ttl: float, drift: float, started: float, now: float) -> float:
     """How long a lease may be trusted that was asked for then: nothing that came later counts."""
     return ttl * (1 - drift) - (now - started)
+
+
+def hint(wall: int, high: int) -> int:
+    """A number that is equal for all nodes and, nearly always, above every counter: so they all give it, in one round trip.
+
+    Far above the clock each node would cut it to its own: there, after a restart, the counters themselves are equal.
+    """
+    above = high + 1
+    return min(above if wall < above <= wall + LEAP // 2 else wall, LARGEST)

@@ -21,17 +21,26 @@ from typing import Final, NamedTuple
 
 LARGEST: Final = 2**53 - 1
 """The largest whole number that Lua holds exactly. A node refuses to go beyond it."""
+LEAP: Final = 2**39
+"""How far above the server's own clock a hint may lie (six days, in microseconds), so that a client with a broken clock cannot
+use the numbers up."""
+BEYOND: Final = 2**40
+"""How far above its own clock a server that may have forgotten something puts its floor: beyond all that hints can have made.
+
+Nothing but a clock can tell it how far the numbers came: what it kept may be of any age. Numbers come from hints, at most LEAP above
+a server's clock, from other servers' floors, at most BEYOND above their clocks when they were put there, and by ones, which no
+server gives as fast as one in a microsecond. A floor is used only when one longest ttl has passed. So no number is ever more
+than BEYOND above the clock, and the floor is above all of them, as long as servers' clocks differ by less than that ttl.
+Adding to what is remembered instead would not do: a floor that another server lifted twice would be out of reach."""
 JUMP: Final = 2**32
-"""How far a server that may have forgotten something lifts its floor."""
-LEAP: Final = 2**40
-"""How far above the server's own clock a hint may lie, so that a client with a broken clock cannot use the numbers up."""
+"""How far it lifts its floor where that is beyond the clock already: then the clock was set back, or an operator chose the floor."""
 REMEMBERED: Final = 1024
 """How many names' counters a node keeps."""
 TRIMMED: Final = 4
 """How many of them one request drops at most, where there are too many."""
 
 _PRELUDE: Final = f"""
-local LARGEST, LEAP, JUMP, REMEMBERED, TRIMMED = {LARGEST}, {LEAP}, {JUMP}, {REMEMBERED}, {TRIMMED}
+local LARGEST, LEAP, BEYOND, JUMP, REMEMBERED, TRIMMED = {LARGEST}, {LEAP}, {BEYOND}, {JUMP}, {REMEMBERED}, {TRIMMED}
 """
 
 # Pieces are put where they are needed, not made functions: a closure costs a script more than most of its commands do.
@@ -225,7 +234,8 @@ if record[2] ~= run then
   if copied or not (record[5] == '1' and ARGV[1] == '1') then
     local highest = tonumber(redis.call('ZREVRANGE', KEYS[2], 0, 0, 'WITHSCORES')[2])
     local now = redis.call('TIME')
-    local lifted = math.max(highest + JUMP, now[1] * 1000000 + now[2])
+    local lifted = now[1] * 1000000 + now[2] + BEYOND
+    if highest >= lifted then lifted = highest + JUMP end
     redis.call('DEL', KEYS[2])
     redis.call('ZADD', KEYS[2], string.format('%.0f', math.min(lifted, LARGEST)), '')
     if gate == record[1] or string.find(gate, '^refusing ') then
