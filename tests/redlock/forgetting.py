@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+from lockline.backends.redlock.scripts import VOUCHED
 from lockline.backends.redlock.simulated import Pause
 
 from .directed import Directed
@@ -97,3 +98,54 @@ class Forgetful(Story):
 
     def _copy_of(self, node: int) -> Any:
         return copy.deepcopy(self.random.choice(self.copies[node][-8:]))
+
+
+class Switched(Directed):
+    """Servers whose disks have everything, until somebody switches that off on one of them for a while: what it does meanwhile is
+    lost when it dies, and its own file of settings then says again that nothing can be lost.
+
+    `soon`: it dies and is back before its last word on the disk is too old to be believed.
+    """
+
+    def __init__(self, seed: int, *, soon: bool) -> None:
+        super().__init__(seed, fault="switch")
+        self.soon = soon
+        self.universe.durable = ["1"] * 3
+        for node in self.universe.nodes:
+            node.memory.record["durable"] = "1"
+        for port in (self.ann, self.bob):
+            port.wall = lambda: int(self.universe.now * 1e6)
+
+    async def _play(self) -> None:
+        universe, chance = self.universe, self.random
+        while True:
+            self.rounds += 1
+            for number in range(3):
+                await self._let_go(self.ann, await self._take(self.ann, LONGEST, number))
+            lagging, forgetful, witness = chance.sample(range(3), 3)
+            on_disk = universe.nodes[forgetful].snapshot()
+            universe.durable[forgetful] = "0"
+            universe.cut |= {("ann", lagging), ("bob", witness)}
+            switched = universe.now
+            number = 10
+            age = chance.uniform(0.0, VOUCHED / 1500) if self.soon else VOUCHED / 1000 + chance.uniform(0.1, 3.0)
+            held = None
+            while held is None or universe.now < switched + age:
+                await self._let_go(self.ann, held)
+                await Pause(universe.now + chance.uniform(0.1, 0.5))
+                number += 1
+                held = await self._take(self.ann, LONGEST, number)
+            # Ann holds, and half of her majority forgets it.
+            universe.kill(forgetful)
+            universe.durable[forgetful] = "1"
+            universe.start(forgetful, on_disk)
+            taken = None
+            until = universe.now + 2.5 * LONGEST
+            while taken is None and universe.now < until:
+                number += 1
+                taken = await self._take(self.bob, LONGEST, number)
+                await Pause(universe.now + 0.02)
+            await self._let_go(self.bob, taken)
+            await self._let_go(self.ann, held)
+            universe.cut.clear()
+            await Pause(universe.now + 1.2 * LONGEST)

@@ -59,7 +59,7 @@ def far_servers(count: int, longest: float) -> Iterator[Servers]:
         made = Servers(folder, count)
         try:
             made.start()
-            cluster.init(nodes_of(made.url), longest=longest, floor=FAR).act()
+            cluster.init(nodes_of(made.url), longest=longest, floor=FAR, sleep=lambda seconds: None).act()
             yield made
         finally:
             made.stop()

@@ -8,11 +8,12 @@ import time
 import pytest
 
 import lockline
+from lockline.backends.redlock import rules
 from lockline.backends.redlock.model import ModelNode
 from lockline.backends.redlock.scripts import BEYOND, JUMP, LEAP
 from tests.servers.process import wait_for
 
-from .forgetting import Forgetful, Restored
+from .forgetting import Forgetful, Restored, Switched
 from .operating import LONGEST
 from .servers import servers
 from .test_mutants import crimes
@@ -48,6 +49,23 @@ def test_jumps_that_add_up_are_out_of_reach_for_a_server_with_an_older_snapshot(
     """Beyond the clock is not enough where each restart also adds to what the one before had added."""
     monkeypatch.setattr(ModelNode, "_beyond", lambda node, highest: max(highest, node.microseconds() + BEYOND) + JUMP)
     assert any("after" in crime for crime in crimes(Restored(0).run(100)))
+
+
+def test_a_log_that_was_switched_off_for_long_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert crimes(Switched(0, soon=False).run(300)) == []
+    monkeypatch.setattr(
+        ModelNode, "_whole", lambda node, durable: node.memory.record["durable"] == "1" and durable == "1"
+    )
+    assert any("overlapping" in crime for crime in crimes(Switched(0, soon=False).run(300)))
+
+
+def test_a_log_that_was_switched_off_a_moment_ago_can_cost_exclusion_but_no_token(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert Switched(0, soon=True).run(200).judge.wrong == []
+    monkeypatch.setattr(ModelNode, "_climb", lambda node: None)
+    monkeypatch.setattr(rules, "hint", lambda wall, high: 0)
+    assert any("after" in crime or "twice" in crime for crime in Switched(0, soon=True).run(200).judge.wrong)
 
 
 @pytest.mark.server

@@ -78,7 +78,8 @@ def init(url: str | None, max_ttl: str | None, floor: int | None, dry_run: bool,
     """Make these servers a cluster. Needed once; servers that belong to it already are left alone.
 
     If a majority of the servers lost their memory at once, nobody knows which tokens were used: give a --floor above all of
-    them. Tokens are microseconds since 1970 or more, so the clock of today plus a day is a good one.
+    them. Tokens are microseconds since 1970, two weeks more after restarts, so the clock of today plus a month is a good one.
+    It then waits for one longest ttl first (give --max-ttl if all of them lost it), because leases from before are still trusted.
     """
     longest = None if max_ttl is None else seconds(max_ttl)
     _act(cluster.init(_nodes(url), longest=longest, floor=floor), dry_run=dry_run, yes=yes, as_json=as_json)

@@ -223,6 +223,8 @@ class BlockingPort:
                 debts[request.args[1]] = (request, clock.now() + longest)
 
     def _pay(self, node: int, connection: Any) -> None:
+        if self.membership.cluster is None:
+            return
         for attempt, (request, until) in list(self._debts[node].items()):
             if clock.now() < until:
                 try:
@@ -345,7 +347,8 @@ def _ask(connection: Any, *words: Any) -> Any:
 def _prepare(connection: Any) -> str:
     """Load the scripts of the hot path; and whether everything is on the server's disk before it answers ("1")."""
     connection.send_packed_command(connection.pack_commands(PREPARATION), check_health=False)
-    return durable([_answer(connection) for _ in PREPARATION])
+    said, *_ = [_answer(connection) for _ in PREPARATION]
+    return durable(said)
 
 
 def _answer(connection: Any) -> Any:

@@ -13,19 +13,22 @@ from typing import TYPE_CHECKING, Any
 import hiredis
 
 from ...core import clock
+from .membership import LOOK_AGAIN, durable
 from .port import Note
-from .requests import TIDYING, Failure, Reply, Request, command
+from .requests import SETTINGS, TIDYING, Failure, Reply, Request, command
 
 if TYPE_CHECKING:
     from .blocking import BlockingPort
 
 Due = tuple[int, Request, float, Note]
+NO_ROUND = -1
+"""Of what is asked beside every conversation."""
 
 
 class Wire:
     """One connection to one node, and the answers that are due on it."""
 
-    __slots__ = ("due", "node", "problem", "reader", "secure", "sock", "wire")
+    __slots__ = ("due", "lasting", "looked", "node", "problem", "reader", "secure", "sock", "wire")
 
     def __init__(self, node: int) -> None:
         self.node = node
@@ -35,6 +38,10 @@ class Wire:
         self.reader: Any = None
         self.due: deque[Due] = deque()
         self.problem = "no connection yet"
+        self.looked = 0.0
+        """When the server's settings were last asked for on this connection."""
+        self.lasting = ""
+        """What they said and the server has not been told yet."""
 
     def adopt(self, connection: Any) -> int:
         self.wire = connection
@@ -45,6 +52,7 @@ class Wire:
             # A socket with a timeout asks the kernel twice for everything; ours are polled together anyway.
             self.sock.setblocking(False)
         self.reader = hiredis.Reader()
+        self.looked, self.lasting = clock.now(), ""
         return int(self.sock.fileno())
 
     def write(self, data: bytes, timeout: float) -> None:
@@ -109,8 +117,35 @@ class Bundle:
                 fd = wire.adopt(connection)
                 self._by_fd[fd] = wire
                 self._poll.register(fd, select.POLLIN)
-            up += 1
+            if wire.lasting or (note is not None and now > wire.looked + LOOK_AGAIN):
+                self._look_at_settings(wire)
+            up += wire.sock is not None
         return up
+
+    def _look_at_settings(self, wire: Wire) -> None:
+        """Ask how the server writes to its disk, and tell it what it said: its record has to be as true as its settings."""
+        sock = wire.sock
+
+        def told(node: int, request: Request, reply: Reply) -> None:
+            if request is SETTINGS and wire.sock is sock:
+                wire.lasting = durable(reply)
+
+        request = SETTINGS
+        if wire.lasting:
+            request, wire.lasting = Request("vouch", (wire.lasting,)), ""
+            if self._began > wire.looked + LOOK_AGAIN:
+                # Too long ago to be told as news.
+                return
+        else:
+            wire.looked = self._began
+        data = hiredis.pack_command(command(request, self._port.cluster, whole=True))
+        self._torn = True
+        wire.due.append((NO_ROUND, request, self._began, told))
+        try:
+            wire.write(data, self._port.node_timeout)
+        except OSError as problem:
+            self._lose(wire, Failure("error", f"the connection broke: {problem}"))
+        self._torn = False
 
     def send(self, node: int, request: Request) -> None:
         if request is not self._packed[0]:

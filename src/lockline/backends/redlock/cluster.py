@@ -49,10 +49,17 @@ def _wait(longest: int) -> float:
     return longest / 1000 * (1 + 2 * DRIFT) + 0.01
 
 
-def init(nodes: Sequence[Node], *, longest: float | None = None, floor: int | None = None) -> Plan:
+def init(
+    nodes: Sequence[Node],
+    *,
+    longest: float | None = None,
+    floor: int | None = None,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Plan:
     """Make these servers a cluster. Only empty ones are touched; with a floor, also a cluster that lost its majority.
 
-    Safe to repeat: what belongs to the cluster already is left alone.
+    A floor says that memory was lost: then the empty ones stay out for one longest ttl, because leases from before are still
+    trusted by their holders. Safe to repeat: what belongs to the cluster already is left alone.
     """
     milliseconds = round((LONGEST if longest is None else longest) * 1000)
     if milliseconds < 1:
@@ -93,7 +100,13 @@ def init(nodes: Sequence[Node], *, longest: float | None = None, floor: int | No
     if floor is not None and floor <= remembered:
         raise OperatorError(f"the floor has to be above {remembered}, the highest number that is still remembered here")
 
+    wait = _wait(milliseconds) if floor is not None and empty else 0.0
+
     def act() -> None:
+        known_now = remembered
+        if wait:
+            sleep(wait)
+            known_now = max((one.said.highest for one in status(nodes) if one.said), default=0)
         for node in nodes:
             with reached(node) as server:
                 if server.greet().state != "known":
@@ -102,7 +115,7 @@ def init(nodes: Sequence[Node], *, longest: float | None = None, floor: int | No
                         size=size,
                         members=names,
                         longest=milliseconds,
-                        floor=max(floor or 0, remembered),
+                        floor=max(floor or 0, remembered, known_now),
                         opens=False,
                     )
         open_gates(nodes, cluster)
@@ -111,6 +124,8 @@ def init(nodes: Sequence[Node], *, longest: float | None = None, floor: int | No
         f"make {one.label} a server of cluster {cluster} ({size} servers, longest ttl {milliseconds / 1000:g} s)"
         for one in empty
     ]
+    if wait:
+        sentences.insert(0, f"keep them shut for {wait:.1f} s, until no lease from before is alive")
     sentences.append("then open the gates of all")
     if floor is not None:
         sentences.append(f"count from {floor} there: no token at or below it may be in use")

@@ -6,8 +6,10 @@ from typing import Any
 
 from ...core.backend import Finding
 from ...errors import QuorumNotReached
+from .membership import durable, settings
 from .port import Port
-from .requests import Failure, Reply, Request
+from .requests import SETTINGS, Failure, Reply, Request
+from .scripts import FREED
 from .words import describe
 
 OLDEST = (6, 2)
@@ -22,7 +24,8 @@ async def examine(port: Port, until: float) -> list[Finding]:
         "info": Request("raw", ("INFO",)),
         "time": Request("raw", ("TIME",)),
         "policy": Request("raw", ("CONFIG", "GET", "maxmemory-policy")),
-        "fsync": Request("raw", ("CONFIG", "GET", "appendfsync")),
+        "disk": SETTINGS,
+        "publish": Request("raw", ("PUBLISH", FREED, "")),
         "save": Request("raw", ("CONFIG", "GET", "save")),
         "gate": Request("highest", ()),
     }
@@ -92,8 +95,27 @@ def _one(label: str, info: dict[str, str], replies: dict[tuple[int, str], Reply]
         findings.append(
             Finding("error", f"{label}: maxmemory-policy {policy} can evict leases", "set it to noeviction")
         )
-    fsync = _setting(replies.get((node, "fsync")))
-    if info.get("aof_enabled") == "1" and fsync == "always":
+    publish = replies.get((node, "publish"))
+    if isinstance(publish, Failure):
+        findings.append(
+            Finding(
+                "warning",
+                f"{label}: this user may not publish ({publish.text}); who waits hears of no release or eviction, and looks now and then",
+                "ACL SETUSER NAME &lockline:redlock:*",
+            )
+        )
+    disk = replies.get((node, "disk"))
+    said = settings(disk) if disk is not None else {}
+    fsync = said.get("appendfsync", "")
+    if info.get("aof_enabled") == "1" and fsync == "always" and durable(disk or []) != "1":
+        findings.append(
+            Finding(
+                "warning",
+                f"{label}: appendfsync always, but not while the log is rewritten; after a restart it refuses for one longest ttl",
+                "no-appendfsync-on-rewrite no",
+            )
+        )
+    elif info.get("aof_enabled") == "1" and fsync == "always":
         findings.append(Finding("ok", f"{label}: appendfsync always; a restart forgets nothing"))
     elif info.get("aof_enabled") == "1":
         findings.append(

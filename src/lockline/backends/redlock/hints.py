@@ -237,6 +237,11 @@ class BlockingHints:
             return
         reader.feed(data)
         while (message := reader.gets()) is not False:
+            if isinstance(message, hiredis.ReplyError):
+                # This user may not listen: there is nothing to wait for here.
+                for waiting in self._waits_for.values():
+                    waiting.discard(node)
+                continue
             channel = self._tally.hear(message, len(self._ears))
             if channel is not None and channel in self._waits_for:
                 self._waits_for[channel].discard(node)
@@ -340,6 +345,10 @@ class LoopHints:
                 while data := await stream.read(65536):
                     reader.feed(data)
                     while (message := reader.gets()) is not False:
+                        if isinstance(message, hiredis.ReplyError):
+                            # This user may not listen: there is nothing to wait for here.
+                            self._confirmed(node)
+                            continue
                         channel_confirmed = self._tally.hear(message, len(self._writers))
                         if channel_confirmed is not None:
                             self._confirmed(node, channel_confirmed)

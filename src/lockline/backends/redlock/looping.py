@@ -16,10 +16,10 @@ from ...core.looping import stay_cancelled
 from ...errors import ClientClosed
 from . import requests
 from .blocking import LAST_CHANCE, SETTLE, connect_timeout, time_to_connect
-from .membership import PREPARATION, Membership, durable, greeting
+from .membership import LOOK_AGAIN, PREPARATION, Membership, durable, greeting
 from .nodes import TROUBLE, Node
 from .port import Note
-from .requests import TIDYING, Failure, Reply, Request, command
+from .requests import SETTINGS, TIDYING, Failure, Reply, Request, command
 from .rules import majority
 from .words import nothing
 
@@ -115,6 +115,8 @@ class LoopWire:
         self._due: deque[tuple[Conversation | None, Request, float]] = deque()
         self._debts: dict[str, tuple[Request, float]] = {}
         self._repeats: asyncio.TimerHandle | None = None
+        self._looked = 0.0
+        """When the server's settings were last asked for."""
         self._pause = SHORTEST
         self._backoff = SHORTEST
         self._hurry = asyncio.Event()
@@ -129,6 +131,10 @@ class LoopWire:
             if talk is not None:
                 talk.take(self.node, request, Failure("unreachable", self.problem))
             return
+        if now > self._looked + LOOK_AGAIN:
+            self._looked = now
+            self._due.append((None, SETTINGS, now))
+            self._writer.write(hiredis.pack_command(SETTINGS.args))
         self._due.append((talk, request, now))
         # No drain: a node that does not read is given up after its timeout, long before much has piled up.
         self._writer.write(data)
@@ -174,10 +180,13 @@ class LoopWire:
         connection = self._connection = self._port.nodes[self.node].connection(self._port.connect_timeout)
         await connection.connect()
         await connection.send_packed_command(connection.pack_commands(PREPARATION), check_health=False)
-        lasting = durable([await _answer(connection) for _ in PREPARATION])
-        said = greeting(await _ask(connection, *command(Request("greet", (lasting,)), "", whole=True)))
+        settings, *_ = [await _answer(connection) for _ in PREPARATION]
+        greet = Request("greet", (durable(settings),))
+        said = greeting(await _ask(connection, *command(greet, "", whole=True)))
         self._port.membership.met(self.node, said)
         for attempt, (request, until) in list(self._debts.items()):
+            if self._port.membership.cluster is None:
+                break
             if clock.now() < until:
                 try:
                     await _ask(connection, *command(requests.again(request), self._port.cluster))
@@ -187,7 +196,7 @@ class LoopWire:
             self._debts.pop(attempt, None)
         # The library made, authenticated and encrypted it; from here on only bytes go over it.
         self._writer = connection._writer
-        self.since = clock.now()
+        self.since = self._looked = clock.now()
         self.silent = False
         self.up = True
 
@@ -232,7 +241,12 @@ class LoopWire:
             if request.op == "release":
                 self._owe(request)
                 self._repeat_soon()
-        elif talk is None:
+        if request is SETTINGS and talk is None:
+            # Its record has to be as true as its settings.
+            vouch = Request("vouch", (durable(reply),))
+            self._due.append((None, vouch, clock.now()))
+            self._writer.write(hiredis.pack_command(command(vouch, self._port.cluster, whole=True)))
+        elif talk is None and request.op == "release" and not isinstance(reply, Failure):
             self._debts.pop(request.args[1], None)
             if not self._debts:
                 self._pause = SHORTEST

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from ...errors import QuorumNotReached
+from .requests import SETTINGS, Reply
 from .rules import majority
 from .scripts import SCRIPTS
 
@@ -33,17 +34,29 @@ class Greeting(NamedTuple):
 
 
 PREPARATION: Final = (
-    ("CONFIG", "GET", "appendonly"),
-    ("CONFIG", "GET", "appendfsync"),
+    SETTINGS.args,
     *(("SCRIPT", "LOAD", SCRIPTS[op].text) for op in ("acquire", "promote", "extend", "release")),
 )
 """What is asked on a new connection before the greeting, all at once. Other scripts are sent whole when they are first used."""
 
 
-def durable(answers: Sequence[Any]) -> str:
+DURABLE: Final = {"appendonly": "yes", "appendfsync": "always", "no-appendfsync-on-rewrite": "no"}
+LOOK_AGAIN: Final = 1.0
+"""How often a client that uses a server looks at its settings again; they can be changed while it runs."""
+
+
+def settings(reply: Reply) -> dict[str, str]:
+    """What a server said of its settings; nothing where it may not be asked."""
+    if not isinstance(reply, list):
+        return {}
+    words = [word.decode() for word in reply]
+    return dict(zip(words[::2], words[1::2], strict=True))
+
+
+def durable(reply: Reply) -> str:
     """Whether everything is on the server's disk before it answers ("1"): then a restart forgets nothing."""
-    wanted = ([b"appendonly", b"yes"], [b"appendfsync", b"always"])
-    return "1" if all(said == want for said, want in zip(answers, wanted, strict=False)) else "0"
+    said = settings(reply)
+    return "1" if all(said.get(name) == wanted for name, wanted in DURABLE.items()) else "0"
 
 
 def greeting(reply: Sequence[Any]) -> Greeting:
@@ -83,6 +96,19 @@ class Membership:
         # looked at last, because another thread may have met the twin in the meantime.
         if self.twins():
             self.cluster = None
+
+    def heard(self, replies: Iterable[Reply]) -> None:
+        """Read the cluster id again if a majority of servers say that they are another cluster's: wiped, and set up anew.
+
+        Whoever begins now would take that id; a request that still carries the old one is refused, so nothing can be mixed.
+        """
+        moved = 0
+        for reply in replies:
+            if isinstance(reply, list) and reply[:2] == [b"shut", b"other"] and not reply[2].startswith(b"retired "):
+                moved += 1
+        if moved >= majority(len(self.labels)):
+            self.cluster = None
+            self.greetings.clear()
 
     def failed(self, node: int, problem: str) -> None:
         """A connection could not be made."""

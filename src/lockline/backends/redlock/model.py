@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .requests import Request
-from .scripts import BEYOND, JUMP, LARGEST, LEAP, REMEMBERED, TRIMMED
+from .scripts import ABOVE, BEYOND, JUMP, LARGEST, LEAP, REMEMBERED, TRIMMED, VOUCHED
 
 
 class Lease:
@@ -183,12 +183,31 @@ class ModelNode:
             return [b"forgot", self.run.encode(), record["cluster"].encode()]
         if record["run"] != self.run:
             record["run"] = self.run
-            if not (record["durable"] == "1" and durable == "1"):
+            if self._whole(durable):
+                self._climb()
+            else:
                 self._jump()
         # Opens a gate whose time of refusing is over.
         self._shut(record["cluster"])
-        record["durable"] = durable
+        record["durable"], record["vouched"] = durable, self.clock()
         return [b"known", self.run.encode(), record["cluster"].encode()]
+
+    def _whole(self, durable: str) -> bool:
+        """Whether it has forgotten nothing, as far as a word that is not too old can tell."""
+        record = self.memory.record
+        return record["durable"] == "1" and durable == "1" and 0 <= self.clock() - record["vouched"] <= VOUCHED
+
+    def _climb(self) -> None:
+        counters = self.memory.counters
+        self.memory.counters = {"": min(max(*counters.values(), 0, self.microseconds() + ABOVE), LARGEST)}
+
+    def _vouch(self, cluster: str, durable: str) -> list[Any]:
+        record = self.memory.record
+        if record.get("cluster") != cluster:
+            return [b"no", b""]
+        if record["durable"] != durable or abs(self.clock() - record["vouched"]) >= 1000:
+            record["durable"], record["vouched"] = durable, self.clock()
+        return [b"yes", durable.encode()]
 
     def _beyond(self, highest: int) -> int:
         """A floor above every number that this node can have forgotten."""
@@ -207,6 +226,7 @@ class ModelNode:
         number = max([floor, *memory.counters.values()])
         memory.counters = {"": number}
         memory.record = {"cluster": cluster, "longest": longest, "run": self.run, "durable": durable}
+        memory.record["vouched"] = self.clock()
         memory.gate = cluster
         return [b"yes", str(number).encode()]
 

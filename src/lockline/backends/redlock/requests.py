@@ -77,6 +77,10 @@ def scan(cursor: str, prefix: str) -> Request:
     return Request("scan", (cursor, prefix))
 
 
+SETTINGS: Final = Request("raw", ("CONFIG", "GET", "*append*"))
+"""How does the server write to its disk? All that matters is in names with this word."""
+
+
 def again(request: Request) -> Request:
     """The same release on another connection: what it undoes may now come after it."""
     name, attempt, high, burial = request.args
@@ -131,6 +135,8 @@ def keys_and_arguments(request: Request, cluster: str) -> tuple[tuple[str, ...],
         return (scripts.GATE, scripts.COUNTERS, scripts.NODE), args
     if op == "install":
         return (scripts.GATE, scripts.COUNTERS, scripts.NODE), (cluster, *args)
+    if op == "vouch":
+        return (scripts.NODE,), (cluster, *args)
     if op == "open":
         return (scripts.GATE,), (cluster,)
     if op in ("retire", "highest"):

@@ -3,7 +3,7 @@
 Three keys belong to the node, whatever the number of locks:
 
     gate       the cluster id while the node serves; otherwise why it does not ("preparing ID", "refusing ID UNTIL", "retired ID")
-    node       the record: cluster id, incarnation, run id, size, members, longest ttl
+    node       the record: cluster id, incarnation, run id, size, members, longest ttl, and whether all of it goes to the disk
     counters   a sorted set: each name's counter C, and the floor F under the empty name
 
 and a few to a lock, all with a ttl: its lease ("ATTEMPT NUMBER INFO"), the tombstones of withdrawn attempts, and a list of who
@@ -34,13 +34,21 @@ than BEYOND above the clock, and the floor is above all of them, as long as serv
 Adding to what is remembered instead would not do: a floor that another server lifted twice would be out of reach."""
 JUMP: Final = 2**32
 """How far it lifts its floor where that is beyond the clock already: then the clock was set back, or an operator chose the floor."""
+ABOVE: Final = LEAP + 2**38
+"""How far above its clock a server puts its floor that has forgotten nothing, as far as can be told: above what hints can have made.
+That costs nothing, and tokens then rise even where its settings did not tell the truth."""
+VOUCHED: Final = 10_000
+"""For how many milliseconds the word of a client that everything goes to the disk is good. Settings can be changed at any time, and
+a log that was switched off keeps the last word from before. So a server is believed to have forgotten nothing only if it is back soon
+after somebody looked; clients that use it look every second."""
 REMEMBERED: Final = 1024
 """How many names' counters a node keeps."""
 TRIMMED: Final = 4
 """How many of them one request drops at most, where there are too many."""
 
 _PRELUDE: Final = f"""
-local LARGEST, LEAP, BEYOND, JUMP, REMEMBERED, TRIMMED = {LARGEST}, {LEAP}, {BEYOND}, {JUMP}, {REMEMBERED}, {TRIMMED}
+local LARGEST, LEAP, ABOVE, BEYOND, JUMP = {LARGEST}, {LEAP}, {ABOVE}, {BEYOND}, {JUMP}
+local REMEMBERED, TRIMMED, VOUCHED = {REMEMBERED}, {TRIMMED}, {VOUCHED}
 """
 
 # Pieces are put where they are needed, not made functions: a closure costs a script more than most of its commands do.
@@ -60,6 +68,15 @@ if gate ~= ARGV[1] then
   -- The time of refusing is over.
   redis.call('SET', KEYS[1], ARGV[1])
 end
+"""
+
+_LASTING: Final = """
+  -- What the settings promise, unless the log is being rewritten: before its first rewrite it has nothing of the past in it.
+  local about = lasting == '1' and redis.call('INFO', 'persistence') or ''
+  if string.find(about, 'aof_rewrite_in_progress:1') or string.find(about, 'aof_rewrite_scheduled:1')
+    or string.find(about, 'aof_last_bgrewrite_status:err') or string.find(about, 'aof_last_write_status:err') then
+    lasting = '0'
+  end
 """
 
 _COUNT: Final = """
@@ -146,7 +163,8 @@ local there = holder == ARGV[2]
 local high = tonumber(ARGV[3])
 if there then
   redis.call('DEL', KEYS[3])
-  redis.call('PUBLISH', ARGV[6], ARGV[2])
+  -- A user may lack the right to publish: then nobody hears of it, but it is done.
+  redis.pcall('PUBLISH', ARGV[6], ARGV[2])
 elseif seen[1] and tonumber(ARGV[4]) > 0 then
   -- The acquire may still be under way on another connection: when it comes, it finds this.
   redis.call('SET', KEYS[4], '', 'PX', ARGV[4])
@@ -206,8 +224,8 @@ local gate = seen[1]
 redis.call('SET', KEYS[3], '', 'PX', ARGV[3])
 if not seen[2] or string.match(seen[2], '^(%S+)') ~= ARGV[2] then return {'no', ''} end
 redis.call('DEL', KEYS[2])
-redis.call('PUBLISH', ARGV[4], ARGV[2])
-redis.call('PUBLISH', ARGV[5], ARGV[2])
+redis.pcall('PUBLISH', ARGV[4], ARGV[2])
+redis.pcall('PUBLISH', ARGV[5], ARGV[2])
 return {'yes', ''}
 """
 
@@ -215,7 +233,7 @@ _GREET: Final = """
 -- KEYS gate counters node   ARGV durable
 -- The first thing on every connection: a restart breaks connections, so whoever is greeted knows of it.
 local run = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')
-local record = redis.call('HMGET', KEYS[3], 'cluster', 'run', 'size', 'longest', 'durable', 'incarnation', 'members')
+local record = redis.call('HMGET', KEYS[3], 'cluster', 'run', 'size', 'longest', 'durable', 'incarnation', 'members', 'vouched')
 local gate = redis.call('GET', KEYS[1])
 if not record[1] then return {'empty', run} end
 local floor = redis.call('ZSCORE', KEYS[2], '')
@@ -224,6 +242,7 @@ if not floor or not gate then
   redis.call('DEL', KEYS[1])
   return {'forgot', run, record[1], record[3], record[4], record[6], record[7], '', ''}
 end
+@NOW@
 if record[2] ~= run then
   redis.call('HSET', KEYS[3], 'run', run)
   redis.call('HINCRBY', KEYS[3], 'incarnation', 1)
@@ -231,32 +250,44 @@ if record[2] ~= run then
   -- what can have been lost, and refuse until no lease from before is alive and no vote is under way.
   -- A replica that was promoted never was on the disk of the server that it replaces.
   local copied = string.match(redis.call('INFO', 'replication'), 'master_replid2:0*([1-9a-f]?)') ~= ''
-  if copied or not (record[5] == '1' and ARGV[1] == '1') then
-    local highest = tonumber(redis.call('ZREVRANGE', KEYS[2], 0, 0, 'WITHSCORES')[2])
-    local now = redis.call('TIME')
-    local lifted = now[1] * 1000000 + now[2] + BEYOND
-    if highest >= lifted then lifted = highest + JUMP end
-    redis.call('DEL', KEYS[2])
-    redis.call('ZADD', KEYS[2], string.format('%.0f', math.min(lifted, LARGEST)), '')
-    if gate == record[1] or string.find(gate, '^refusing ') then
-@NOW@
-      gate = 'refusing ' .. record[1] .. ' ' .. string.format('%.0f', now + record[4] * 1.02 + 10)
-      redis.call('SET', KEYS[1], gate)
-    end
-  end
-end
-local till = tonumber(string.match(gate, '^refusing %S+ (%d+)$'))
-if till then
-@NOW@
-  -- The time of refusing is over, also for those who only look.
-  if now >= till then
-    gate = record[1]
+  local age = now - tonumber(record[8] or 0)
+  local whole = not copied and record[5] == '1' and ARGV[1] == '1' and age >= 0 and age <= VOUCHED
+  local highest = tonumber(redis.call('ZREVRANGE', KEYS[2], 0, 0, 'WITHSCORES')[2])
+  local lifted = clock[1] * 1000000 + clock[2] + (whole and ABOVE or BEYOND)
+  if highest >= lifted then lifted = whole and highest or highest + JUMP end
+  redis.call('DEL', KEYS[2])
+  redis.call('ZADD', KEYS[2], string.format('%.0f', math.min(lifted, LARGEST)), '')
+  if not whole and (gate == record[1] or string.find(gate, '^refusing ')) then
+    gate = 'refusing ' .. record[1] .. ' ' .. string.format('%.0f', now + record[4] * 1.02 + 10)
     redis.call('SET', KEYS[1], gate)
   end
 end
-redis.call('HSET', KEYS[3], 'durable', ARGV[1])
+local till = tonumber(string.match(gate, '^refusing %S+ (%d+)$'))
+if till and now >= till then
+  -- The time of refusing is over, also for those who only look.
+  gate = record[1]
+  redis.call('SET', KEYS[1], gate)
+end
+local lasting = ARGV[1]
+@LASTING@
+redis.call('HSET', KEYS[3], 'durable', lasting, 'vouched', string.format('%.0f', now))
 local highest = redis.call('ZREVRANGE', KEYS[2], 0, 0, 'WITHSCORES')[2]
 return {'known', run, record[1], record[3], record[4], record[6], record[7], gate, highest}
+"""
+
+_VOUCH: Final = """
+-- KEYS node   ARGV cluster durable
+-- A client looked at the settings again, on the connection that this comes over.
+local record = redis.call('HMGET', KEYS[1], 'cluster', 'durable', 'vouched')
+if record[1] ~= ARGV[1] then return {'no', ''} end
+local lasting = ARGV[2]
+@LASTING@
+@NOW@
+-- Many clients look; a word a second is enough.
+if record[2] ~= lasting or math.abs(now - tonumber(record[3] or 0)) >= 1000 then
+  redis.call('HSET', KEYS[1], 'durable', lasting, 'vouched', string.format('%.0f', now))
+end
+return {'yes', lasting}
 """
 
 _INSTALL: Final = """
@@ -269,14 +300,16 @@ local floor = redis.call('ZSCORE', KEYS[2], '')
 if record == ARGV[1] and gate and floor then return {'same', gate} end
 -- Another cluster's server is only taken over when that cluster has retired it.
 if record and gate and record ~= ARGV[1] and gate ~= 'retired ' .. ARGV[7] then return {'no', gate} end
-local now = redis.call('TIME')
-local number = math.max(tonumber(ARGV[5]), now[1] * 1000000 + now[2])
+@NOW@
+local number = math.max(tonumber(ARGV[5]), clock[1] * 1000000 + clock[2])
 if floor then number = math.max(number, tonumber(redis.call('ZREVRANGE', KEYS[2], 0, 0, 'WITHSCORES')[2])) end
 if number > LARGEST then return {'no', 'full'} end
 redis.call('DEL', KEYS[2])
 redis.call('ZADD', KEYS[2], string.format('%.0f', number), '')
+local lasting = ARGV[6]
+@LASTING@
 redis.call('HSET', KEYS[3], 'cluster', ARGV[1], 'size', ARGV[2], 'members', ARGV[3], 'longest', ARGV[4],
-  'run', run, 'durable', ARGV[6])
+  'run', run, 'durable', lasting, 'vouched', string.format('%.0f', now))
 redis.call('HINCRBY', KEYS[3], 'incarnation', 1)
 -- A new cluster's gates stay shut until every server has its record: an open gate means that grants may have been made.
 redis.call('SET', KEYS[1], ARGV[9] == '1' and ARGV[1] or 'preparing ' .. ARGV[1])
@@ -322,7 +355,13 @@ class Script(NamedTuple):
 
 def script(body: str) -> Script:
     """The script with the pieces that several share put in."""
-    pieces = {"@REFUSE@": _REFUSE_UNLESS_OPEN, "@LIFT@": _LIFT, "@COUNT@": _COUNT, "@NOW@": _MILLISECONDS}
+    pieces = {
+        "@REFUSE@": _REFUSE_UNLESS_OPEN,
+        "@LIFT@": _LIFT,
+        "@COUNT@": _COUNT,
+        "@NOW@": _MILLISECONDS,
+        "@LASTING@": _LASTING,
+    }
     text = _PRELUDE + body
     for mark, piece in pieces.items():
         text = text.replace(mark, piece.strip("\n"))
@@ -339,6 +378,7 @@ SCRIPTS: Final = {
     "show": script(_SHOW),
     "hide": script(_HIDE),
     "greet": script(_GREET),
+    "vouch": script(_VOUCH),
     "install": script(_INSTALL),
     "open": script(_OPEN),
     "retire": script(_RETIRE),

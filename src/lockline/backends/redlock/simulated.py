@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Generator
 from typing import Any
 
 from . import requests
-from .membership import Membership
+from .membership import LOOK_AGAIN, Membership
 from .model import ModelNode
 from .port import Note
 from .requests import Failure, Reply, Request
@@ -63,6 +63,8 @@ class Universe:
         self.delay: Callable[[str, int, Request], float] = lambda client, node, request: self.random.uniform(
             0.0001, 0.002
         )
+        self.durable = ["0"] * nodes
+        """What each node's settings say now about its disk."""
         self.repeat = 0.0
         """The share of acquires that arrive once more, later."""
 
@@ -190,6 +192,7 @@ class SimulatedPort:
         self.wall = wall or (lambda: 0)
         self._epochs: list[int | None] = [None] * len(self.labels)
         self._made = [0.0] * len(self.labels)
+        self._looked = [0.0] * len(self.labels)
         self._arrives = [0.0] * len(self.labels)
         self._answers = [0.0] * len(self.labels)
 
@@ -218,7 +221,11 @@ class SimulatedPort:
             self._epochs[node] = universe.epochs[node]
             self._made[node] = universe.now
             self._arrives[node] = 0.0
-            universe.nodes[node].apply(Request("greet", ("0",)), CLUSTER)
+            universe.nodes[node].apply(Request("greet", (universe.durable[node],)), CLUSTER)
+            self._looked[node] = universe.now
+        elif universe.now > self._looked[node] + LOOK_AGAIN:
+            self._looked[node] = universe.now
+            universe.nodes[node].apply(Request("vouch", (universe.durable[node],)), CLUSTER)
         epoch = universe.epochs[node]
         # A connection keeps its order.
         when = max(universe.now + universe.delay(self.client, node, request), self._arrives[node])

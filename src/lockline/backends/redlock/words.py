@@ -8,7 +8,8 @@ from .requests import Failure, Reply, Request
 
 
 def unreached(port: Port, message: str, replies: dict[int, Reply], *, yes: str = "free") -> QuorumNotReached:
-    """The error that tells what happened at each node."""
+    """The error that tells what happened at each node. If they are another cluster's now, the next call finds out which."""
+    port.membership.heard(replies.values())
     return QuorumNotReached(
         message, nodes={label: describe(replies.get(node), yes) for node, label in enumerate(port.labels)}
     )
