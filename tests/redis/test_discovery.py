@@ -14,9 +14,9 @@ from redis.crc import key_slot
 import lockline
 from lockline import BackendUnavailable
 from lockline.backends.redis.keys import key_of
+from lockline.backends.redis.pool import BlockingPort
 from lockline.backends.redis.target import understand
 from lockline.backends.redis.topology import Cluster
-from lockline.backends.redis.wires import BlockingPort
 from lockline.core import clock
 from lockline.core.blocking import run
 from tests.servers.process import wait_for

@@ -16,6 +16,7 @@ from ...guarantees import Guarantees
 from . import doctor
 from .ears import BlockingEars, LoopEars
 from .keys import PREFIX, key_of, name_of, pattern
+from .pool import BlockingPort
 from .port import Port, ServerError, pack
 from .problems import NoAnswer, Refused
 from .records import Prepared, read
@@ -26,7 +27,6 @@ from .scripts import ALIVE, ENTER, EVICT, LEAVE, LOOK, NO_CHANNEL, STAND
 from .streams import LoopPort
 from .target import Target
 from .topology import topology_of
-from .wires import BlockingPort
 
 GUARANTEES: Final = Guarantees(
     exclusion="server",
@@ -45,6 +45,8 @@ SOONEST_LOOK: Final = 0.02
 APART: Final = 0.01
 """Seconds between the looks of neighbours in the line, so that the first can do what there is to do for all."""
 FURTHEST_APART: Final = 1.0
+KEEPERS_CONNECTIONS: Final = 2
+"""Kept for renewals, so that they stand in no line behind the threads of the caller: one, and one more for when that hangs."""
 REPEAT: Final = object()
 NAMES_KEPT: Final = 16384
 
@@ -67,19 +69,24 @@ class RedisBackend:
         self._runtime = runtime
         self._port: Port
         self._wait_port: Port
+        self._keepers_port: Port
         self._ears: BlockingEars | LoopEars
         if runtime.flavour == "asyncio":
             self._port, self._wait_port = LoopPort(target), LoopPort(target)
+            # One connection for all, on which nobody waits for anybody.
+            self._keepers_port = self._port
             self._ears = LoopEars(target, prefix, self._heard, self._deliver, self._look_all)
         else:
             self._port, self._wait_port = BlockingPort(target, max_connections), BlockingPort(target, max_connections)
+            self._keepers_port = BlockingPort(target, KEEPERS_CONNECTIONS)
             self._ears = BlockingEars(target, prefix, self._heard, self._deliver, self._look_all)
         self._begin()
 
     def _begin(self) -> None:
         self.requests = Requests(self._port, topology_of(self.target, self._port), self._runtime)
         self._known = self.requests.topology.known
-        self._renewals = Renewals(self.requests, self._ears.channel, self._runtime)
+        renewing = Requests(self._keepers_port, self.requests.topology, self._runtime)
+        self._renewals = Renewals(renewing, self._ears.channel, self._runtime)
         self._replicas = Replicas(self._wait_port, self.wait_replicas, self.target.patience, self._runtime)
         self._mailbox = self._runtime.mailbox(self._ears.receive, self._ears.nudge)
         self._ask = self._port.ask
@@ -103,6 +110,7 @@ class RedisBackend:
     def forked(self) -> None:
         self._port.forked()
         self._wait_port.forked()
+        self._keepers_port.forked()
         self._ears.forked()
         self._begin()
 
@@ -395,6 +403,7 @@ class RedisBackend:
             await self._listener.join(self._runtime.now() + 1.0)
         await self._ears.close()
         await self._wait_port.close()
+        await self._keepers_port.close()
         await self._port.close()
 
 

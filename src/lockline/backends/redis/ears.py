@@ -55,7 +55,8 @@ class Ear:
     def __init__(self, target: Target, address: Address, channel: str, until: float) -> None:
         self.address = address
         self.channel = channel
-        self.wire = Wire(target, address, until, False)
+        self.wire = Wire(target, address)
+        self.wire.open(until)
         try:
             self.wire.send(pack(("SUBSCRIBE", channel)))
             while not (confirmed := self.wire.hear()):

@@ -50,6 +50,10 @@ class NoAnswer(Exception):
         super().__init__(f"{spelled(address)}: {cause or type(cause).__name__}")
 
 
+class DiedIdle(NoAnswer):
+    """The connection was dead before anything was sent on it; another one may do."""
+
+
 def spelled(address: Address) -> str:
     """The address for people."""
     host, port = address

@@ -150,11 +150,16 @@ local function sweep()
   s.sweep = 0
 end
 
+local function note_numbers(notes)
+  local first, last = string.match(notes or '1 1', '^(%d+) (%d+)$')
+  return tonumber(first), tonumber(last)
+end
+
 -- Clear away notes whose time is over, the oldest first.
 local function forget_notes()
   local notes = redis.call('HGET', line, 'notes')
   if not notes then return end
-  local first, last = struct.unpack('dd', notes)
+  local first, last = note_numbers(notes)
   local before = first
   while first < last and clearing > 0 do
     local field = redis.call('HGET', line, 'o' .. first)
@@ -166,17 +171,15 @@ local function forget_notes()
   if first == last then
     redis.call('HDEL', line, 'notes')
   elseif first > before then
-    redis.call('HSET', line, 'notes', struct.pack('dd', first, last))
+    redis.call('HSET', line, 'notes', string.format('%d %d', first, last))
   end
 end
 
 -- Remember something for a while.
 local function make_note(field, note)
-  local notes = redis.call('HGET', line, 'notes')
-  local first, last = 1, 1
-  if notes then first, last = struct.unpack('dd', notes) end
+  local first, last = note_numbers(redis.call('HGET', line, 'notes'))
   redis.call('HSET', line, field, string.format('%.0f', now + REMEMBERED) .. note, 'o' .. last, field,
-    'notes', struct.pack('dd', first, last + 1))
+    'notes', string.format('%d %d', first, last + 1))
   forget_notes()
 end
 

@@ -1,4 +1,4 @@
-"""The blocking port: a few connections per server, taken and given back by the thread that asks."""
+"""A blocking connection: written and read by the thread that has it."""
 
 from __future__ import annotations
 
@@ -6,37 +6,47 @@ import select
 import socket
 import ssl
 import struct
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import hiredis
 import redis
 
 from ...core import clock
-from ...errors import ClientClosed
 from .awake import Awake
-from .port import PUSHED, pack
-from .problems import Address, NoAnswer, failed_login, vet
+from .port import PUSHED
+from .problems import Address, DiedIdle, NoAnswer, failed_login
 from .target import Target
 
 BUFFER = 65536
 SHORT = 4096
-INFO = pack(("INFO", "server"))
 TIMEVAL = struct.Struct("ll")
+IDLE = 0.05
+"""Seconds after which a wire may have been closed unnoticed: then it is looked at before it is used."""
+CLOSED = getattr(select, "POLLRDHUP", 0)
+"""What `poll` calls a connection that the server has closed, where it has a word for it."""
 
 
 class Wire:
-    """One connection of redis-py, after its login read and written directly: half the cost of its command layer."""
+    """One connection of redis-py, after its login read and written directly: half the cost of its command layer.
+
+    It is there before it is open, so that whoever counts wires counts those that are being made; `gone` once it is closed.
+    """
 
     __slots__ = (
-        "_awake", "_connection", "_feed", "_gets", "_sock", "_timeout", "_tls", "address", "patience",
+        "__weakref__", "_awake", "_connection", "_feed", "_gets", "_sock", "_timeout", "_tls", "_used", "address", "gone",
+        "is_open", "patience",
     )  # fmt: skip
 
-    def __init__(self, target: Target, address: Address, until: float, sentinel: bool) -> None:
+    def __init__(self, target: Target, address: Address, sentinel: bool = False) -> None:
         self.address = address
         self.patience = target.patience
-        connection = target.connection(address, sentinel=sentinel)
+        self.is_open = self.gone = False
+        self._connection = target.connection(address, sentinel=sentinel)
+
+    def open(self, until: float) -> Wire:
+        """Connect and log in."""
+        address, connection = self.address, self._connection
         left = until - clock.now()
         if left <= 0:
             raise NoAnswer(address, "no time left to connect", sent=False, late=True)
@@ -50,7 +60,6 @@ class Wire:
         except BaseException:
             connection.disconnect()
             raise
-        self._connection = connection
         self._sock: socket.socket = connection._sock
         reader = hiredis.Reader(notEnoughData=Ellipsis)
         self._feed, self._gets = reader.feed, reader.gets
@@ -58,6 +67,9 @@ class Wire:
         self._awake = Awake()
         self._timeout = 0.0
         self._set_timeout(self.patience)
+        self._used = clock.now()
+        self.is_open = True
+        return self
 
     def _set_timeout(self, seconds: float) -> None:
         self._timeout = seconds
@@ -86,6 +98,9 @@ class Wire:
             timeout = self.patience
         elif timeout <= 0:
             raise NoAnswer(self.address, "no time left to ask", sent=False, late=True)
+        if now > self._used + IDLE and self._was_closed():
+            raise DiedIdle(self.address, "the server closed the connection while it was idle", sent=False)
+        self._used = now
         if timeout != self._timeout:
             self._set_timeout(timeout)
         sock = self._sock
@@ -101,6 +116,12 @@ class Wire:
             return self._in_the_end(now + timeout)
         except (OSError, hiredis.ProtocolError) as problem:
             raise NoAnswer(self.address, problem, sent=True) from problem
+
+    def _was_closed(self) -> bool:
+        """Whether the other end has closed it: what is not sent then, was surely not received."""
+        poll = select.poll()
+        poll.register(self._sock, CLOSED)
+        return bool(poll.poll(0))
 
     def _in_the_end(self, until: float) -> Any:
         """The answer, if it comes in the last part of its time, which is over to the millisecond."""
@@ -159,152 +180,5 @@ class Wire:
 
     def drop(self) -> None:
         """Close it."""
+        self.gone = True
         self._connection.disconnect()
-
-
-class Pool:
-    """The wires to one server: at most so many, whatever the number of threads."""
-
-    def __init__(self, target: Target, address: Address, most: int, sentinel: bool) -> None:
-        self._target = target
-        self.address = address
-        self._most = most
-        self._sentinel = sentinel
-        self.free: list[Wire] = []
-        self._made = 0
-        self._vetted = sentinel
-        self.waiting = 0
-        self._room = threading.Condition(threading.Lock())
-
-    def take(self, until: float) -> Wire:
-        """A wire of the caller's own until it is given back or dropped."""
-        try:
-            return self.free.pop()
-        except IndexError:
-            pass
-        with self._room:
-            while self._made >= self._most:
-                if self.free:
-                    return self.free.pop()
-                left = until - clock.now()
-                if left <= 0:
-                    raise NoAnswer(self.address, "every connection is in use", sent=False)
-                self.waiting += 1
-                try:
-                    self._room.wait(min(left, 1.0))
-                finally:
-                    self.waiting -= 1
-            self._made += 1
-        try:
-            wire = Wire(self._target, self.address, until, self._sentinel)
-        except BaseException:
-            self._one_less()
-            raise
-        try:
-            if not self._vetted:
-                vet(wire.ask(INFO, until), self.address)
-                self._vetted = True
-        except BaseException:
-            self.drop(wire)
-            raise
-        return wire
-
-    def give_back(self, wire: Wire) -> None:
-        """The wire is idle and in order."""
-        self.free.append(wire)
-        if self.waiting:
-            self.wake_one()
-
-    def wake_one(self) -> None:
-        """Somebody waits for a wire, and one is free."""
-        with self._room:
-            self._room.notify()
-
-    def drop(self, wire: Wire) -> None:
-        """The wire is of no use any more."""
-        wire.drop()
-        self._one_less()
-
-    def _one_less(self) -> None:
-        with self._room:
-            self._made -= 1
-            self._room.notify()
-
-    def clear(self) -> None:
-        """Close what is idle."""
-        while True:
-            try:
-                wire = self.free.pop()
-            except IndexError:
-                return
-            self.drop(wire)
-
-
-class BlockingPort:
-    """Requests by the calling thread itself."""
-
-    def __init__(self, target: Target, most: int) -> None:
-        self._target = target
-        self._most = most
-        self.forked()
-
-    def forked(self) -> None:
-        """Sockets of the parent are closed here by their garbage, without a word: redis-py knows its process."""
-        self._pools: dict[Address, Pool] = {}
-        self._mutex = threading.Lock()
-        self._closed = False
-
-    def _pool(self, address: Address, sentinel: bool) -> Pool:
-        with self._mutex:
-            if self._closed:
-                raise ClientClosed("this client is closed; connect a new one")
-            if address not in self._pools:
-                self._pools[address] = Pool(self._target, address, self._most, sentinel)
-            return self._pools[address]
-
-    async def ask(self, address: Address, request: bytes, until: float) -> Any:
-        pool = self._pools.get(address) or self._pool(address, False)
-        try:
-            wire = pool.free.pop()
-        except IndexError:
-            wire = pool.take(until)
-        try:
-            reply = wire.ask(request, until)
-        except BaseException:
-            # Its answer may still come: nobody may read that as the answer to something else.
-            pool.drop(wire)
-            raise
-        pool.free.append(wire)
-        if pool.waiting:
-            pool.wake_one()
-        return reply
-
-    async def ask_all(
-        self, address: Address, requests: Sequence[bytes], until: float, *, sentinel: bool = False
-    ) -> list[Any]:
-        pool = self._pool(address, sentinel)
-        wire = pool.take(until)
-        try:
-            replies = [wire.ask(b"".join(requests), until)]
-            while len(replies) < len(requests):
-                replies.append(wire.read())
-        except (OSError, hiredis.ProtocolError) as problem:
-            pool.drop(wire)
-            raise NoAnswer(address, problem, sent=True) from problem
-        except BaseException:
-            pool.drop(wire)
-            raise
-        pool.give_back(wire)
-        return replies
-
-    def forget(self, address: Address) -> None:
-        pool = self._pools.get(address)
-        if pool is not None:
-            pool.clear()
-
-    async def close(self) -> None:
-        with self._mutex:
-            self._closed = True
-            pools, self._pools = self._pools, {}
-        for pool in pools.values():
-            pool.clear()

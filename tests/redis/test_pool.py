@@ -1,0 +1,251 @@
+"""The connections that blocking threads share: handed over in order of arrival, and never lost, wherever a thread is cut short."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from lockline.backends.redis import pool as pool_module
+from lockline.backends.redis import wires as wires_module
+from lockline.backends.redis.pool import BlockingPort, Pool
+from lockline.backends.redis.port import pack
+from lockline.backends.redis.problems import NoAnswer
+from lockline.backends.redis.target import understand
+from lockline.core import clock
+from lockline.core.blocking import run
+from tests.servers.process import wait_for
+from tests.servers.redis import RedisServer
+
+pytestmark = pytest.mark.server
+
+PING = pack(("PING",))
+OURS = {pool_module.__file__, wires_module.__file__}
+
+
+@pytest.fixture
+def port_of(server: RedisServer) -> Iterator[Callable[[int], BlockingPort]]:
+    ports: list[BlockingPort] = []
+
+    def make(most: int) -> BlockingPort:
+        ports.append(BlockingPort(understand(server.url, "blocking", {}), most))
+        return ports[-1]
+
+    yield make
+    for port in ports:
+        run(port.close())
+
+
+def pool_in(port: BlockingPort, server: RedisServer) -> Pool:
+    return port._pool(server.address, False)
+
+
+def ask(port: BlockingPort, server: RedisServer, seconds: float = 5.0) -> Any:
+    return run(port.ask(server.address, PING, clock.now() + seconds))
+
+
+def all_can_be_had(pool: Pool, most: int) -> None:
+    """As many wires as there may be, at once, and no more."""
+    gc.collect()
+    wires = [pool.take(clock.now() + 5) for _ in range(most)]
+    assert not pool._has_room()
+    for wire in wires:
+        pool.give_back(wire)
+    assert not pool.line
+
+
+def test_threads_get_a_connection_in_the_order_in_which_they_came(
+    server: RedisServer, port_of: Callable[[int], BlockingPort]
+) -> None:
+    pool = pool_in(port_of(1), server)
+    wire = pool.take(clock.now() + 5)
+    served: list[int] = []
+
+    def wait(n: int) -> None:
+        mine = pool.take(clock.now() + 30)
+        served.append(n)
+        pool.give_back(mine)
+
+    threads = [threading.Thread(target=wait, args=(n,)) for n in range(40)]
+    for n, thread in enumerate(threads):
+        thread.start()
+        wait_for(lambda n=n: len(pool.line) == n + 1, 10, "the thread in the line")
+    pool.give_back(wire)
+    for thread in threads:
+        thread.join(30)
+    assert served == list(range(40))
+
+
+def test_a_thread_that_gives_back_does_not_overtake_those_who_wait(
+    server: RedisServer, port_of: Callable[[int], BlockingPort]
+) -> None:
+    port = port_of(1)
+    pool = pool_in(port, server)
+    turns: list[int] = []
+    stop = threading.Event()
+
+    def work(n: int) -> None:
+        while not stop.is_set():
+            ask(port, server)
+            turns.append(n)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(5)]
+    for thread in threads:
+        thread.start()
+    wait_for(lambda: len(turns) > 500, 30, "turns")
+    stop.set()
+    for thread in threads:
+        thread.join(30)
+    assert not pool.line
+    # Once all are there, nobody has a second turn before each of the others had one.
+    among = [len(set(turns[at : at + 5])) for at in range(100, 400)]
+    assert sum(among) / len(among) > 4, turns[100:140]
+
+
+def test_whoever_gets_no_connection_in_time_leaves_the_line(
+    server: RedisServer, port_of: Callable[[int], BlockingPort]
+) -> None:
+    pool = pool_in(port_of(1), server)
+    wire = pool.take(clock.now() + 5)
+    with pytest.raises(NoAnswer, match="every connection is in use"):
+        pool.take(clock.now() + 0.05)
+    assert not pool.line
+    pool.give_back(wire)
+    all_can_be_had(pool, 1)
+
+
+def test_a_connection_that_died_idle_is_replaced_before_anything_is_sent(
+    server: RedisServer, port_of: Callable[[int], BlockingPort]
+) -> None:
+    port = port_of(2)
+    assert ask(port, server) == b"PONG"
+    (wire,) = pool_in(port, server).free
+    server.command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+    wait_for(wire._was_closed, 5, "the end of the connection")
+    wire._used -= 1.0
+    assert ask(port, server) == b"PONG"
+    assert wire.gone
+
+
+# -- cut anywhere ----------------------------------------------------------------------------------
+
+
+class Cut(BaseException):
+    """What a signal handler might raise."""
+
+
+@contextmanager
+def cut_at(step: int) -> Iterator[list[int]]:
+    """Raise in this thread before the bytecode of that number inside the pool and its wires; counts them."""
+    seen = [0]
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        if frame.f_code.co_filename not in OURS:
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            seen[0] += 1
+            if seen[0] == step:
+                sys.settrace(None)
+                raise Cut
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        yield seen
+    finally:
+        sys.settrace(before)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("situation", ["warm", "cold", "in line", "broken"])
+def test_an_exception_between_any_two_bytecodes_costs_no_connection(
+    server: RedisServer, port_of: Callable[[int], BlockingPort], situation: str
+) -> None:
+    port = port_of(1)
+    pool = pool_in(port, server)
+    step = 0
+    while True:
+        step += 1
+        assert step < 3000
+        all_can_be_had(pool, 1)
+        giver = None
+        if situation == "cold":
+            pool.clear()
+        elif situation == "broken":
+            pool.clear()
+            all_can_be_had(pool, 1)
+            pool.free[0]._sock.shutdown(2)
+        elif situation == "in line":
+            wire = pool.take(clock.now() + 5)
+            giver = threading.Timer(0.002, pool.give_back, [wire])
+            del wire
+            giver.start()
+        try:
+            with cut_at(step) as seen:
+                ask(port, server)
+        except Cut:
+            pass
+        except NoAnswer:
+            assert situation == "broken"
+        finally:
+            if giver is not None:
+                giver.join()
+                giver = None
+        if seen[0] < step:
+            break
+    assert step > 50, "the tracer saw the pool at work"
+    assert ask(port, server) == b"PONG"
+
+
+def test_a_thread_that_was_struck_down_in_the_line_holds_up_nobody_for_long(
+    server: RedisServer, port_of: Callable[[int], BlockingPort]
+) -> None:
+    """Somebody keeps its exception, and with that the place in the line that it never left."""
+    pool = pool_in(port_of(1), server)
+    wire = pool.take(clock.now() + 5)
+    stuck = pool_module.Turn()
+    pool.line.append(pool_module.weakref.ref(stuck))
+    got: list[float] = []
+
+    def wait() -> None:
+        for _ in range(20):
+            pool.give_back(pool.take(clock.now() + 30))
+        got.append(time.monotonic())
+
+    threads = [threading.Thread(target=wait) for _ in range(4)]
+    for n, thread in enumerate(threads):
+        thread.start()
+        wait_for(lambda n=n: len(pool.line) == n + 2, 10, "the thread in the line")
+    began = time.monotonic()
+    pool.give_back(wire)
+    for thread in threads:
+        thread.join(30)
+    assert len(got) == 4
+    assert max(got) - began < 10, "one look past it, not one for each turn"
+
+
+def test_a_connection_that_was_lost_makes_room_for_those_who_wait(
+    server: RedisServer, port_of: Callable[[int], BlockingPort]
+) -> None:
+    port = port_of(1)
+    pool = pool_in(port, server)
+    wire: Any = pool.take(clock.now() + 5)
+    answers: list[Any] = []
+    thread = threading.Thread(target=lambda: answers.append(ask(port, server, 30)))
+    thread.start()
+    wait_for(lambda: len(pool.line) == 1, 10, "the thread in the line")
+    # As if an exception had struck between two steps: nobody gives it back, nobody rings.
+    wire = None
+    gc.collect()
+    thread.join(20)
+    assert wire is None
+    assert answers == [b"PONG"]

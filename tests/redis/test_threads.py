@@ -1,0 +1,89 @@
+"""More threads than connections: each has its turn in order of arrival, and the keeper never stands behind them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+import lockline
+from tests.servers.redis import RedisServer
+
+pytestmark = pytest.mark.server
+
+Connect = Callable[..., lockline.Client]
+
+
+class Crowd:
+    """Threads of one client, each busy with a free name of its own, for as long as the block lasts."""
+
+    def __init__(self, client: lockline.Client, number: int) -> None:
+        self._client = client
+        self._stop = threading.Event()
+        self._threads = [threading.Thread(target=self._work, args=(n,)) for n in range(number)]
+        self.pairs = [0] * number
+        self.slowest = [0.0] * number
+        self.problems: list[BaseException] = []
+
+    def _work(self, n: int) -> None:
+        lock = self._client.lock(f"free-{n}")
+        try:
+            while not self._stop.is_set():
+                began = time.monotonic()
+                with lock:
+                    pass
+                self.slowest[n] = max(self.slowest[n], time.monotonic() - began)
+                self.pairs[n] += 1
+        except BaseException as problem:
+            self.problems.append(problem)
+
+    def __enter__(self) -> Crowd:
+        self._began = time.monotonic()
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(60)
+        self.run = time.monotonic() - self._began
+
+
+@pytest.mark.parametrize("number", [50, pytest.param(300, marks=pytest.mark.slow)])
+def test_busy_threads_on_free_names_never_make_a_held_lease_late(
+    server: RedisServer, connect: Connect, number: int
+) -> None:
+    client = connect(server.url)
+    lease = client.lock("held", ttl=1).acquire()
+    lateness = 1.0
+    with Crowd(client, number) as crowd:
+        until = time.monotonic() + 2.5
+        while time.monotonic() < until and lease.valid:
+            lateness = min(lateness, lease.remaining())
+            time.sleep(0.01)
+    assert lease.valid, f"lost with {number} busy threads; problems: {crowd.problems[:2]}"
+    assert not crowd.problems, crowd.problems[:2]
+    assert min(crowd.pairs) > 0, "everybody had a turn"
+    assert max(crowd.slowest) < crowd.run / 2, f"one pair took {max(crowd.slowest):.2f} s of {crowd.run:.2f} s"
+    lease.release()
+
+
+def test_the_slowest_of_many_threads_is_not_far_behind_the_others(server: RedisServer, connect: Connect) -> None:
+    with Crowd(connect(server.url, max_connections=2), 16) as crowd:
+        time.sleep(1.5)
+    assert not crowd.problems
+    assert min(crowd.pairs) * 3 > max(crowd.pairs), sorted(crowd.pairs)
+
+
+def test_busy_threads_use_no_more_connections_than_they_may(server: RedisServer, connect: Connect) -> None:
+    client = connect(server.url, max_connections=3)
+    lease = client.lock("held", ttl=0.5).acquire()
+    with Crowd(client, 20):
+        time.sleep(0.5)
+        theirs = [each for each in server.client().client_list() if each["cmd"] != "client|list"]
+    # The keeper has one of its own, and there may be a subscription.
+    assert len(theirs) <= 5, theirs
+    lease.release()
