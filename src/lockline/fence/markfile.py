@@ -102,7 +102,7 @@ class MarkFile:
         if text == known and text:
             return marks
         try:
-            marks = _parsed(json.loads(text))
+            marks = marks_from(json.loads(text))
         except (ValueError, TypeError, KeyError, AttributeError):
             raise ConfigError(
                 f"{self._marks!r} is not a file of marks that this version of Lockline wrote; nothing was changed"
@@ -112,17 +112,24 @@ class MarkFile:
 
     def write(self, marks: Marks) -> None:
         """Replace the marks: after a crash either the old or the new ones are there, and once this returns the new."""
-        value: dict[str, Any] = {
-            "lockline-fence": VERSION,
-            "resource": self.resource,
-            "marks": {name: list(mark) for name, mark in marks.by_lock.items()},
-        }
-        if marks.appending is not None:
-            value["appending"] = list(marks.appending)
-        replace_file(self._marks, f"{self._marks}.new", json.dumps(value).encode(), mode=None)
+        text = marks_text(self.resource, marks.by_lock, marks.appending)
+        replace_file(self._marks, f"{self._marks}.new", text, mode=None)
 
 
-def _parsed(value: Any) -> Marks:
+def marks_text(resource: str, by_lock: dict[str, Mark], appending: Appending | None = None) -> bytes:
+    """The marks of one resource, as they are kept in a file or an object."""
+    value: dict[str, Any] = {
+        "lockline-fence": VERSION,
+        "resource": resource,
+        "marks": {name: list(mark) for name, mark in by_lock.items()},
+    }
+    if appending is not None:
+        value["appending"] = list(appending)
+    return json.dumps(value).encode()
+
+
+def marks_from(value: Any) -> Marks:
+    """The marks in what `marks_text` wrote; some error of Python's own if it is anything else."""
     if value["lockline-fence"] != VERSION:
         raise ValueError("another version")
     marks = {}

@@ -1,9 +1,11 @@
-"""Objects in S3 behind a fence: the token travels in the object's metadata, and every put is conditional.
+"""Objects in S3 behind a fence: a mark in an object of its own, and every put and delete conditional on what was read.
 
-S3 compares one thing, the ETag, and for a plain object that is a digest of its *content*: raising the mark in the
-metadata alone does not change it. So the mark turns an old holder away at its next step, and the condition on the
-content catches the one that had looked before the mark went up: its put lands first or not at all, and the newer
-holder's put, made from what it read before, is refused with ReadAgain instead of burying it.
+S3 has no condition over two objects. So the mark turns an old holder away at its next step, and the condition on the
+object's ETag catches the one act that had passed the check before the mark went up: it lands before the newer holder's
+put or not at all, and if it lands, that put is refused with ReadAgain instead of burying it.
+
+The ETag of a plain object is a digest of its content. Where content comes back, byte for byte (or an object is deleted
+that was not there before), the condition cannot tell the second time from the first.
 """
 
 from __future__ import annotations
@@ -11,25 +13,20 @@ from __future__ import annotations
 import secrets
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import quote, unquote
 
 from ..errors import BackendUnavailable, ConfigError, LocklineError
 from .file import some_bytes
-from .rule import Mark, Offer, a_name, a_resource, offer_of, passed
-from .sequencer import SAFE, read_number
+from .rule import Mark, Offer, a_name, a_resource, offer_of
+from .s3marks import ATTEMPTS, CHANGED, S3Marks, is_missing, restless, status_of
 from .threads import to_the_end
 
-ATTEMPTS: Final = 5
+PREFIX: Final = "lockline-fence/"
 TOKEN: Final = "lockline-token"
-LOCK: Final = "lockline-lock"
-GRANT: Final = "lockline-grant"
 WRITE: Final = "lockline-write"
-CHANGED: Final = (409, 412)
-"""Another put came first (412), or was under way at the same time (409)."""
 
 
 class ReadAgain(LocklineError):
-    """The object is no longer what this holder read: a put of an older one, under way before, landed. Enter again."""
+    """The object is no longer what this holder read: an act of an older one, under way before, landed. Enter again."""
 
     def __init__(self, resource: str) -> None:
         self.resource = resource
@@ -46,17 +43,12 @@ class _Seen:
     """An object as it was when looked at."""
 
     etag: str | None
-    mark: Mark | None
+    """None if there was no object."""
     write: str
-    metadata: dict[str, str]
-    headers: dict[str, Any]
+    """The number that its put carried, which no other put has."""
 
 
-KEPT: tuple[str, ...] = (
-    "ContentType", "ContentEncoding", "ContentLanguage", "ContentDisposition", "CacheControl", "StorageClass",
-    "ServerSideEncryption", "SSEKMSKeyId",
-)  # fmt: skip
-"""What an object keeps when it is written once more to carry the mark. Tags and ACL are not among what S3 tells."""
+NOTHING: Final = _Seen(None, "")
 
 
 class Entry:
@@ -68,51 +60,53 @@ class Entry:
         self._offer = offer
         self._seen = seen
         self.body = body
-        """The object's content when the holder entered; None if there was no object."""
+        """The object's content when the holder entered, or as it put it since; None if there is no object."""
 
     def put(self, body: bytes | str, **options: Any) -> None:
-        """Replace what was read. StaleToken if a newer holder has entered, ReadAgain if an older one's put landed."""
+        """Replace what was read. StaleToken if a newer holder has entered, ReadAgain if an older one's act landed."""
         content = some_bytes(body)
-        self._seen = self._fence._put(self._key, self._offer, content, self._seen, options, again=False)
+        self._seen = self._fence._put(self._key, self._offer, content, options, self._seen)
         self.body = content
+
+    def delete(self) -> None:
+        """Take away what was read. StaleToken if a newer holder has entered, ReadAgain if an older one's act landed."""
+        self._fence._delete(self._key, self._offer, self._seen)
+        self._seen, self.body = NOTHING, None
 
 
 class S3Fence:
     """Objects of one bucket, by a boto3 client of a store that honours If-Match and If-None-Match on put.
 
-    The client's own errors come out as they are, except where it is not known whether a put was done.
+    The client's own errors come out as they are, except where it is not known whether an act was done.
     """
 
-    def __init__(self, client: Any, bucket: str) -> None:
+    def __init__(self, client: Any, bucket: str, *, prefix: str = PREFIX) -> None:
+        """`prefix` is where the marks lie, in the same bucket: one small object for each that was ever entered."""
         if not hasattr(client, "put_object"):
             raise ConfigError(f"S3Fence takes an S3 client of boto3, not {type(client).__name__}")
         self._client = client
         self._bucket = a_name(bucket, "bucket")
+        self._prefix = a_name(prefix, "prefix")
+        self._marks = S3Marks(client, self._bucket, self._prefix)
+        self._deletes = False
 
     def enter(self, key: str, holder: Any, *, lock: str | None = None) -> Entry:
-        """Raise the mark and read the object; put what follows from it by the entry.
-
-        The object is written once more with the same content, to carry the mark. One that is not there carries none.
-        """
-        offer = offer_of(a_resource(key), holder, lock)
-        for _ in range(ATTEMPTS):
-            body, seen = self._read(key)
-            self._same_lock(key, offer, seen)
-            mark = passed(key, seen.mark, offer, writes=False, exact=False)
-            if body is None or mark == seen.mark:
-                return Entry(self, key, offer, body, seen)
-            raised = self._try_put(key, offer, body, seen, {**seen.headers, "Metadata": seen.metadata})
-            if raised is not None:
-                return Entry(self, key, offer, body, raised)
-        raise self._restless(key)
+        """Raise the mark, then read the object; put what follows from it by the entry. The object is not touched."""
+        offer = self._offer(key, holder, lock)
+        self._marks.enter(key, offer)
+        return Entry(self, key, offer, *self._read(key))
 
     def put(self, key: str, holder: Any, body: bytes | str, *, lock: str | None = None, **options: Any) -> None:
         """Replace the object by something that does not depend on what was in it; StaleToken if a newer holder was there.
 
         It is tried again when another put came first and was an older holder's: nothing was read, so nothing is buried.
         """
-        offer = offer_of(a_resource(key), holder, lock)
-        self._put(key, offer, some_bytes(body), NOTHING, options, again=True)
+        offer = self._offer(key, holder, lock)
+        self._put(key, offer, some_bytes(body), options, None)
+
+    def delete(self, key: str, holder: Any, *, lock: str | None = None) -> None:
+        """Take the object away, whatever is in it, if it is there; StaleToken if a newer holder was there. The mark stays."""
+        self._delete(key, self._offer(key, holder, lock), None)
 
     def verify(self, key: str = "lockline-verify") -> None:
         """ConfigError if this store ignores the condition on a put, as some do: then it protects nothing. Once is enough.
@@ -121,14 +115,14 @@ class S3Fence:
         """
         from botocore.exceptions import ClientError
 
-        place = {"Bucket": self._bucket, "Key": a_resource(key)}
+        place = self._place(a_resource(key))
         try:
             self._client.put_object(**place, Body=b"1", IfNoneMatch="*")
-            for condition in ({"IfNoneMatch": "*"}, {"IfMatch": '"0123456789abcdef0123456789abcdef"'}):
+            for condition in ({"IfNoneMatch": "*"}, {"IfMatch": OTHER}):
                 try:
                     self._client.put_object(**place, Body=b"2", **condition)
                 except ClientError as problem:
-                    if _status(problem) in CHANGED:
+                    if status_of(problem) in CHANGED:
                         continue
                     raise
                 raise ConfigError(f"this store ignores {next(iter(condition))} on a put; S3Fence cannot protect it")
@@ -136,129 +130,184 @@ class S3Fence:
             self._client.delete_object(**place)
 
     def look(self, key: str, lock: str | None = None) -> Mark | None:
-        """The mark at the object. It is that of the lock whose holder came last: an object has one fence."""
-        seen = self._look(a_resource(key))
-        return seen.mark if lock is None or unquote(seen.metadata.get(LOCK, "")) == lock else None
+        """The mark of this lock at the object; without a lock, of the one named like the object."""
+        return self._marks.look(a_resource(key)).get(lock or key)
 
-    def _put(self, key: str, offer: Offer, body: bytes, seen: _Seen, options: dict[str, Any], *, again: bool) -> _Seen:
+    # -- one act on one object: the mark, then the condition -----------------------------------------------
+
+    def _offer(self, key: str, holder: Any, lock: str | None) -> Offer:
+        if a_resource(key).startswith(self._prefix):
+            raise ConfigError(f"{key!r} is where the marks lie; a fence keeps its marks out of reach")
+        return offer_of(key, holder, lock)
+
+    def _put(self, key: str, offer: Offer, body: bytes, options: dict[str, Any], read: _Seen | None) -> _Seen:
         for _ in range(ATTEMPTS):
-            # Looked at right before the put, since the condition on the content does not see a mark that went up.
-            now = self._look(key)
-            self._same_lock(key, offer, now)
-            passed(key, now.mark, offer, writes=True, exact=False)
-            if not again and now.etag != seen.etag:
-                raise ReadAgain(key)
-            done = self._try_put(key, offer, body, now, options)
+            self._marks.enter(key, offer)
+            seen = self._look(key) if read is None else read
+            done = self._try_put(key, offer, body, seen, options)
             if done is not None:
                 return done
-        raise self._restless(key)
+            self._still(key, offer, read)
+        raise restless(key)
+
+    def _delete(self, key: str, offer: Offer, read: _Seen | None) -> None:
+        self._demand_conditional_delete()
+        for _ in range(ATTEMPTS):
+            self._marks.enter(key, offer)
+            seen = self._look(key) if read is None else read
+            if seen.etag is None or self._try_delete(key, seen):
+                return
+            self._still(key, offer, read)
+        raise restless(key)
+
+    def _still(self, key: str, offer: Offer, read: _Seen | None) -> None:
+        """ReadAgain if the object is no longer what was read; StaleToken if that was a newer holder's doing."""
+        if read is not None and self._look(key) != read:
+            self._marks.enter(key, offer)
+            raise ReadAgain(key)
 
     def _try_put(self, key: str, offer: Offer, body: bytes, seen: _Seen, options: dict[str, Any]) -> _Seen | None:
         """The object as put, or None if another was first."""
         from botocore.exceptions import BotoCoreError, ClientError
 
         write = secrets.token_hex(8)
-        metadata = {
-            **{name: value for name, value in options.get("Metadata", {}).items() if not name.startswith("lockline-")},
-            TOKEN: str(offer.token),
-            LOCK: quote(offer.lock, safe=SAFE),
-            GRANT: quote(offer.grant, safe=SAFE),
-            WRITE: write,
-        }
+        # The token is for whoever wonders who wrote this; the fence does not read it.
+        metadata = {**options.get("Metadata", {}), TOKEN: str(offer.token), WRITE: write}
         condition = {"IfNoneMatch": "*"} if seen.etag is None else {"IfMatch": seen.etag}
         try:
             answer = self._client.put_object(
-                **{**options, "Bucket": self._bucket, "Key": key, "Body": body, "Metadata": metadata, **condition}
+                **{**options, **self._place(key), "Body": body, "Metadata": metadata, **condition}
             )
         except (ClientError, BotoCoreError) as problem:
-            status = _status(problem)
-            if 400 <= status < 500 and status not in (404, 408, *CHANGED):
+            if _is_final(problem):
                 raise
             # Not known whether it was done: no answer came, or boto3 sent it twice and the second found the first.
             # The object itself tells, by a number that no other put has.
-            try:
-                now = self._look(key)
-            except (ClientError, BotoCoreError) as silence:
-                raise BackendUnavailable(
-                    f"no answer on the put of {key!r}: {problem}; look again: {silence}"
-                ) from problem
+            now = self._look_after(key, problem)
             if now.write == write:
                 return now
-            if status in CHANGED or (status == 404 and seen.etag is not None):
-                return None
-            if now.etag == seen.etag and now.write == seen.write:
+            if now == seen and status_of(problem) not in CHANGED:
                 raise BackendUnavailable(
                     f"no answer on the put of {key!r}, and a moment later it had not been done: {problem}"
                 ) from problem
             return None
-        headers = {name: options[name] for name in KEPT if name in options}
-        return _Seen(answer["ETag"], Mark(offer.token, offer.grant), write, metadata, headers)
+        return _Seen(answer["ETag"], write)
+
+    def _try_delete(self, key: str, seen: _Seen) -> bool:
+        """Whether the object is gone; False if it is no longer what was seen."""
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        try:
+            self._client.delete_object(**self._place(key), IfMatch=seen.etag)
+        except (ClientError, BotoCoreError) as problem:
+            if _is_final(problem):
+                raise
+            now = self._look_after(key, problem)
+            if now.etag is None:
+                return True
+            if now == seen and status_of(problem) not in CHANGED:
+                raise BackendUnavailable(
+                    f"no answer on the delete of {key!r}, and a moment later it had not been done: {problem}"
+                ) from problem
+            return False
+        return True
+
+    def _demand_conditional_delete(self) -> None:
+        """ConfigError if this store ignores the condition on a delete: one that comes late would take a newer put away."""
+        from botocore.exceptions import ClientError, ParamValidationError
+
+        if self._deletes:
+            return
+        place = self._place(f"{self._prefix}verify-{secrets.token_hex(8)}")
+        self._client.put_object(**place, Body=b"1")
+        try:
+            self._client.delete_object(**place, IfMatch=OTHER)
+        except ParamValidationError as problem:
+            raise ConfigError(f"this boto3 knows no condition on a delete; a newer one does ({problem})") from None
+        except ClientError as problem:
+            if status_of(problem) not in CHANGED:
+                raise
+            self._deletes = True
+        finally:
+            self._client.delete_object(**place)
+        if not self._deletes:
+            raise ConfigError("this store ignores If-Match on a delete; put an empty object instead")
+
+    def _place(self, key: str) -> dict[str, str]:
+        return {"Bucket": self._bucket, "Key": key}
 
     def _read(self, key: str) -> tuple[bytes | None, _Seen]:
         from botocore.exceptions import ClientError
 
         try:
-            answer = self._client.get_object(Bucket=self._bucket, Key=key)
+            answer = self._client.get_object(**self._place(key))
         except ClientError as problem:
-            if _status(problem) == 404 and problem.response["Error"]["Code"] != "NoSuchBucket":
+            if is_missing(problem):
                 return None, NOTHING
             raise
-        return answer["Body"].read(), _seen(key, answer)
+        return answer["Body"].read(), _seen(answer)
 
     def _look(self, key: str) -> _Seen:
         from botocore.exceptions import ClientError
 
         try:
-            return _seen(key, self._client.head_object(Bucket=self._bucket, Key=key))
+            return _seen(self._client.head_object(**self._place(key)))
         except ClientError as problem:
-            if _status(problem) == 404:
+            if status_of(problem) == 404:  # a HEAD has no body that could say more
                 return NOTHING
             raise
 
-    def _same_lock(self, key: str, offer: Offer, seen: _Seen) -> None:
-        name = seen.metadata.get(LOCK)
-        if name is not None and unquote(name) != offer.lock:
-            raise ConfigError(
-                f"{key!r} is fenced by the lock {unquote(name)!r}, not {offer.lock!r}: an object has room for one mark"
-            )
+    def _look_after(self, key: str, problem: Exception) -> _Seen:
+        from botocore.exceptions import BotoCoreError, ClientError
 
-    def _restless(self, key: str) -> BackendUnavailable:
-        return BackendUnavailable(f"{key!r} was changed by others {ATTEMPTS} times in a row; try again")
-
-
-NOTHING: Final = _Seen(None, None, "", {}, {})
-
-
-def _seen(key: str, answer: dict[str, Any]) -> _Seen:
-    metadata = {name.lower(): value for name, value in answer.get("Metadata", {}).items()}
-    mark = None
-    if TOKEN in metadata:
         try:
-            mark = Mark(read_number(metadata[TOKEN]), unquote(metadata.get(GRANT, "")))
-        except ConfigError:
-            raise ConfigError(f"the mark at {key!r} is of another shape; nothing was changed") from None
-    headers = {name: answer[name] for name in KEPT if answer.get(name)}
-    return _Seen(answer["ETag"], mark, metadata.get(WRITE, ""), metadata, headers)
+            return self._look(key)
+        except (ClientError, BotoCoreError) as silence:
+            raise BackendUnavailable(
+                f"no answer on what was done to {key!r}: {problem}; nor on a look at it: {silence}"
+            ) from problem
 
 
-def _status(problem: Exception) -> int:
-    response: dict[str, Any] = getattr(problem, "response", None) or {}
-    return int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+OTHER: Final = '"0123456789abcdef0123456789abcdef"'
+"""An ETag that no object has."""
+
+
+def _seen(answer: dict[str, Any]) -> _Seen:
+    metadata = {name.lower(): value for name, value in answer.get("Metadata", {}).items()}
+    return _Seen(answer["ETag"], metadata.get(WRITE, ""))
+
+
+def _is_final(problem: Exception) -> bool:
+    """Whether the store said no, and nothing was done."""
+    status = status_of(problem)
+    return 400 <= status < 500 and status not in (404, 408, *CHANGED)
 
 
 class AsyncS3Fence:
     """The same, awaited: boto3 is waited for in a thread. A cancelled put has ended before the cancel goes on."""
 
-    def __init__(self, client: Any, bucket: str) -> None:
-        self._fence = S3Fence(client, bucket)
+    def __init__(self, client: Any, bucket: str, *, prefix: str = PREFIX) -> None:
+        self._fence = S3Fence(client, bucket, prefix=prefix)
 
     async def enter(self, key: str, holder: Any, *, lock: str | None = None) -> AsyncEntry:
-        """Raise the mark and read the object; put what follows from it by the entry."""
+        """Raise the mark, then read the object; put what follows from it by the entry. The object is not touched."""
         return AsyncEntry(await to_the_end(lambda: self._fence.enter(key, holder, lock=lock)))
 
     async def put(self, key: str, holder: Any, body: bytes | str, *, lock: str | None = None, **options: Any) -> None:
         """Replace the object by something that does not depend on what was in it."""
         await to_the_end(lambda: self._fence.put(key, holder, body, lock=lock, **options))
+
+    async def delete(self, key: str, holder: Any, *, lock: str | None = None) -> None:
+        """Take the object away, whatever is in it, if it is there; StaleToken if a newer holder was there."""
+        await to_the_end(lambda: self._fence.delete(key, holder, lock=lock))
+
+    async def verify(self, key: str = "lockline-verify") -> None:
+        """ConfigError if this store ignores the condition on a put, as some do: then it protects nothing."""
+        await to_the_end(lambda: self._fence.verify(key))
+
+    async def look(self, key: str, lock: str | None = None) -> Mark | None:
+        """The mark of this lock at the object; without a lock, of the one named like the object."""
+        return await to_the_end(lambda: self._fence.look(key, lock))
 
 
 class AsyncEntry:
@@ -273,5 +322,9 @@ class AsyncEntry:
         return self._entry.body
 
     async def put(self, body: bytes | str, **options: Any) -> None:
-        """Replace what was read. StaleToken if a newer holder has entered, ReadAgain if an older one's put landed."""
+        """Replace what was read. StaleToken if a newer holder has entered, ReadAgain if an older one's act landed."""
         await to_the_end(lambda: self._entry.put(body, **options))
+
+    async def delete(self) -> None:
+        """Take away what was read. StaleToken if a newer holder has entered, ReadAgain if an older one's act landed."""
+        await to_the_end(self._entry.delete)
