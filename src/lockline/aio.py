@@ -373,7 +373,8 @@ class Client:
 def connect(target: Any = None, *, owner: str | None = None, **options: Any) -> Client:
     """A client for a URL, or for a client object of a backend's own library. No I/O before the first use.
 
-    Without a target: `LOCKLINE_URL`, or else the embedded default, this machine.
+    Without a target: `LOCKLINE_URL`, or what ~/.config/lockline.toml or /etc/lockline.toml names, or else the embedded default,
+    this machine; `LOCKLINE_REQUIRE=server` refuses the last.
     """
     runtime = LoopRuntime()
     if owner is not None:

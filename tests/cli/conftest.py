@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,9 @@ import pytest
 
 from tests.servers.process import wait_for
 
+from .screen import Screen
+
+OnScreen = Callable[..., Screen]
 LOCKLINE = (sys.executable, "-m", "lockline.cli")
 
 
@@ -36,6 +39,9 @@ class Shell:
         self.env = {
             **{key: value for key, value in os.environ.items() if not key.startswith("LOCKLINE")},
             "LOCKLINE_URL": self.url,
+            # Whatever the one who runs the tests has said for himself.
+            "XDG_CONFIG_HOME": str(folder),
+            "XDG_STATE_HOME": str(folder / "state"),
             "TERM": "xterm",
         }
         self.env.pop("NO_COLOR", None)
@@ -112,6 +118,20 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
     shell = Shell(tmp_path)
     yield shell
     shell.clean()
+
+
+@pytest.fixture
+def on_screen(shell: Shell) -> Iterator[OnScreen]:
+    """Starts a program on a terminal of its own."""
+    screens: list[Screen] = []
+
+    def start(*argv: str, **env: str) -> Screen:
+        screens.append(Screen(argv, {**shell.env, **env}, shell.folder))
+        return screens[-1]
+
+    yield start
+    for screen in screens:
+        screen.close()
 
 
 def end(process: subprocess.Popen[str], seconds: float = 30) -> tuple[int, str, str]:

@@ -51,6 +51,18 @@ def test_a_wait_that_times_out_gives_75_and_leaves_the_line(shell: Shell) -> Non
     assert shell.waiters() == 0
 
 
+def test_a_quiet_run_says_nothing_of_a_busy_lock_and_gives_the_code_that_was_asked_for(shell: Shell) -> None:
+    shell.run("echo $$ > holder; exec sleep 60")
+    shell.pid_in("holder")
+    for wait in (("--no-wait",), ("--timeout", "50ms")):
+        done = shell("run", "job", *wait, "--quiet", "--busy-code", "0", "--", "touch", "ran")
+        assert (done.returncode, done.stderr) == (0, "")
+        done = shell("run", "job", *wait, "--busy-code", "9", "--", "touch", "ran")
+        assert (done.returncode, "taken" in done.stderr) == (9, True)
+    assert not (shell.folder / "ran").exists()
+    assert "not found" in shell("run", "other", "--quiet", "--", "./there-is-no-such-command").stderr
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not redis_is_here(), reason="needs a backend that connects to somewhere")
 def test_an_unreachable_backend_gives_69(shell: Shell) -> None:
@@ -92,6 +104,9 @@ def test_storage_that_cannot_be_used_gives_69_and_names_the_file(shell: Shell) -
         "run job --timeout -1 -- true",
         "run job --ttl 10 --grace 6 -- true",
         "run job --url nonsense: -- true",
+        "run job --busy-code 256 -- true",
+        "run job --busy-code -1 -- true",
+        "run job --require nonsense -- true",
         "run job --url memory: -- true",
         "ls --url nonsense:",
         "doctor memory: --url memory:",

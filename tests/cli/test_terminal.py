@@ -2,105 +2,15 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-import pty
-import re
-import select
 import signal
-import struct
-import subprocess
 import sys
-import termios
-import time
-from collections.abc import Iterator, Sequence
-
-import pytest
 
 from tests.servers.process import wait_for
 
-from .conftest import LOCKLINE, Shell, alive
+from .conftest import LOCKLINE, OnScreen, Shell, alive
 
 
-class Screen:
-    """A program on a terminal of its own, as its session's leader."""
-
-    def __init__(self, argv: Sequence[str], shell: Shell, **env: str) -> None:
-        self._master, slave = pty.openpty()
-        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
-        # A tiny program in between makes the terminal the controlling one; in this process that would be a preexec_fn.
-        login = (
-            "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
-        )
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", login, *argv], stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
-            env={**shell.env, **env}, cwd=shell.folder,
-        )  # fmt: skip
-        os.close(slave)
-        self.text = ""
-
-    def read(self) -> bool:
-        """Take in what is there; False at the end."""
-        while select.select([self._master], [], [], 0)[0]:
-            try:
-                data = os.read(self._master, 65536)
-            except OSError:
-                return False
-            if not data:
-                return False
-            self.text += data.decode(errors="replace")
-        return True
-
-    def wait_for(self, pattern: str, seconds: float = 20) -> re.Match[str]:
-        """The first place where the output looks like this."""
-        until = time.monotonic() + seconds
-        while True:
-            self.read()
-            found = re.search(pattern, self.text)
-            if found:
-                return found
-            assert time.monotonic() < until, f"no {pattern!r} in {self.text!r}"
-            time.sleep(0.01)
-
-    def type(self, text: str) -> None:
-        os.write(self._master, text.encode())
-
-    def code(self, seconds: float = 20) -> int:
-        """The exit code, with all output taken in."""
-        until = time.monotonic() + seconds
-        while self.process.poll() is None:
-            self.read()
-            assert time.monotonic() < until, f"still running: {self.text!r}"
-            time.sleep(0.01)
-        self.read()
-        return self.process.returncode
-
-    def close(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait(20)
-        os.close(self._master)
-
-
-@pytest.fixture
-def screens(shell: Shell) -> Iterator[list[Screen]]:
-    screens: list[Screen] = []
-    yield screens
-    for screen in screens:
-        screen.close()
-
-
-@pytest.fixture
-def on_screen(shell: Shell, screens: list[Screen]):  # type: ignore[no-untyped-def]
-    def start(*argv: str, **env: str) -> Screen:
-        screen = Screen(argv, shell, **env)
-        screens.append(screen)
-        return screen
-
-    return start
-
-
-def test_a_waiting_run_shows_its_place_the_holder_and_for_how_long(shell: Shell, on_screen) -> None:  # type: ignore[no-untyped-def]
+def test_a_waiting_run_shows_its_place_the_holder_and_for_how_long(shell: Shell, on_screen: OnScreen) -> None:
     holder = shell.run("echo $$ > holder; while [ ! -e go ]; do sleep 0.02; done")
     shell.pid_in("holder")
     first = shell.run("while [ ! -e go2 ]; do sleep 0.02; done")
@@ -113,7 +23,9 @@ def test_a_waiting_run_shows_its_place_the_holder_and_for_how_long(shell: Shell,
     assert screen.code() == 0
     # Erased, so that the command begins on an empty line.
     assert screen.text.endswith("\r\x1b[Kmy turn\r\n")
-    assert "\n" not in screen.text[: -len("my turn\r\n")]
+    store, _, rest = screen.text.partition("\r\n")
+    assert f"lockline: job on {shell.url}" in store
+    assert "\n" not in rest[: -len("my turn\r\n")]
 
 
 def test_on_a_pipe_a_waiting_run_says_nothing(shell: Shell) -> None:
@@ -124,7 +36,7 @@ def test_on_a_pipe_a_waiting_run_says_nothing(shell: Shell) -> None:
     assert done.stderr == done.stdout == ""
 
 
-def test_ctrl_c_while_waiting_leaves_the_line(shell: Shell, on_screen) -> None:  # type: ignore[no-untyped-def]
+def test_ctrl_c_while_waiting_leaves_the_line(shell: Shell, on_screen: OnScreen) -> None:
     shell.run("echo $$ > holder; exec sleep 60")
     shell.pid_in("holder")
     screen = on_screen(*LOCKLINE, "run", "job", "--", "echo", "my turn")
@@ -135,7 +47,7 @@ def test_ctrl_c_while_waiting_leaves_the_line(shell: Shell, on_screen) -> None: 
     assert shell.waiters() == 0
 
 
-def test_ctrl_c_reaches_the_command_alone(shell: Shell, on_screen) -> None:  # type: ignore[no-untyped-def]
+def test_ctrl_c_reaches_the_command_alone(shell: Shell, on_screen: OnScreen) -> None:
     screen = on_screen(
         *LOCKLINE, "run", "job", "--", "sh", "-c", "trap 'exit 9' INT; echo ready; while :; do sleep 0.02; done"
     )
@@ -145,14 +57,14 @@ def test_ctrl_c_reaches_the_command_alone(shell: Shell, on_screen) -> None:  # t
     assert not shell.held()
 
 
-def test_ctrl_c_kills_a_command_that_does_nothing_about_it(shell: Shell, on_screen) -> None:  # type: ignore[no-untyped-def]
+def test_ctrl_c_kills_a_command_that_does_nothing_about_it(shell: Shell, on_screen: OnScreen) -> None:
     screen = on_screen(*LOCKLINE, "run", "job", "--", "sh", "-c", "echo ready; exec sleep 60")
     screen.wait_for("ready")
     screen.type("\x03")
     assert screen.code() == 128 + signal.SIGINT
 
 
-def test_an_interactive_command_reads_from_the_terminal(shell: Shell, on_screen) -> None:  # type: ignore[no-untyped-def]
+def test_an_interactive_command_reads_from_the_terminal(shell: Shell, on_screen: OnScreen) -> None:
     screen = on_screen(*LOCKLINE, "run", "job", "--", "sh", "-c", "echo ready; read line; echo got $line")
     screen.wait_for("ready")
     screen.type("words\n")
@@ -160,7 +72,7 @@ def test_an_interactive_command_reads_from_the_terminal(shell: Shell, on_screen)
     assert screen.code() == 0
 
 
-def test_in_a_pipe_the_command_gets_the_terminal_only_when_it_asks(shell: Shell, on_screen) -> None:  # type: ignore[no-untyped-def]
+def test_in_a_pipe_the_command_gets_the_terminal_only_when_it_asks(shell: Shell, on_screen: OnScreen) -> None:
     command = " ".join(LOCKLINE) + " run job -- sh -c 'echo ready; read line < /dev/tty; echo got $line' | cat"
     screen = on_screen("/bin/sh", "-c", command)
     screen.wait_for("ready")
@@ -169,7 +81,7 @@ def test_in_a_pipe_the_command_gets_the_terminal_only_when_it_asks(shell: Shell,
     assert screen.code() == 0
 
 
-def test_the_terminal_comes_back_after_the_command(shell: Shell, on_screen) -> None:  # type: ignore[no-untyped-def]
+def test_the_terminal_comes_back_after_the_command(shell: Shell, on_screen: OnScreen) -> None:
     command = " ".join(LOCKLINE) + " run job -- true; read line; echo got $line"
     screen = on_screen("/bin/sh", "-c", command)
     screen.type("words\n")
@@ -177,7 +89,7 @@ def test_the_terminal_comes_back_after_the_command(shell: Shell, on_screen) -> N
     assert screen.code() == 0
 
 
-def test_ctrl_z_stops_the_job_and_fg_goes_on(shell: Shell, on_screen) -> None:  # type: ignore[no-untyped-def]
+def test_ctrl_z_stops_the_job_and_fg_goes_on(shell: Shell, on_screen: OnScreen) -> None:
     screen = on_screen("/bin/bash", "--norc", "--noprofile", "-i", PS1="prompt> ")
     screen.wait_for("prompt> ")
     # No shell as the command: one that is stopped between vfork and exec of a child of its own never counts as stopped.
@@ -198,7 +110,7 @@ def test_ctrl_z_stops_the_job_and_fg_goes_on(shell: Shell, on_screen) -> None:  
     assert screen.code() == 0
 
 
-def test_an_eviction_asks_first(shell: Shell, on_screen) -> None:  # type: ignore[no-untyped-def]
+def test_an_eviction_asks_first(shell: Shell, on_screen: OnScreen) -> None:
     run = shell.run("echo $$ > child; exec sleep 60")
     shell.pid_in("child")
     screen = on_screen(*LOCKLINE, "evict", "job")
@@ -213,7 +125,7 @@ def test_an_eviction_asks_first(shell: Shell, on_screen) -> None:  # type: ignor
     assert "evicted 1 holder" in screen.text
 
 
-def test_colours_only_on_a_terminal_and_not_when_asked_for_none(shell: Shell, on_screen) -> None:  # type: ignore[no-untyped-def]
+def test_colours_only_on_a_terminal_and_not_when_asked_for_none(shell: Shell, on_screen: OnScreen) -> None:
     assert "\x1b[" not in shell("doctor").stdout
     coloured = on_screen(*LOCKLINE, "doctor")
     assert coloured.code() == 0

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib
-import os
+import re
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from ..core.backend import Backend
 from ..core.runtime import Runtime
 from ..errors import ConfigError
+from . import default
 
 # scheme: (module beside this one, extra that installs what it needs)
 SCHEMES: Final = {
@@ -36,7 +37,7 @@ PRETENDERS: Final = frozenset({"fakeredis"})
 def open_backend(target: Any, runtime: Runtime, options: dict[str, Any]) -> Backend:
     """The backend for this target; its module is imported only now, and nothing is sent yet."""
     if target is None:
-        target = os.environ.get("LOCKLINE_URL") or "local:"
+        target = default.store().url
     if isinstance(target, str):
         module, extra = _by_scheme(target)
     else:
@@ -65,10 +66,13 @@ def _by_scheme(url: str) -> tuple[str, str | None]:
     try:
         scheme = urlsplit(url).scheme
     except ValueError as problem:
-        raise ConfigError(f"{url!r} is not a URL: {problem}") from None
+        raise ConfigError(f"{default.shown(url)!r} is not a URL: {problem}") from None
     if scheme not in SCHEMES:
         known = ", ".join(f"{name}:" for name in SCHEMES)
-        raise ConfigError(f"{url!r} does not begin with a scheme that Lockline knows ({known})")
+        meant = f"; did you mean 'redis://{url}'?" if re.fullmatch(r"[\w.-]+(:\d+)?", url) else ""
+        raise ConfigError(
+            f"{default.shown(url)!r} does not begin with a scheme that Lockline knows ({known}){meant}"
+        ) from None
     return SCHEMES[scheme]
 
 

@@ -43,11 +43,11 @@ PROBE = "lockline/doctor"
 @url_option
 @json_option
 @click.pass_context
-def command(ctx: click.Context, target: str | None, url: str | None, as_json: bool) -> int:
+def command(ctx: click.Context, target: str | None, url: str | None, config: str | None, as_json: bool) -> int:
     """Say whether the backend is reachable, what it guarantees, and what is dangerous about it."""
     if target is not None and url is not None:
         raise click.UsageError("give the URL once, as an argument or with --url")
-    with open_client(target or url) as client:
+    with open_client(target or url, config) as client:
         findings: list[Finding] = []
         problem: LocklineError | None = None
         began = time.perf_counter()

@@ -23,13 +23,13 @@ Examples:
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @url_option
 @json_option
-def command(name: str, yes: bool, url: str | None, as_json: bool) -> None:
+def command(name: str, yes: bool, url: str | None, config: str | None, as_json: bool) -> None:
     """Take NAME away from whoever holds it, and let in the next in line.
 
     The victim is told: its lease is lost, and `lockline run` stops its command. What the victim writes before it notices
     is only refused where the resource checks fencing tokens.
     """
-    with open_client(url) as client:
+    with open_client(url, config) as client:
         holders = client.inspect(name).holders
         if holders and not yes and sys.stdin.isatty():
             question = f"{printable(name)} is held by {everybody(holders)} for {age(holders[0].since)}. Take it away?"

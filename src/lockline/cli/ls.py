@@ -22,9 +22,9 @@ Examples:
 @click.argument("prefix", default="")
 @url_option
 @json_option
-def command(prefix: str, url: str | None, as_json: bool) -> None:
+def command(prefix: str, url: str | None, config: str | None, as_json: bool) -> None:
     """List the names that are held or waited for, those that begin with PREFIX."""
-    with open_client(url) as client:
+    with open_client(url, config) as client:
         lines = [line for line in map(client.inspect, client.list(prefix)) if line.claims]
     if as_json:
         print_json([_json(line) for line in lines])

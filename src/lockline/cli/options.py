@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
+from ..backends import default
 from ..core.claim import Standing
 from ..errors import LocklineError
 from ..sync import Client, connect
@@ -35,7 +36,7 @@ def seconds(value: object) -> float:
 def complete_name(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """The names in use that begin like this; silence when the backend does not answer."""
     try:
-        with connect(ctx.params.get("url")) as client:
+        with open_client(ctx.params.get("url"), ctx.params.get("config")) as client:
             return [CompletionItem(name) for name in client.list(incomplete)]
     except LocklineError:
         return []
@@ -47,10 +48,14 @@ def name_argument(function: F) -> F:
 
 
 def url_option(function: F) -> F:
-    """`--url`, else LOCKLINE_URL, else this machine."""
-    return click.option(
-        "--url", metavar="URL", help="The backend. Without it: $LOCKLINE_URL, or else this machine (local:)."
+    """`--url` and `--config`; without both LOCKLINE_URL, the files of user and machine, this machine."""
+    function = click.option(
+        "--config", metavar="FILE", type=click.Path(), help='A file that names the backend: url = "redis://..."'
     )(function)
+    return click.option(
+        "--url", metavar="URL",
+        help="The backend. Without it: --config, $LOCKLINE_URL, ~/.config/lockline.toml, /etc/lockline.toml, this machine.",
+    )(function)  # fmt: skip
 
 
 def json_option(function: F) -> F:
@@ -58,9 +63,9 @@ def json_option(function: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")(function)
 
 
-def open_client(url: str | None) -> Client:
+def open_client(url: str | None, config: str | None) -> Client:
     """A client for what the user named."""
-    return connect(url)
+    return connect(default.store(url, config=config).url)
 
 
 def print_json(value: object) -> None:

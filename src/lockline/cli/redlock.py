@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
 
+from ..backends import default
 from ..backends.redlock import cluster
-from ..backends.redlock.nodes import Node, from_url, safe
+from ..backends.redlock.nodes import Node, from_url
 from ..errors import ConfigError
 from . import codes
 from .options import json_option, print_json, seconds
@@ -36,9 +36,9 @@ def command() -> None:
 
 
 def _nodes(url: str | None) -> Sequence[Node]:
-    url = url or os.environ.get("LOCKLINE_URL")
-    if not url or not url.startswith("redlock://"):
-        raise ConfigError(f"a redlock:// URL is needed, as an argument or in LOCKLINE_URL, not {url and safe(url)!r}")
+    url = default.store(url).url
+    if not url.startswith("redlock://"):
+        raise ConfigError("a redlock:// URL is needed, as an argument, in LOCKLINE_URL or in lockline.toml")
     return from_url(url, asynchronous=False)[0]
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 
 import click
 
+from ..backends import default
+from ..backends.default import Store
 from ..core.arguments import a_limit, a_name, a_timeout, a_ttl
-from ..errors import LeaseLost, LocklineError
+from ..errors import AcquireTimeout, LeaseLost, LocklineError
 from ..sync import Client, Lease, Lock, connect
 from . import codes
 from .group import Group, adopt_orphans, why_not
@@ -18,7 +21,7 @@ from .signals import Signals, Stopped
 from .supervise import Ending, Supervisor
 from .terminal import Terminal
 from .waiting import WaitingLine, on_terminal
-from .words import everybody, printable
+from .words import everybody, printable, say
 
 EPILOG = """\
 \b
@@ -28,6 +31,7 @@ Examples:
   lockline run deploy --no-wait -- make deploy || echo "busy or failed: $?"
   lockline run report --shared -- ./read-everything.sh
   lockline run gpu --limit 2 -- python train.py
+  lockline run report --no-wait --quiet --busy-code 0 --require server -- ./report.sh
   lockline run import -- sh -c './import --fencing-token "$LOCKLINE_TOKEN"'
 
 \b
@@ -38,6 +42,7 @@ Exit code: the command's own (128+n when signal n ended it), or
   64  wrong use                               76  the lease was lost, the command was stopped
   69  the backend is unreachable             126  the command cannot be run
   75  the lock was busy, or --timeout passed  127  the command was not found
+      (another one with --busy-code)
 """
 
 GRACE = 1 / 4
@@ -63,7 +68,19 @@ MOST_GRACE = 1 / 2
     help="Seconds between TERM and KILL when the lease cannot be renewed; both come before it ends. "
     "At most half the ttl.  [default: a quarter of the ttl, at most 10]",
 )  # fmt: skip
+@click.option(
+    "--quiet", "-q", is_flag=True, help="Say nothing of the wait, the store or a busy lock; only what went wrong."
+)
+@click.option(
+    "--busy-code", type=click.IntRange(0, 255), metavar="N", default=codes.BUSY, show_default=True,
+    help="The exit code when the lock was busy or --timeout passed.",
+)  # fmt: skip
 @url_option
+@click.option(
+    "--require", metavar="KIND",
+    help="Refuse any other backend than this kind: server (whichever), redis, redlock, zk, etcd or local. "
+    "Without it: $LOCKLINE_REQUIRE.",
+)  # fmt: skip
 def command(
     name: str,
     command: tuple[str, ...],
@@ -73,7 +90,11 @@ def command(
     shared: bool,
     limit: int | None,
     grace: float | None,
+    quiet: bool,
+    busy_code: int,
     url: str | None,
+    config: str | None,
+    require: str | None,
 ) -> int:
     """Run COMMAND while holding the lock NAME; wait in line for it first.
 
@@ -90,17 +111,20 @@ def command(
     a_name(name), a_ttl(ttl), a_timeout(timeout)
     if limit is not None:
         a_limit(limit)
+    store = default.store(url, config=config, require=require)
 
     adopt_orphans()
     group = Group(command)
     guard = Guard()
     signals = Signals()
     try:
-        with connect(url) as client:
+        with connect(store.url) as client:
             if client.guarantees.exclusion == "process":
                 raise click.UsageError(f"{client.url} cannot keep processes apart; use local: or a server")
-            if not (no_wait or shared or limit) and _inside(name, url):
-                _say(f"this already runs under {printable(name)}, and may wait for itself")
+            if not quiet:
+                _tell_the_store(name, client, store)
+                if not (no_wait or shared or limit) and _inside(name, _for_the_command(client, store)):
+                    say(f"this already runs under {printable(name)}, and may wait for itself")
             meta = {"command": os.path.basename(command[0])[:128]}
             if shared:
                 lock = client.rwlock(name, ttl, meta=meta).read()
@@ -109,12 +133,19 @@ def command(
             else:
                 lock = client.lock(name, ttl, meta=meta)
             _entrust(client, guard)
-            lease = _stand_in_line(client, lock, signals, timeout, no_wait)
+            try:
+                lease = _stand_in_line(client, lock, signals, timeout, no_wait, quiet)
+            except AcquireTimeout as late:
+                if not quiet:
+                    say(printable(str(late)))
+                return busy_code
             if lease is None:
-                return _busy(client, name)
+                if not quiet:
+                    _tell_who_has_it(client, name)
+                return busy_code
             if grace is None:
                 grace = min(ttl * GRACE, LONGEST_GRACE)
-            return _run(command[0], group, _environment(client, lease, url), lease, signals, guard, grace)
+            return _run(command[0], group, _environment(client, lease, store), lease, signals, guard, grace)
     except Stopped as stopped:
         return codes.SIGNALLED + stopped.number
     finally:
@@ -122,10 +153,23 @@ def command(
         guard.dismiss()
 
 
-def _inside(name: str, url: str | None) -> bool:
+def _tell_the_store(name: str, client: Client, store: Store) -> None:
+    """On a terminal, where the lock is: a lock on this machine alone is easily taken for one between all machines."""
+    if sys.stderr is None or not sys.stderr.isatty():
+        return
+    where = printable(client.url)
+    if store.said_by is None:
+        where = "this machine only (neither --url nor LOCKLINE_URL nor a lockline.toml names a server)"
+    say(f"{printable(name)} on {where}", dim=True)
+
+
+def _inside(name: str, url: str) -> bool:
     """Whether we were started by a command that runs under this very lock."""
-    here = os.environ.get("LOCKLINE_URL")
-    return os.environ.get("LOCKLINE_NAME") == name and "LOCKLINE_TOKEN" in os.environ and url in (None, here)
+    return (
+        os.environ.get("LOCKLINE_NAME") == name
+        and "LOCKLINE_TOKEN" in os.environ
+        and os.environ.get("LOCKLINE_URL") == url
+    )
 
 
 def _entrust(client: Client, guard: Guard) -> None:
@@ -135,12 +179,14 @@ def _entrust(client: Client, guard: Guard) -> None:
         guard.hold(entrust(guard.pid))
 
 
-def _stand_in_line(client: Client, lock: Lock, signals: Signals, timeout: float | None, no_wait: bool) -> Lease | None:
+def _stand_in_line(
+    client: Client, lock: Lock, signals: Signals, timeout: float | None, no_wait: bool, quiet: bool
+) -> Lease | None:
     signals.wait_in_line()
     try:
         if no_wait:
             return lock.try_acquire()
-        if not on_terminal():
+        if quiet or not on_terminal():
             return lock.acquire(timeout)
         with WaitingLine(client, lock.name):
             return lock.acquire(timeout)
@@ -148,7 +194,7 @@ def _stand_in_line(client: Client, lock: Lock, signals: Signals, timeout: float 
         signals.run_command()
 
 
-def _busy(client: Client, name: str) -> int:
+def _tell_who_has_it(client: Client, name: str) -> None:
     text = f"{printable(name)} is taken"
     try:
         holders = client.inspect(name).holders
@@ -156,18 +202,24 @@ def _busy(client: Client, name: str) -> int:
         holders = ()
     if holders:
         text += f", held by {everybody(holders)}"
-    _say(text)
-    return codes.BUSY
+    say(text)
 
 
-def _environment(client: Client, lease: Lease, url: str | None) -> dict[str, str]:
+def _environment(client: Client, lease: Lease, store: Store) -> dict[str, str]:
     return {
         "LOCKLINE_NAME": lease.name,
         "LOCKLINE_TOKEN": str(lease.token),
         "LOCKLINE_OWNER": lease.owner,
-        # What the command finds in its environment anyway may hold a password that `client.url` leaves out.
-        "LOCKLINE_URL": (os.environ.get("LOCKLINE_URL") if url is None else None) or client.url,
+        "LOCKLINE_URL": _for_the_command(client, store),
     }
+
+
+def _for_the_command(client: Client, store: Store) -> str:
+    """The store's URL for a `lockline` inside, with its password and options: only this user can read the environment.
+
+    `client.url` is without them. But of a file on this machine it is the whole truth, wherever the command thinks its home is.
+    """
+    return client.url if client.guarantees.exclusion == "machine" else store.url
 
 
 def _run(
@@ -191,7 +243,7 @@ def _run(
         except LocklineError:  # it expires by itself, and the reason to end is another
             pass
         text, code = why_not(problem, printable(command))
-        _say(text)
+        say(text)
         return code
     try:
         ending = supervisor.stand_by()
@@ -212,12 +264,8 @@ def _let_go(lease: Lease, ending: Ending) -> int:
         lost = lost or problem
     except LocklineError as problem:
         # The work was done under a valid lease. The lock is free when the ttl is over, if not before.
-        _say(f"the lock could not be released and will expire by itself: {printable(str(problem))}")
+        say(f"the lock could not be released and will expire by itself: {printable(str(problem))}")
     if lost is None:
         return ending.code
-    _say(printable(str(lost)))
+    say(printable(str(lost)))
     return codes.LOST
-
-
-def _say(text: str) -> None:
-    click.echo(f"lockline: {text}", err=True)

@@ -21,9 +21,9 @@ Examples:
 @name_argument
 @url_option
 @json_option
-def command(name: str, url: str | None, as_json: bool) -> None:
+def command(name: str, url: str | None, config: str | None, as_json: bool) -> None:
     """Show one line: who holds NAME, since when, under which token, and who waits for it."""
-    with open_client(url) as client:
+    with open_client(url, config) as client:
         line = client.inspect(name)
     if as_json:
         print_json(

@@ -5,8 +5,6 @@ from __future__ import annotations
 import signal
 from typing import NamedTuple
 
-import click
-
 from ..core import clock
 from ..errors import LeaseLost
 from ..sync import Lease
@@ -14,6 +12,7 @@ from .group import Group
 from .guard import Guard
 from .signals import FORWARDED, Signals
 from .terminal import Terminal, interactive
+from .words import say
 
 LOOK_EVERY = 1.0
 """Renewals move the deadline without a word to us, and a timer sleeps with the machine: look at least this often."""
@@ -118,7 +117,7 @@ class Supervisor:
     def _tell(self, number: int) -> None:
         if not self._group.send(number) and not self._powerless:
             self._powerless = True
-            click.echo("lockline: the command runs as another user and cannot be stopped by this one", err=True)
+            say("the command runs as another user and cannot be stopped by this one")
         # A stopped process takes note of TERM only when it goes on.
         self._group.send(signal.SIGCONT)
 

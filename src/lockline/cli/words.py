@@ -5,8 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+import click
+
 from ..core.claim import Standing
 from ..errors import printable as printable
+
+
+def say(text: str, *, dim: bool = False) -> None:
+    """One line of our own to the person, beside what a command prints; never the reason that something fails."""
+    try:
+        click.secho(f"lockline: {text}", err=True, dim=dim or None)
+    except OSError:  # nobody listens any more
+        pass
 
 
 def duration(seconds: float) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from ...errors import BackendUnavailable, ConfigError
+from ..default import shown
 
 
 def default_file() -> Path:
@@ -22,12 +23,14 @@ def file_of(url: str) -> Path:
     """The file that a `local:` URL names."""
     parts = urlsplit(url)
     if parts.query or parts.fragment:
-        raise ConfigError(f"{url!r}: local: takes no parameters")
+        raise ConfigError(f"{shown(url)!r}: local: takes no parameters")
     if not parts.netloc and not parts.path:
         return default_file()
     path = unquote(parts.path)
     if parts.netloc or not os.path.isabs(path) or path.endswith("/") or "\0" in path:
-        raise ConfigError(f"{url!r} names no file; write local:///absolute/path/file.db, or local: for the default")
+        raise ConfigError(
+            f"{shown(url)!r} names no file; write local:///absolute/path/file.db, or local: for the default"
+        )
     return Path(path)
 
 

@@ -70,11 +70,11 @@ class Target:
     def url(self) -> str:
         """The target without secrets."""
         hosts = ",".join(_spelled(address) for address in self.addresses)
+        db = f"/{self.options['db']}" if self.options.get("db") else ""
         if self.kind == "sentinel":
-            return f"redis+sentinel://{hosts}/{self.service}"
+            return f"redis+sentinel://{hosts}/{self.service}{db}"
         if self.kind == "cluster":
             return f"redis+cluster://{hosts}"
-        db = f"/{self.options['db']}" if self.options.get("db") else ""
         if not self.addresses[0][1]:
             return f"unix://{hosts}" + (f"?db={db[1:]}" if db else "")
         return f"{'rediss' if self.tls else 'redis'}://{hosts}{db}"
@@ -128,7 +128,7 @@ def _of_url(url: str, flavour: str, options: dict[str, Any]) -> Target:
     if parts.scheme == "unix":
         path = read.pop("path", "")
         if not path:
-            raise ConfigError(f"{url!r} names no socket; write unix:///path/redis.sock")
+            raise ConfigError("the URL names no socket; write unix:///path/redis.sock")
         return Target("one", ((path, 0),), flavour, read)
     if parts.scheme in ("redis", "rediss"):
         address = (read.pop("host", "localhost"), read.pop("port", 6379))

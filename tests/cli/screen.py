@@ -1,0 +1,76 @@
+"""A program on a terminal of its own."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import select
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+
+class Screen:
+    """A program on a terminal of its own, as its session's leader."""
+
+    def __init__(self, argv: Sequence[str], env: Mapping[str, str], folder: Path) -> None:
+        self._master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
+        # A tiny program in between makes the terminal the controlling one; in this process that would be a preexec_fn.
+        login = (
+            "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
+        )
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", login, *argv], stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
+            env=env, cwd=folder,
+        )  # fmt: skip
+        os.close(slave)
+        self.text = ""
+
+    def read(self) -> bool:
+        """Take in what is there; False at the end."""
+        while select.select([self._master], [], [], 0)[0]:
+            try:
+                data = os.read(self._master, 65536)
+            except OSError:
+                return False
+            if not data:
+                return False
+            self.text += data.decode(errors="replace")
+        return True
+
+    def wait_for(self, pattern: str, seconds: float = 20) -> re.Match[str]:
+        """The first place where the output looks like this."""
+        until = time.monotonic() + seconds
+        while True:
+            self.read()
+            found = re.search(pattern, self.text)
+            if found:
+                return found
+            assert time.monotonic() < until, f"no {pattern!r} in {self.text!r}"
+            time.sleep(0.01)
+
+    def type(self, text: str) -> None:
+        os.write(self._master, text.encode())
+
+    def code(self, seconds: float = 20) -> int:
+        """The exit code, with all output taken in."""
+        until = time.monotonic() + seconds
+        while self.process.poll() is None:
+            self.read()
+            assert time.monotonic() < until, f"still running: {self.text!r}"
+            time.sleep(0.01)
+        self.read()
+        return self.process.returncode
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(20)
+        os.close(self._master)
