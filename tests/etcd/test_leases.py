@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -107,7 +108,9 @@ def test_a_claim_that_was_withdrawn_on_its_way_does_not_arrive_later(
     ask = channel.ask
     held_up = []
 
-    async def no_answer(method: str, request: object, answer: str, until: float, repeated: object = None) -> object:
+    async def no_answer(
+        method: str, request: object, answer: str, until: float, repeated: object = None, **how: object
+    ) -> object:
         held_up.append((method, request, answer))
         monkeypatch.setattr(channel, "ask", ask)
         raise BackendUnavailable("held up")
@@ -134,11 +137,11 @@ def test_a_try_that_was_repeated_leaves_nothing_that_could_arrive_later(
     ask = channel.ask
     sent = []
 
-    async def twice(method: str, request: object, answer: str, until: float, repeated: Callable[[], None] | None = None) -> object:  # fmt: skip
+    async def twice(method: str, request: object, answer: str, until: float, repeated: Callable[[], None] | None = None, **how: Any) -> object:  # fmt: skip
         sent.append((method, request, answer))
         if repeated is not None:
             repeated()
-        return await ask(method, request, answer, until, repeated)
+        return await ask(method, request, answer, until, repeated, **how)
 
     monkeypatch.setattr(channel, "ask", twice)
     assert client.lock("x").try_acquire() is None
@@ -188,8 +191,8 @@ def test_a_renewal_in_an_old_term_is_asked_for_again(
     renew = backend._leases.renew
     terms: list[int | None] = []
 
-    async def deposed(leases: object, until: float) -> Renewal:
-        renewal = await renew(leases, until)  # type: ignore[arg-type]
+    async def deposed(leases: object, until: float, **how: Any) -> Renewal:
+        renewal = await renew(leases, until, **how)  # type: ignore[arg-type]
         if len(terms) < 2 and renewal.term is not None:
             renewal.term -= 1
         terms.append(renewal.term)
@@ -210,15 +213,15 @@ def test_a_release_that_found_no_server_is_made_good_though_the_lease_lives_on(
     kept = client.lock("kept", ttl=0.5).acquire()
     lease = client.lock("x", ttl=0.5).acquire()
     backend = backend_of(client)
-    removed = backend._removed
+    remove = backend._removals.remove
     until_then = time.monotonic() + 1.5
 
     async def no_answer(place: Place, until: float) -> bool:
         if place.claim.name == "x" and time.monotonic() < until_then:
             raise BackendUnavailable("nobody is there")
-        return await removed(place, until)
+        return await remove(place, until)
 
-    monkeypatch.setattr(backend, "_removed", no_answer)
+    monkeypatch.setattr(backend._removals, "remove", no_answer)
     with pytest.raises(BackendUnavailable):
         lease.release()
     assert other.inspect("x").claims

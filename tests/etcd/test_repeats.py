@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -47,7 +48,7 @@ def test_a_claim_whose_token_was_compacted_away_takes_a_fresh_one(
     others: list[int] = []
 
     async def forgetful(
-        method: str, request: object, answer: str, until: float, repeated: Callable[[], None] | None = None
+        method: str, request: object, answer: str, until: float, repeated: Callable[[], None] | None = None, **how: Any
     ) -> object:
         def meanwhile() -> None:
             with other.lock("other") as lease:
@@ -56,7 +57,7 @@ def test_a_claim_whose_token_was_compacted_away_takes_a_fresh_one(
             if repeated is not None:
                 repeated()
 
-        return await ask(method, request, answer, until, meanwhile)
+        return await ask(method, request, answer, until, meanwhile, **how)
 
     monkeypatch.setattr(channel, "ask", forgetful)
     proxy.drop_reply(b"/claims/x/")
@@ -125,10 +126,10 @@ def test_a_renewal_that_was_long_under_way_does_not_take_back_an_extension(
     sent: list[tuple[str, object, str]] = []
 
     async def noted(
-        method: str, request: object, answer: str, until: float, repeated: Callable[[], None] | None = None
+        method: str, request: object, answer: str, until: float, repeated: Callable[[], None] | None = None, **how: Any
     ) -> object:
         sent.append((method, request, answer))
-        return await ask(method, request, answer, until, repeated)
+        return await ask(method, request, answer, until, repeated, **how)
 
     monkeypatch.setattr(channel, "ask", noted)
     lease.extend(2)

@@ -20,8 +20,9 @@ from . import messages as m
 from .address import Address
 from .channel import NOT_FOUND, Channel
 from .keys import Keys, Stood, claims, deciders, stood, value_of
-from .leases import NO_LEASE, Lease, Leases
+from .leases import Lease, Leases
 from .places import Place, Places
+from .removals import Removals
 from .renewals import Renewals
 from .watches import Watches
 from .wire import Refused
@@ -68,9 +69,13 @@ class EtcdBackend:
             self._mailbox.deliver,
             self._heard_home,
         )
-        self._renewals = Renewals(
-            self._channel, self._leases, self._places, self._client, self._runtime, self._lose, self._removed
+        self._removals = Removals(
+            self._channel, self._leases, self._places, self._keys, self._client, self._runtime, self._doubts
         )
+        self._renewals = Renewals(
+            self._channel, self._leases, self._places, self._keys, self._client, self._runtime, self._lose,
+            self._removals.remove,
+        )  # fmt: skip
         self._interrupted = False
         self._history_is_gone = False
 
@@ -88,7 +93,12 @@ class EtcdBackend:
         if wait:
             # Before the claim stands: a hint that comes between would have nowhere to go.
             self._mailbox.open(claim.id)
-        answer = await self._enter(claim, wait, until)
+        try:
+            answer = await self._enter(claim, wait, until)
+        except BackendUnavailable as problem:
+            # A question that was put after the claim may itself not have gone out: that does not count.
+            problem.unsent = claim.id not in self._doubts and self._places.get(claim.id) is None
+            raise
         if type(answer) is not Waiting:
             self._mailbox.close(claim.id)
         return answer
@@ -97,26 +107,29 @@ class EtcdBackend:
         key, line = self._keys.claim(claim), self._keys.line(claim.name)
         value = value_of(claim, self._client)
         room_at = None if wait else 0
+        way = self._channel if wait else self._channel.brief
         repeats: list[None] = []
+        doubted = claim.id in self._doubts
         while True:
             sent = self._runtime.now()
-            lease, renewal = await self._leases.ready(claim.ttl, until)
+            lease, renewal = await self._leases.ready(claim.ttl, until, way)
             session, generation = self._keys.session(self._client, lease.id), lease.generation
             request = requests.enter(
                 key, value, lease.id, line, self._keys.fence, session, generation, claim.capacity, room_at
             )
             self._doubts[claim.id] = lease
             try:
-                answer = await self._channel.ask(
-                    ways.TXN, request, "TxnResponse", until, repeated=lambda: repeats.append(None)
-                )
-            except Refused as refused:
-                if refused.code == NOT_FOUND:
+                answer = await way.ask(ways.TXN, request, "TxnResponse", until, repeated=lambda: repeats.append(None))
+            except BackendUnavailable as problem:
+                # Not applied: it was refused, or it never went out.
+                if (isinstance(problem, Refused) or problem.unsent) and not repeats and not doubted:
+                    self._doubts.pop(claim.id, None)
+                if isinstance(problem, Refused) and problem.code == NOT_FOUND:
                     self._leases.bury(lease)
                     continue
-                if not repeats:
-                    self._doubts.pop(claim.id, None)
                 raise
+            if not answer.succeeded and not repeats and not doubted:
+                self._doubts.pop(claim.id, None)
             replies = answer.responses
             if answer.succeeded:
                 token, seen = replies[1].response_put.prev_kv.version + 1, replies[2].response_range
@@ -127,7 +140,7 @@ class EtcdBackend:
                     place = await self._found_again(claim, own.kvs[0], lease, sent, until)
                     if not place.token:
                         # Compacted away: nobody can tell any more which it took. A fresh place has a token of its own.
-                        await self._removed(place, until)
+                        await self._removals.remove(place, until)
                         continue
                 elif (moved_on := session_now.kvs[0].mod_revision if session_now.kvs else 0) != generation:
                     lease.generation = moved_on
@@ -212,9 +225,10 @@ class EtcdBackend:
                         self._end_wait(claim.id)
                         return answer
                 await self._at_home(place, until)
-            except BackendUnavailable:
+            except BackendUnavailable as problem:
                 if until - now < SHORT:
                     return None  # there was hardly time to ask, which says nothing about the store
+                problem.unsent = False  # the claim itself stands there
                 raise
             # Puts matter only for a writer, who may become a reader in its place.
             keys = [(ahead.key, ahead.kind == "write") for ahead in place.ahead or ()]
@@ -222,7 +236,7 @@ class EtcdBackend:
             place.ahead = None
             if watching:
                 await self._mailbox.wait(claim.id, min(until, now + NET))
-            elif self._channel.link is None:
+            else:
                 await self._runtime.sleep(0.01)
         return None
 
@@ -280,62 +294,22 @@ class EtcdBackend:
 
     async def leave(self, claim: Claim, until: float) -> bool:
         """Remove this claim and no other, waiting or holding; whether it was still there."""
-        self._end_wait(claim.id)
-        self._news.discard(claim.id)
-        place, lease = self._places.drop(claim.id), self._doubts.get(claim.id)
-        in_doubt = place is None and lease is not None
-        if place is None:
-            place = Place(claim, self._keys.claim(claim), 0, 0, lease or NO_LEASE, self._runtime.now())
-            place.repeated = in_doubt
-        try:
-            there = await self._removed(place, until)
-        except BaseException:
-            # Its lease may be kept alive for other claims, so time alone does not remove it: the sweeper sees to that.
-            if place.lease is not NO_LEASE:
-                place.expires = min(place.expires, self._runtime.now())
-                self._places.add(place)
-            raise
-        self._doubts.pop(claim.id, None)
-        return there and (not place.create or place.expires > self._runtime.now())
+        self._forget(claim.id)
+        return await self._removals.leave(claim, until)
 
-    async def _removed(self, place: Place, until: float) -> bool:
-        """Remove this claim from the server, for good; whether it was there."""
-        if place.repeated and not place.entry.dead:
-            # A request to enter may still be on its way.
-            withdrawn = await self._withdrawn(place, until)
-            if withdrawn is not None:
-                return withdrawn
-        repeats: list[None] = []
-        note = self._keys.evicted(self._client, place.claim.id)
-        request = requests.leave(place.key, place.create, note)
-        answer = await self._channel.ask(ways.TXN, request, "TxnResponse", until, repeated=lambda: repeats.append(None))
-        removed = answer.succeeded and answer.responses[0].response_delete_range.deleted > 0
-        # The first of several requests may have done it: gone by our own hand is no loss.
-        return bool(removed or (repeats and place.create and not place.gone))
+    async def leave_all(self, claims: Sequence[Claim], until: float) -> Sequence[bool]:
+        """As `leave`, for many, in few transactions."""
+        for claim in claims:
+            self._forget(claim.id)
+        return await self._removals.leave_all(claims, until)
 
-    async def _withdrawn(self, place: Place, until: float) -> bool | None:
-        """Remove the claim, and keep its request from being applied after this; None if the request's lease is no more."""
-        lease, repeats = place.entry, list[None]()
-        session = self._keys.session(self._client, lease.id)
-        note = self._keys.evicted(self._client, place.claim.id)
-        request = requests.withdraw(place.key, session, lease.id, note)
-        try:
-            answer = await self._channel.ask(
-                ways.TXN, request, "TxnResponse", until, repeated=lambda: repeats.append(None)
-            )
-        except Refused as refused:
-            if refused.code != NOT_FOUND:
-                raise
-            self._leases.bury(lease)
-            return None
-        lease.generation = max(lease.generation, answer.header.revision)
-        lease.present = True
-        removed = answer.responses[1].response_delete_range.deleted > 0
-        return bool(removed or (repeats and place.create and not place.gone))
+    def _forget(self, claim_id: str) -> None:
+        self._end_wait(claim_id)
+        self._news.discard(claim_id)
 
     async def _expire(self, place: Place) -> None:
         """The sweeper: this claim's ttl is over, though the server's lease lasts longer."""
-        await self._removed(place, self._runtime.now() + 2.0)
+        await self._removals.remove(place, self._runtime.now() + 2.0)
         self._lose(place)
 
     # -- renew -------------------------------------------------------------------------------------
@@ -362,15 +336,15 @@ class EtcdBackend:
     async def look(self, name: str, until: float) -> Line:
         """The whole line, without changing it."""
         mine = {place.claim.id: place for place in self._places.all()}
-        return await sight.look(self._channel, self._keys, name, mine, until)
+        return await sight.look(self._channel.brief, self._keys, name, mine, until)
 
     async def list(self, prefix: str, until: float) -> list[str]:
         """The names that have a live claim, sorted."""
-        return await sight.names(self._channel, self._keys, prefix, until)
+        return await sight.names(self._channel.brief, self._keys, prefix, until)
 
-    async def evict(self, name: str, until: float) -> int:
-        """Remove the holders of the line, let in the next, tell the victims; how many they were."""
-        return await sight.evict(self._channel, self._keys, name, until)
+    async def evict(self, name: str, until: float, token: int | None = None) -> int:
+        """Remove the holders of the line (with a token: the one who has it), let in the next, tell them; how many."""
+        return await sight.evict(self._channel.brief, self._keys, name, token, until)
 
     async def news(self) -> Collection[str]:
         """Ids of claims that a push spoke of since the last call."""
@@ -387,7 +361,7 @@ class EtcdBackend:
 
     async def examine(self, until: float) -> list[Finding]:  # type: ignore[valid-type]
         """What is good and what is dangerous about this cluster as it is set up."""
-        return await examine.findings(self._channel, self._address, self._keys, until)
+        return await examine.findings(self._channel.brief, self._address, self._keys, until)
 
     def guard(self, claim: Claim, token: int) -> dict[str, str]:
         """The compare that makes an etcd transaction fail once this claim is gone, as etcd's JSON (and protobuf's) form."""

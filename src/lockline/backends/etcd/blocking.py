@@ -12,7 +12,8 @@ from contextlib import contextmanager
 
 from ...core import clock
 from .address import Address, Endpoint
-from .wire import Broken, Call, Wire
+from .streams import Streams
+from .wire import Broken, Call, Full, NotTaken, Wire
 
 AGAIN = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 STUCK = 2.0
@@ -22,12 +23,17 @@ STUCK = 2.0
 class BlockingLink:
     """A socket, the wire on it, and who reads it at the moment."""
 
-    def __init__(self, sock: socket.socket, wire: Wire) -> None:
+    def __init__(self, sock: socket.socket, wire: Wire, endpoint: Endpoint) -> None:
         self._sock = sock
         self.wire = wire
-        self.heard = clock.now()
+        self.endpoint = endpoint
+        self.opened = self.heard = self.answered = clock.now()
+        self.pinged = 0.0
+        self.streams: Streams
         self.lost: Callable[[], None] | None = None
         """Told by `receive` when the connection has ended: there may be no request that would notice."""
+        self.freed: Callable[[], None] | None = None
+        """Told when calls have ended: there is room for others."""
         self._mutex = threading.Lock()
         self._waiting: dict[threading.Event, None] = {}
         self._led = False
@@ -44,11 +50,11 @@ class BlockingLink:
 
     def start(
         self, method: str, messages: bytes, token: str | None = None, hear: Callable[[bytes], None] | None = None,
-        ends: bool = True,
+        ends: bool = True, spared: int = 0,
     ) -> Call:  # fmt: skip
-        """Begin a call."""
+        """Begin a call; Full when that would leave fewer than `spared` for others."""
         with self._mutex, self._whole():
-            call = self.wire.start(method, messages, token, hear, ends)
+            call = self.wire.start(method, messages, token, hear, ends, spared)
             self._transmit()
         return call
 
@@ -63,9 +69,12 @@ class BlockingLink:
         with self._mutex, self._whole():
             self.wire.cancel(call)
             self._transmit()
+        if self.freed is not None:
+            self.freed()
 
     def ping(self) -> None:
         """Ask for a sign of life."""
+        self.pinged = clock.now()
         with self._mutex, self._whole():
             self.wire.ping()
             self._transmit()
@@ -91,7 +100,7 @@ class BlockingLink:
         """
         try:
             yield
-        except (Broken, OSError):
+        except (Broken, Full, OSError):
             raise
         except BaseException:
             self._wake(self.wire.fail("interrupted"))
@@ -124,6 +133,15 @@ class BlockingLink:
             self._bell.send(b"!")
         except OSError:
             pass  # full of rings, or closed: either way it is heard
+
+    def unread(self) -> bool:
+        """Whether something has arrived that nobody has read: a silence of our own making."""
+        poller = select.poll()
+        try:
+            poller.register(self._sock, select.POLLIN)
+            return bool(poller.poll(0))
+        except (OSError, ValueError):
+            return False  # closed
 
     def glance(self) -> None:
         """Read what is there, without waiting."""
@@ -208,6 +226,8 @@ class BlockingLink:
         for call in calls:
             if call.wake is not None:
                 call.wake()
+        if calls and self.freed is not None:
+            self.freed()
         if self.wire.broken is not None:
             for event in list(self._waiting):
                 event.set()
@@ -239,22 +259,27 @@ class BlockingLink:
 
 
 async def open_link(address: Address, endpoint: Endpoint, until: float) -> BlockingLink:
-    """A fresh connection to this endpoint."""
+    """A fresh connection to this endpoint; NotTaken when there is nobody."""
     try:
         sock = socket.create_connection((endpoint.host, endpoint.port), max(0.001, until - clock.now()))
+    except TimeoutError:
+        raise Broken(f"{endpoint}: no connection in time") from None
     except OSError as problem:
-        raise Broken(f"{endpoint}: {problem}") from None
+        raise NotTaken(f"{endpoint}: {problem}") from None
     try:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if address.tls is not None:
             sock = address.tls.wrap_socket(sock, server_hostname=endpoint.host)
         sock.setblocking(False)
-        link = BlockingLink(sock, Wire(str(endpoint), address.scheme))
+        link = BlockingLink(sock, Wire(str(endpoint), address.scheme), endpoint)
         with link._mutex:
             link._transmit()
+    except TimeoutError:
+        sock.close()
+        raise Broken(f"{endpoint}: no connection in time") from None
     except OSError as problem:
         sock.close()
-        raise Broken(f"{endpoint}: {problem}") from None
+        raise NotTaken(f"{endpoint}: {problem}") from None
     except BaseException:
         sock.close()
         raise

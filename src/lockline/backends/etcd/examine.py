@@ -8,7 +8,7 @@ from ...core.backend import Finding
 from . import channel as ways
 from . import messages as m
 from .address import Address
-from .channel import Channel
+from .channel import Way
 from .keys import Keys
 from .wire import Broken, Refused
 
@@ -19,7 +19,7 @@ MENDED = {(3, 4): 31, (3, 5): 13}
 ALARMS = {1: "NOSPACE: the database has reached its quota and takes no writes", 2: "CORRUPT: the members' data differ"}
 
 
-async def findings(channel: Channel, address: Address, keys: Keys, until: float) -> list[Finding]:
+async def findings(channel: Way, address: Address, keys: Keys, until: float) -> list[Finding]:
     """The cluster as it is now, worst things included."""
     found: list[Finding] = []
     began = channel.now()
@@ -42,7 +42,7 @@ async def findings(channel: Channel, address: Address, keys: Keys, until: float)
     return found
 
 
-async def _write(channel: Channel, keys: Keys, until: float) -> list[Finding]:
+async def _write(channel: Way, keys: Keys, until: float) -> list[Finding]:
     """A lease of a second, to see what the server makes of it and how long it takes to reach the disks."""
     began = channel.now()
     granted = await channel.ask(ways.GRANT, m.LeaseGrantRequest(TTL=1), "LeaseGrantResponse", until)
@@ -57,7 +57,7 @@ async def _write(channel: Channel, keys: Keys, until: float) -> list[Finding]:
     ]
 
 
-async def _members(channel: Channel, address: Address, until: float) -> list[Finding]:
+async def _members(channel: Way, address: Address, until: float) -> list[Finding]:
     found: list[Finding] = []
     members = (await channel.ask(ways.MEMBERS, m.MemberListRequest(), "MemberListResponse", until)).members
     voters = sum(not member.isLearner for member in members)
@@ -122,7 +122,7 @@ def revokes_living_leases(version: str) -> bool:
     return patch < MENDED.get((major, minor), 0)
 
 
-async def _alarms(channel: Channel, until: float) -> list[Finding]:
+async def _alarms(channel: Way, until: float) -> list[Finding]:
     try:
         answer = await channel.ask(ways.ALARM, m.AlarmRequest(), "AlarmResponse", until)
     except Refused as refused:

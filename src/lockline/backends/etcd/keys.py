@@ -45,6 +45,10 @@ class Keys:
     def session(self, client: str, lease: int) -> bytes:
         return self.client(client) + b"session/%x" % lease
 
+    def nothing(self, client: str) -> bytes:
+        """A key that never is, where this client may write."""
+        return self.client(client) + b"nothing"
+
     def evicted(self, client: str, claim_id: str) -> bytes:
         return self.client(client) + b"evicted/" + claim_id.encode()
 

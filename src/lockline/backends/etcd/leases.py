@@ -2,12 +2,21 @@
 
 A lease is trusted only as far as a confirmed renewal reaches. etcd renews a lease at its leader without asking the others, so a
 leader that was deposed without knowing it (frozen, cut off) may say yes to a renewal that the new leader never
-heard of. So a renewal counts only when an answer that a quorum stands behind, asked for after it, comes from the same term.
+heard of. So a renewal counts only when something that a quorum has *written*, asked for after it, comes from the same term.
+
+Why that is enough: the answer to a renewal carries the term that the answering member had applied before it asked the leader, so the
+leader that said yes was elected in that term or later. What was written carries at least the term in which it was committed. Are both
+the same, then that leader committed it after it had said yes: a quorum still followed it, so a later leader can only have been
+elected after the renewal, and a new leader gives every lease its whole time again.
+
+Why a read is not: etcd before 3.4.42, 3.5.28 and 3.6.9 may take late answers to an old question for answers to a new one, so that a leader that
+was paused and deposed confirms reads by itself, in its own term (etcd's issue 20418). It can commit nothing by itself.
 """
 
 from __future__ import annotations
 
 import math
+import secrets
 from collections.abc import Callable, Collection
 from typing import Final
 
@@ -15,8 +24,9 @@ from ...core.runtime import Runtime
 from ...errors import BackendUnavailable
 from . import channel as ways
 from . import messages as m
-from .channel import Channel
+from .channel import Channel, Way
 from .gate import gate_for
+from .wire import Refused
 
 SLACK: Final = 1.1
 """A lease lasts this much longer than the ttl, so that claims that come shortly after a renewal need none of their own."""
@@ -25,7 +35,7 @@ SLACK: Final = 1.1
 class Lease:
     """One lease at the server."""
 
-    __slots__ = ("dead", "generation", "good_until", "id", "present", "seconds")
+    __slots__ = ("dead", "generation", "good_until", "id", "present", "renewal", "seconds")
 
     def __init__(self, id: int, seconds: int, good_until: float) -> None:
         self.id = id
@@ -37,8 +47,12 @@ class Lease:
         """Whether its session key has been put."""
         self.generation = 0
         """The session key's revision; a withdrawn claim that is still on its way carries an older one."""
+        self.renewal: Renewal | None = None
+        """The latest that was answered; the next answer of a quorum makes it count, whoever asked for either."""
 
 
+FAILED_PRECONDITION: Final = 9
+"""What etcd says of a lease's number that is taken."""
 NO_LEASE: Final = Lease(0, 0, 0.0)
 """For a claim of which this client knows nothing."""
 
@@ -83,44 +97,63 @@ class Leases:
     def reset(self) -> None:
         """As new: in a forked child the leases are the parent's."""
         self._leases: dict[int, Lease] = {}
+        self._asked_for: dict[int, tuple[int, float]] = {}
+        """Leases of which it is not known whether they were granted: their numbers, and when they were first asked for."""
         self._gate = gate_for(self._runtime)
 
     def all(self) -> list[Lease]:
         return list(self._leases.values())
 
-    async def ready(self, ttl: float, until: float) -> tuple[Lease, Renewal]:
+    async def ready(self, ttl: float, until: float, way: Way | None = None) -> tuple[Lease, Renewal]:
         """A lease that outlives a claim of this ttl made now, once the renewal that comes with it is confirmed."""
         wanted = lease_seconds(ttl)
         while True:
             lease = self._leases.get(wanted)
-            if lease is None:
-                lease = await self._granted(wanted, until)
-            if lease.good_until >= self._runtime.now() + ttl:
+            if lease is not None and lease.good_until >= self._runtime.now() + ttl:
                 return lease, Renewal((), 0.0, None)
-            renewal = await self.renew([lease], until)
-            if not lease.dead:
-                return lease, renewal
+            # One asks for all who need it at the same time.
+            async with self._gate(until) as free:
+                if not free:
+                    raise BackendUnavailable("another request of this client still waits for a lease")
+                lease = self._leases.get(wanted)
+                if lease is None:
+                    lease = await self._grant(wanted, until, way or self._channel)
+                enough = self._runtime.now() + ttl
+                if lease.good_until >= enough:
+                    continue
+                renewal = lease.renewal
+                if renewal is None or renewal.sent + lease.seconds < enough:
+                    renewal = await self.renew([lease], until, way)
+                if not lease.dead:
+                    return lease, renewal
 
-    async def _granted(self, seconds: int, until: float) -> Lease:
-        async with self._gate(until) as free:
-            if not free:
-                raise BackendUnavailable("another request of this client still waits for a lease")
-            lease = self._leases.get(seconds)
-            if lease is None:
-                sent = self._runtime.now()
-                answer = await self._channel.ask(
-                    ways.GRANT, m.LeaseGrantRequest(TTL=seconds), "LeaseGrantResponse", until
-                )
-                lease = self._leases[seconds] = Lease(answer.ID, answer.TTL, sent + answer.TTL)
-            return lease
+    async def _grant(self, seconds: int, until: float, way: Way) -> Lease:
+        # The number is ours, and so a grant that came to be without our hearing of it is found again by the next who asks.
+        number, sent = self._asked_for.setdefault(seconds, (secrets.randbits(62) + 1, self._runtime.now()))
+        try:
+            request = m.LeaseGrantRequest(TTL=seconds, ID=number)
+            answer = await way.ask(ways.GRANT, request, "LeaseGrantResponse", until)
+            lease = Lease(answer.ID, answer.TTL, sent + answer.TTL)
+        except Refused as refused:
+            del self._asked_for[seconds]
+            if refused.code != FAILED_PRECONDITION:
+                raise
+            # It is there. What it lasts is at least what was asked for; a renewal tells whether it still lives.
+            lease = Lease(number, seconds, sent)
+        else:
+            del self._asked_for[seconds]
+        self._leases[seconds] = lease
+        return lease
 
-    async def renew(self, leases: Collection[Lease], until: float) -> Renewal:
+    async def renew(
+        self, leases: Collection[Lease], until: float, way: Way | None = None, urgent: bool = False
+    ) -> Renewal:
         """Ask for all these leases to be renewed; those that are no more are buried."""
         sent = self._runtime.now()
         asked = list(leases)
-        answers = await self._channel.ask_all(
-            ways.KEEP_ALIVE, [m.LeaseKeepAliveRequest(ID=lease.id) for lease in asked], "LeaseKeepAliveResponse", until
-        )
+        requests = [m.LeaseKeepAliveRequest(ID=lease.id) for lease in asked]
+        way = way or self._channel
+        answers = await way.ask_all(ways.KEEP_ALIVE, requests, "LeaseKeepAliveResponse", until, urgent=urgent)
         terms = {answer.header.raft_term for answer in answers}
         alive = {answer.ID: answer.TTL for answer in answers if answer.TTL > 0}
         for lease in asked:
@@ -128,7 +161,11 @@ class Leases:
                 self.bury(lease)
         good = [lease for lease in asked if not lease.dead]
         # More than one term among the answers: the leader has just changed, and nothing of it counts.
-        return Renewal(good, sent, terms.pop() if len(terms) == 1 else -1)
+        renewal = Renewal(good, sent, terms.pop() if len(terms) == 1 else -1)
+        if renewal.term != -1:
+            for lease in good:
+                lease.renewal = renewal
+        return renewal
 
     def bury(self, lease: Lease) -> None:
         """The server has no such lease any more, and so none of its claims."""

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 from collections.abc import Callable
 
 from ...core import clock
 from .address import Address, Endpoint
-from .wire import Broken, Call, Wire
+from .streams import Streams
+from .wire import Broken, Call, NotTaken, Wire
 
 
 class LoopLink(asyncio.Protocol):
     """A transport and the wire on it; what arrives wakes whoever waits for it."""
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: Wire, endpoint: Endpoint) -> None:
         self.wire = wire
-        self.heard = clock.now()
+        self.endpoint = endpoint
+        self.opened = self.heard = self.answered = clock.now()
+        self.pinged = 0.0
+        self.streams: Streams
         self._transport: asyncio.Transport | None = None
         self.lost: Callable[[], None] | None = None
         """Told when the connection ends by itself: there may be no request that would notice."""
+        self.freed: Callable[[], None] | None = None
+        """Told when calls have ended: there is room for others."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -42,10 +49,10 @@ class LoopLink(asyncio.Protocol):
 
     def start(
         self, method: str, messages: bytes, token: str | None = None, hear: Callable[[bytes], None] | None = None,
-        ends: bool = True,
+        ends: bool = True, spared: int = 0,
     ) -> Call:  # fmt: skip
-        """Begin a call."""
-        call = self.wire.start(method, messages, token, hear, ends)
+        """Begin a call; Full when that would leave fewer than `spared` for others."""
+        call = self.wire.start(method, messages, token, hear, ends, spared)
         self._transmit()
         return call
 
@@ -58,9 +65,12 @@ class LoopLink(asyncio.Protocol):
         """Nobody waits for this any more."""
         self.wire.cancel(call)
         self._transmit()
+        if self.freed is not None:
+            self.freed()
 
     def ping(self) -> None:
         """Ask for a sign of life."""
+        self.pinged = clock.now()
         self.wire.ping()
         self._transmit()
 
@@ -73,6 +83,8 @@ class LoopLink(asyncio.Protocol):
         for call in calls:
             if call.wake is not None:
                 call.wake()
+        if calls and self.freed is not None:
+            self.freed()
 
     async def finished(self, call: Call, until: float) -> bool:
         """Wait for the end of this call; whether it came by then."""
@@ -99,6 +111,16 @@ class LoopLink(asyncio.Protocol):
     def nudge(self) -> None:
         """Nothing to do: nobody sits in a read."""
 
+    def unread(self) -> bool:
+        """Whether something has arrived that the loop had no time to read: a silence of our own making."""
+        sock = self._transport.get_extra_info("socket") if self._transport is not None else None
+        poller = select.poll()
+        try:
+            poller.register(sock.fileno() if sock is not None else -1, select.POLLIN)
+            return bool(poller.poll(0))
+        except (OSError, ValueError):
+            return False  # closed
+
     def glance(self) -> None:
         """Nothing to do: the loop reads."""
 
@@ -121,8 +143,8 @@ class LoopLink(asyncio.Protocol):
 
 
 async def open_link(address: Address, endpoint: Endpoint, until: float) -> LoopLink:
-    """A fresh connection to this endpoint."""
-    link = LoopLink(Wire(str(endpoint), address.scheme))
+    """A fresh connection to this endpoint; NotTaken when there is nobody."""
+    link = LoopLink(Wire(str(endpoint), address.scheme), endpoint)
     try:
         async with asyncio.timeout(max(0.001, until - clock.now())):
             await asyncio.get_running_loop().create_connection(
@@ -131,5 +153,5 @@ async def open_link(address: Address, endpoint: Endpoint, until: float) -> LoopL
     except TimeoutError:
         raise Broken(f"{endpoint}: no connection in time") from None
     except OSError as problem:
-        raise Broken(f"{endpoint}: {problem}") from None
+        raise NotTaken(f"{endpoint}: {problem}") from None
     return link

@@ -96,7 +96,7 @@ class Places:
                 return
             if self._worker is None or not self._worker.alive():
                 self._planned = float("inf")
-                self._worker = self._runtime.spawn(self._sweep, "lockline-etcd-sweeper")
+                self._worker = self._runtime.spawn(self._sweep, "lockline-etcd-sweeper", lasting=True)
             else:
                 self._signal.set()
 

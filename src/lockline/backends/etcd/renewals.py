@@ -8,10 +8,9 @@ from typing import Any, Final
 from ...core.claim import Claim, Gone
 from ...core.runtime import Runtime
 from . import channel as ways
-from . import messages as m
 from . import requests
 from .channel import NOT_FOUND, Channel
-from .keys import value_of
+from .keys import Keys, value_of
 from .leases import Lease, Leases, Renewal
 from .places import Place, Places
 from .wire import Refused
@@ -28,6 +27,7 @@ class Renewals:
         channel: Channel,
         leases: Leases,
         places: Places,
+        keys: Keys,
         client: str,
         runtime: Runtime,
         lose: Callable[[Place], None],
@@ -37,6 +37,7 @@ class Renewals:
         self._leases = leases
         self._places = places
         self._client = client
+        self._nothing = keys.nothing(client)
         self._runtime = runtime
         self._lose = lose
         self._remove = remove
@@ -59,7 +60,7 @@ class Renewals:
                 living.append((claim, place, lease))
             if not living:
                 return [fates[claim.id] for claim in claims]
-            renewal = await self._leases.renew({lease for _, _, lease in living}, until)
+            renewal = await self._leases.renew({lease for _, _, lease in living}, until, urgent=True)
             if await self._verify(living, fates, renewal, sent, until):
                 return [fates[claim.id] for claim in claims]
 
@@ -75,14 +76,13 @@ class Renewals:
         again = False
         for start in range(0, len(living), BATCH):
             batch = living[start : start + BATCH]
-            steps = [self._step(claim, place, lease) for claim, place, lease in batch]
             try:
-                answer = await self._channel.ask(ways.TXN, m.TxnRequest(success=steps), "TxnResponse", until)
+                answer = await self._seen_by_a_quorum(batch, until)
             except Refused as refused:
                 if refused.code != NOT_FOUND:
                     raise
                 return False
-            seen = [self._seen(*one, reply) for one, reply in zip(batch, answer.responses, strict=True)]
+            seen = [self._seen(*one, reply) for one, reply in zip(batch, answer.responses[:-1], strict=True)]
             if not renewal.confirm(answer.header.raft_term):
                 return False
             for (claim, place, lease), (there, told) in zip(batch, seen, strict=True):
@@ -97,6 +97,11 @@ class Renewals:
                 else:
                     again = True
         return not again
+
+    async def _seen_by_a_quorum(self, batch: list[tuple[Claim, Place, Lease]], until: float) -> Any:
+        steps = [self._step(*one) for one in batch]
+        request = requests.seen_by_a_quorum(steps, self._nothing)
+        return await self._channel.ask(ways.TXN, request, "TxnResponse", until, urgent=True)
 
     def _seen(self, claim: Claim, place: Place, lease: Lease, reply: Any) -> tuple[bool, bool]:
         """Whether the claim stands, and whether its key says by now what it should."""

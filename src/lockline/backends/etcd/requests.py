@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
@@ -85,9 +86,19 @@ def leave(key: bytes, create: int, note: bytes) -> Any:
     return m.TxnRequest(compare=[created(key, create)], success=[delete(key)], failure=[delete(note)])
 
 
-def withdraw(key: bytes, session: bytes, lease: int, note: bytes) -> Any:
-    """Remove a claim whose `enter` has not been answered, and make sure that it is not applied after this."""
-    return m.TxnRequest(success=[put(session, b"", lease), delete(key), delete(note)])
+def withdraw(claims: Iterable[tuple[bytes, bytes]], session: bytes, lease: int) -> Any:
+    """Remove claims (key and note) whose `enter` has not been answered, and make sure that none is applied after this."""
+    ends = [delete(key) for claim in claims for key in claim]
+    return m.TxnRequest(success=[put(session, b"", lease), *ends])
+
+
+def seen_by_a_quorum(steps: list[Any], nothing: bytes) -> Any:
+    """These steps, as something to be written down, though they may only look: the last step removes a key that never is.
+
+    etcd takes it through its log, as every write, so that only a leader that a quorum follows can answer. It changes nothing,
+    makes no revision, and nobody hears of it.
+    """
+    return m.TxnRequest(success=[*steps, delete(nothing)])
 
 
 def evict(key: bytes, create: int, note: bytes, lease: int) -> Any:

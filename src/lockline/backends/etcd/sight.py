@@ -10,7 +10,7 @@ from ...core.rule import admitted
 from . import channel as ways
 from . import messages as m
 from . import requests
-from .channel import NOT_FOUND, OUT_OF_RANGE, Channel
+from .channel import NOT_FOUND, OUT_OF_RANGE, Way
 from .keys import Keys, Stood, after, claims
 from .places import Place
 from .wire import Refused
@@ -20,7 +20,7 @@ LEASES_ASKED = 32
 BATCH = 100
 
 
-async def look(channel: Channel, keys: Keys, name: str, mine: Mapping[str, Place], until: float) -> Line:
+async def look(channel: Way, keys: Keys, name: str, mine: Mapping[str, Place], until: float) -> Line:
     """The whole line; `mine` are the claims of which this client knows more than the server tells."""
     answer = await channel.ask(ways.RANGE, requests.whole_line(keys.line(name)), "RangeResponse", until)
     now = channel.now()
@@ -46,13 +46,13 @@ async def look(channel: Channel, keys: Keys, name: str, mine: Mapping[str, Place
     return Line(name, tuple(standings))
 
 
-async def _time_to_live(channel: Channel, lease: int, until: float) -> float:
+async def _time_to_live(channel: Way, lease: int, until: float) -> float:
     answer = await channel.ask(ways.TIME_TO_LIVE, m.LeaseTimeToLiveRequest(ID=lease), "LeaseTimeToLiveResponse", until)
     # Whole seconds, rounded down: half a second more is nearer the truth, and never nothing while it lives.
     return float(answer.TTL) + 0.5 if answer.TTL >= 0 else 0.0
 
 
-async def tokens(channel: Channel, fence: bytes, creates: Sequence[int], until: float) -> list[int]:
+async def tokens(channel: Way, fence: bytes, creates: Sequence[int], until: float) -> list[int]:
     """The tokens of claims created at these revisions: the version that the fence key had then; 0 where etcd forgot."""
     found: list[int] = []
     for start in range(0, len(creates), BATCH):
@@ -70,7 +70,7 @@ async def tokens(channel: Channel, fence: bytes, creates: Sequence[int], until: 
     return found
 
 
-async def names(channel: Channel, keys: Keys, prefix: str, until: float) -> list[str]:
+async def names(channel: Way, keys: Keys, prefix: str, until: float) -> list[str]:
     """The names that have a claim, sorted."""
     beginning = keys.names(prefix)
     request = m.RangeRequest(key=beginning, range_end=after(beginning))
@@ -78,14 +78,23 @@ async def names(channel: Channel, keys: Keys, prefix: str, until: float) -> list
     return sorted({keys.name_of(claim.key) for claim in claims(answer.kvs)})
 
 
-async def evict(channel: Channel, keys: Keys, name: str, until: float) -> int:
-    """Remove the holders of the line, and leave each a note; how many they were."""
+async def evict(channel: Way, keys: Keys, name: str, token: int | None, until: float) -> int:
+    """Remove the holders of the line (with a token: the one who has it), and leave each a note; how many they were.
+
+    Who holds goes on holding until it is gone, and the removal is of that very claim: what was seen may be old, but nobody who
+    came later is touched.
+    """
     answer = await channel.ask(ways.RANGE, requests.whole_line(keys.line(name)), "RangeResponse", until)
     line = claims(answer.kvs)
-    return sum([await _evicted(channel, keys, victim, until) for victim in line[: admitted(line)]])
+    victims = line[: admitted(line)]
+    if token is not None:
+        young = [victim.create for victim in victims if not victim.token]
+        found = dict(zip(young, await tokens(channel, keys.fence, young, until), strict=True))
+        victims = [victim for victim in victims if (victim.token or found[victim.create]) == token]
+    return sum([await _evict(channel, keys, victim, until) for victim in victims])
 
 
-async def _evicted(channel: Channel, keys: Keys, victim: Stood, until: float) -> bool:
+async def _evict(channel: Way, keys: Keys, victim: Stood, until: float) -> bool:
     repeats: list[None] = []
     request = requests.evict(victim.key, victim.create, keys.evicted(victim.client, victim.id), victim.lease)
     try:

@@ -9,9 +9,10 @@ from typing import Any
 
 from . import channel as ways
 from . import messages as m
-from .channel import Channel, Link
+from .channel import Channel
+from .connections import Link
 from .keys import after
-from .wire import Broken, Call, framed
+from .wire import Broken, Call, Full, framed
 
 HOME = ""
 """For whom the client's own keys are watched: for itself."""
@@ -34,12 +35,20 @@ class Watches:
         self._tell = tell
         self._tell_home = tell_home
         self._numbers = itertools.count(1)
+        self._link: Link | None = None
+        self._stream: Call | None = None
         self.cut()
 
     def cut(self) -> None:
-        """The connection is gone, and every watch with it."""
-        self._link: Link | None = None
-        self._stream: Call | None = None
+        """Another connection is in use now, or none: every watch has ended."""
+        link, stream = self._link, self._stream
+        self._link = self._stream = None
+        if link is not None and stream is not None and link.wire.broken is None:
+            stream.wake = None
+            try:
+                link.cancel(stream)
+            except Broken:
+                pass  # gone with its connection
         self._for: dict[int, str] = {}
         self._by_claim: dict[str, dict[bytes, int]] = {}
         self.at_home = False
@@ -116,7 +125,7 @@ class Watches:
         body = b"".join(framed(order.SerializeToString()) for order in orders)
         link = self._channel.link
         try:
-            if link is None or link.wire.broken is not None:
+            if link is None or link.wire.broken is not None or not link.wire.opening.done:
                 return False
             if self._stream is None or self._stream.done or self._link is not link:
                 self._link = link
@@ -124,7 +133,7 @@ class Watches:
                 self._stream.wake = self._ended
             else:
                 link.more(self._stream, body)
-        except Broken:
+        except (Broken, Full):
             return False
         return True
 

@@ -7,6 +7,7 @@ trailers after the last. grpcio was tried first: after a fork its child shares t
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 from urllib.parse import unquote
 
 from h2.config import H2Configuration
@@ -15,7 +16,6 @@ from h2.errors import ErrorCodes
 from h2.events import (
     ConnectionTerminated,
     DataReceived,
-    PingAckReceived,
     RemoteSettingsChanged,
     ResponseReceived,
     StreamEnded,
@@ -25,6 +25,7 @@ from h2.events import (
 )
 from h2.exceptions import H2Error
 
+from ...core import clock
 from ...errors import BackendUnavailable
 
 WINDOW = 4 << 20
@@ -32,8 +33,27 @@ WINDOW = 4 << 20
 LARGEST = 64 << 20
 
 
+MOST: Final = 128
+"""Calls under way at the same time, at most, whatever the server would take: more of them would only wait there instead of
+here, in the way of a renewal."""
+SPARED: Final = 2
+"""Streams that ordinary calls leave free: one for the watch, one for what must not wait."""
+
+
 class Broken(Exception):
     """The connection cannot be used any more; whether the request was applied is not known."""
+
+
+class NotTaken(Broken):
+    """The server says that it did not look at the request, or nothing of it was ever sent."""
+
+
+class Foreign(Broken):
+    """Whoever answers there is no etcd."""
+
+
+class Full(Exception):
+    """As many calls are under way as the server takes at once."""
 
 
 class Refused(BackendUnavailable):
@@ -48,7 +68,7 @@ class Refused(BackendUnavailable):
 class Call:
     """One request and what came back for it so far."""
 
-    __slots__ = ("_buffer", "answers", "done", "ends", "failure", "hear", "stream", "unsent", "wake")
+    __slots__ = ("_buffer", "answers", "began", "done", "ends", "failure", "hear", "stream", "unsent", "wake")
 
     def __init__(self, stream: int, ends: bool, hear: Callable[[bytes], None] | None) -> None:
         self.stream = stream
@@ -57,6 +77,7 @@ class Call:
         self.hear = hear
         """Called with each message of a call that goes on; without it the messages are kept in `answers`."""
         self.answers: list[bytes] = []
+        self.began = clock.now()
         self.done = False
         self.failure: Exception | None = None
         self.wake: Callable[[], None] | None = None
@@ -109,7 +130,8 @@ class Wire:
         self._tail = [("content-type", "application/grpc"), ("te", "trailers"), ("hasleader", "true")]
         self._calls: dict[int, Call] = {}
         self._pushed = False
-        self.pongs = 0
+        self.opening = Call(0, True, None)
+        """Done when the server has said its first word, how many calls it takes at once; no call goes out before."""
         self.broken: str | None = None
         self._h2.initiate_connection()
         self._h2.increment_flow_control_window(WINDOW)
@@ -121,11 +143,18 @@ class Wire:
         token: str | None = None,
         hear: Callable[[bytes], None] | None = None,
         ends: bool = True,
+        spared: int = SPARED,
     ) -> Call:
-        """Begin a call with these framed messages; with `ends` false more may follow."""
+        """Begin a call with these framed messages; with `ends` false more may follow. Full when too many are under way.
+
+        `spared` streams are left free for others.
+        """
         if self.broken is not None:
-            raise Broken(self.broken)
+            raise NotTaken(self.broken)
         h2 = self._h2
+        most = min(h2.remote_settings.max_concurrent_streams, MOST)
+        if len(self._calls) >= max(1, most - spared):
+            raise Full
         try:
             call = Call(h2.get_next_available_stream_id(), ends, hear)
             headers = [*self._head, (":path", method), *self._tail]
@@ -141,6 +170,11 @@ class Wire:
             self.fail(f"HTTP/2: {problem}")
             raise Broken(str(self.broken)) from problem
         return call
+
+    @property
+    def busy(self) -> bool:
+        """Whether any call is under way."""
+        return bool(self._calls)
 
     def more(self, call: Call, messages: bytes) -> None:
         """Another message on a call that goes on."""
@@ -190,6 +224,9 @@ class Wire:
     def feed(self, data: bytes) -> list[Call]:
         """Bytes from the server; the calls that are done now."""
         self._pushed = False
+        if not self.opening.done and data[:1] != b"\0":
+            # The first word of an HTTP/2 server is a short frame, whose length begins with a zero.
+            return self.fail(_foreign(data), Foreign)
         try:
             events = self._h2.receive_data(data)
         except H2Error as problem:
@@ -217,16 +254,19 @@ class Wire:
             elif isinstance(event, StreamReset):
                 call = self._calls.pop(event.stream_id or 0, None)
                 if call is not None:
-                    call.end(Broken(f"the server cut the call off (HTTP/2 error {event.error_code})"))
+                    kind = NotTaken if event.error_code == ErrorCodes.REFUSED_STREAM else Broken
+                    call.end(kind(f"the server cut the call off (HTTP/2 error {event.error_code})"))
                     done.append(call)
             elif isinstance(event, (WindowUpdated, RemoteSettingsChanged)):
+                if not self.opening.done and isinstance(event, RemoteSettingsChanged):
+                    self.opening.end(None)
+                    done.append(self.opening)
                 for call in list(self._calls.values()):
                     if call.unsent:
                         self._push(call)
-            elif isinstance(event, PingAckReceived):
-                self.pongs += 1
             elif isinstance(event, ConnectionTerminated):
-                return done + self.fail("the server closed the connection")
+                why = (event.additional_data or b"").decode(errors="replace")
+                return done + self.fail(f"the server closed the connection{why and ': '}{why}")
         return done
 
     def _status(self, call: Call, headers: dict[str, str]) -> None:
@@ -240,11 +280,22 @@ class Wire:
             failure, call.failure = call.failure, None
             call.end(failure)
 
-    def fail(self, why: str) -> list[Call]:
+    def fail(self, why: str, kind: type[Broken] = Broken) -> list[Call]:
         """The connection is gone: every call on it ends without an answer."""
         if self.broken is None:
             self.broken = why
         calls, self._calls = list(self._calls.values()), {}
+        if not self.opening.done:
+            self.opening.end(kind(self.broken))
+            calls.append(self.opening)
         for call in calls:
             call.end(Broken(self.broken))
         return calls
+
+
+def _foreign(data: bytes) -> str:
+    """What to say of a server whose first words are no HTTP/2."""
+    if data[:2] == b"\x15\x03":
+        return "it wants TLS; add ?tls=yes or ?ca=… to the URL"
+    said = data[:40].split(b"\r\n")[0].decode("ascii", errors="backslashreplace")
+    return f"it is no etcd: its first words were {said!r}; name etcd's client port, 2379 unless set otherwise"

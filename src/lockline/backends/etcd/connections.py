@@ -1,0 +1,316 @@
+"""Which member is asked: one connection, and a second one to another member before the first is given up."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from functools import partial
+from typing import Final, Protocol
+
+from ...core.runtime import Runtime
+from ...errors import ClientClosed
+from . import blocking, looping
+from .address import Address, Endpoint
+from .gate import Gate, gate_for
+from .streams import Streams
+from .wire import Broken, Call, Foreign, NotTaken, Wire
+
+CONNECT: Final = 1.0
+"""How long a connection to one member may take before the next is tried."""
+ALONE: Final = 5.0
+"""The same where there is no other to try."""
+PAUSE: Final = 0.05
+LONGEST_PAUSE: Final = 0.5
+"""How long nobody tries to connect after every member was tried in vain."""
+GLANCE: Final = 0.1
+"""How often one who waits for a second connection looks whether the first has come to life again."""
+STAY: Final = 1.0
+STAY_LONGEST: Final = 16.0
+"""How long a member is stayed with that was chosen because another was slow: twice as long each time, for all may be slow."""
+
+
+class Link(Protocol):
+    """One connection, in one flavour."""
+
+    wire: Wire
+    endpoint: Endpoint
+    streams: Streams
+    opened: float
+    heard: float
+    """When anything came from the server."""
+    pinged: float
+    """When it was last asked for a sign of life."""
+    answered: float
+    """When it last gave an answer that a quorum stands behind."""
+    lost: Callable[[], None] | None
+    freed: Callable[[], None] | None
+
+    def start(
+        self, method: str, messages: bytes, token: str | None = None, hear: Callable[[bytes], None] | None = None,
+        ends: bool = True, spared: int = 0,
+    ) -> Call: ...  # fmt: skip
+    def more(self, call: Call, messages: bytes) -> None: ...
+    def cancel(self, call: Call) -> None: ...
+    def ping(self) -> None: ...
+    def unread(self) -> bool: ...
+    async def finished(self, call: Call, until: float) -> bool: ...
+    def receive(self, until: float) -> None: ...
+    def nudge(self) -> None: ...
+    def glance(self) -> None: ...
+    def close(self, why: str) -> None: ...
+    def forget(self) -> None: ...
+
+
+class Unreachable(NotTaken):
+    """There is no connection to send on."""
+
+    def __init__(self, text: str, *, refused: bool = False, final: bool = False) -> None:
+        self.refused = refused
+        """Whether every member said no, rather than nothing."""
+        self.final = final
+        """Whether trying again is of no use: whoever is there is no etcd."""
+        super().__init__(text)
+
+
+class Connections:
+    """The connection of one client, and at times the next or the former one beside it; never more than two."""
+
+    def __init__(self, address: Address, runtime: Runtime, cut: Callable[[], None]) -> None:
+        self._address = address
+        self._runtime = runtime
+        self._cut = cut
+        """Called when another connection takes the place of one: what was watched on that is watched no more."""
+        self._open = blocking.open_link if runtime.flavour == "blocking" else looping.open_link
+        # Clients spread over the members, each staying with its own as long as it answers.
+        self._at = random.randrange(len(address.endpoints))
+        self._closed = False
+        self.link: Link | None = None
+        self._spare: Link | None = None
+        """The next one, until it has proved itself, or the former, until the calls on it have ended."""
+        self.reset()
+
+    def now(self) -> float:
+        """The moment, on the clock that deadlines are on."""
+        return self._runtime.now()
+
+    def reset(self) -> None:
+        """As new, with nothing of an earlier connection; for the start, and for a forked child."""
+        links, self.link, self._spare = (self.link, self._spare), None, None
+        for link in links:
+            if link is not None:
+                link.forget()
+        self.token: str | None = None
+        """What a login gave. It is good at every member and on every connection, until one says that it is not."""
+        self._gate: Gate = gate_for(self._runtime)
+        self._in_vain = 0
+        """How many tries to connect in a row came to nothing."""
+        self._refusals = self._foreigners = 0
+        """How many of the last tries were answered with a no; by somebody who is no etcd."""
+        self._retry_at = 0.0
+        self._moving_until = 0.0
+        """Somebody opens a second connection now; a moment, so that one who was cut short there does not block it for ever."""
+        self._stay, self._stay_until = 0.0, 0.0
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """The member that is asked at the moment."""
+        return self._address.endpoints[self._at % len(self._address.endpoints)]
+
+    # -- the one connection ------------------------------------------------------------------------
+
+    async def _linked(self, until: float, give_up: float) -> tuple[Link, str | None]:
+        """The connection there is, or another, and the token to ask with: ours may be taken away at any moment.
+
+        After `give_up` it no longer waits for a member that says no.
+        """
+        if self._closed:
+            raise ClientClosed("this client is closed; connect a new one")
+        link, token = self.link, self.token
+        ready = link is not None and link.wire.broken is None and link.wire.opening.done
+        if link is not None and ready and (token or self._address.user is None):
+            return link, token
+        async with self._gate(min(until, give_up)) as free:
+            if free:
+                return await self._connected(until, give_up)
+        if give_up < until and self._refusals < len(self._address.endpoints):
+            # Nobody said no: whoever is connecting waits for a slow one.
+            async with self._gate(until) as free:
+                if free:
+                    return await self._connected(until, give_up)
+        refused = self._refusals >= len(self._address.endpoints)
+        raise Unreachable(f"{self.endpoint}: another request of this client still tries to connect", refused=refused)
+
+    async def _connected(self, until: float, give_up: float) -> tuple[Link, str | None]:
+        """As `_linked`, for the one who sees to it."""
+        link = self.link
+        if link is not None and link.wire.broken is not None:
+            self.leave(link, link.wire.broken)
+        link = self.link
+        if link is None:
+            wait = min(self._retry_at, until, give_up) - self.now()
+            if wait > 0:
+                await self._runtime.sleep(wait)
+            try:
+                link = await self._open(self._address, self.endpoint, min(until, self.now() + CONNECT))
+            except Broken as problem:
+                raise self._tried_in_vain(problem) from None
+            self._prepare(link)
+            if self._closed:
+                link.close("this client is closed")
+            self.link = link
+        await self._first_word(link, until)
+        token = self.token
+        if self._address.user is not None and token is None:
+            token = self.token = await self._login(link, until)
+        return link, token
+
+    async def _login(self, link: Link, until: float) -> str:
+        raise NotImplementedError
+
+    async def _first_word(self, link: Link, until: float) -> None:
+        """Wait until the server has said what it takes. Only then it is known to be there, and to be an etcd."""
+        opening = link.wire.opening
+        if opening.done and opening.failure is None:
+            return
+        alone = len(self._address.endpoints) == 1
+        patience = link.opened + (ALONE if alone else CONNECT)
+        if await link.finished(opening, min(until, patience)) and opening.failure is None:
+            self._in_vain = self._refusals = self._foreigners = 0
+            return
+        problem: Broken = Broken(f"{link.endpoint}: connected, and then not a word")
+        if isinstance(opening.failure, Foreign):
+            problem = Foreign(f"{link.endpoint}: {opening.failure}")
+        elif opening.failure is not None:
+            problem = NotTaken(f"{link.endpoint}: closed the connection before its first word: {opening.failure}")
+        if opening.done or self.now() >= patience:
+            # Otherwise the caller's own time is over, and the next one goes on waiting for this connection.
+            self.leave(link, str(problem), onwards=False)
+            raise self._tried_in_vain(problem)
+        raise Unreachable(str(problem))
+
+    def _prepare(self, link: Link) -> None:
+        link.streams = Streams(self._runtime)
+        link.freed = link.streams.advance
+        link.lost = partial(self.leave, link, "the connection has ended")
+
+    def _tried_in_vain(self, problem: Broken) -> Unreachable:
+        """Note that this member could not be had; the next one is next."""
+        everybody = len(self._address.endpoints)
+        self._at += 1
+        self._in_vain += 1
+        self._refusals = self._refusals + 1 if isinstance(problem, (NotTaken, Foreign)) else 0
+        self._foreigners = self._foreigners + 1 if isinstance(problem, Foreign) else 0
+        if self._in_vain % everybody == 0:
+            rounds = self._in_vain // everybody
+            self._retry_at = self.now() + min(PAUSE * 1.5**rounds, LONGEST_PAUSE)
+        return Unreachable(str(problem), refused=self._refusals >= everybody, final=self._foreigners >= everybody)
+
+    # -- a second one ------------------------------------------------------------------------------
+
+    async def _move(self, link: Link, dead: bool, until: float) -> bool:
+        """Go on with another connection, if there is one to be had; whether this one is no longer the one to ask.
+
+        The first stays as it is until the second has proved itself: a member that is slow or frozen may be the best there
+        is. A dead one is closed then, another only when the calls on it have ended.
+        """
+        now = self.now()
+        if self.link is not link:
+            return self.link is not None
+        if self._closed or now < self._moving_until:
+            return False
+        if not dead and (len(self._address.endpoints) == 1 or now < self._stay_until):
+            return False
+        self._moving_until = now + CONNECT * len(self._address.endpoints) + 1.0
+        try:
+            spare = await self._second(link, dead, until)
+        finally:
+            self._moving_until = 0.0
+        if spare is None:
+            return False
+        if self.link is not link or (dead and _lives(link)):
+            # Somebody was faster, or it lives after all.
+            self._drop_spare("not needed")
+            return self.link is not link
+        if not dead:
+            self._stay = min(max(STAY, 2 * self._stay), STAY_LONGEST)
+            self._stay_until = self.now() + self._stay
+        self._at = self._address.endpoints.index(spare.endpoint)
+        self.link, self._spare = spare, link
+        self._cut()
+        if dead or not link.wire.busy:
+            self._drop_spare(f"{link.endpoint} gave no sign of life" if dead else "replaced")
+        else:
+            link.nudge()  # whoever reads there for others has to read here now
+        return True
+
+    def _is_well(self) -> None:
+        """The member in use answers quickly: there is no reason to stay with it should that change."""
+        self._stay = self._stay_until = 0.0
+
+    async def _second(self, link: Link, dead: bool, until: float) -> Link | None:
+        """Another connection that has said its first word; None if none could be had by then."""
+        endpoints = self._address.endpoints
+        at = endpoints.index(link.endpoint)
+        others = [endpoint for endpoint in (*endpoints[at + 1 :], *endpoints[:at]) if endpoint != link.endpoint]
+        for endpoint in [*others, link.endpoint] if dead else others:
+            spare = self._spare
+            if spare is None or spare.wire.broken is not None or spare.endpoint != endpoint:
+                self._drop_spare("another is tried")
+                try:
+                    spare = await self._open(self._address, endpoint, min(until, self.now() + CONNECT))
+                except Broken:
+                    continue
+                self._prepare(spare)
+                self._spare = spare
+            patience = spare.opened + (ALONE if len(endpoints) == 1 else CONNECT)
+            while not await spare.finished(spare.wire.opening, min(until, patience, self.now() + GLANCE)):
+                if self.now() >= until or (dead and _lives(link)):
+                    # If still needed, the next one who misses an answer goes on waiting for it.
+                    return None
+                if self.now() >= patience:
+                    break
+            if spare.wire.opening.done and spare.wire.broken is None:
+                return spare
+            self._drop_spare("not a word in time")
+        return None
+
+    def _drop_spare(self, why: str) -> None:
+        spare, self._spare = self._spare, None
+        if spare is not None:
+            spare.close(why)
+
+    def _tidy(self) -> None:
+        """Let go of a second connection that is no longer needed, after a call has ended."""
+        spare = self._spare
+        if spare is None or self.now() < self._moving_until:
+            return
+        if not spare.wire.opening.done and (self.link is None or self.link.heard < spare.opened):
+            return  # it may still be needed
+        if not spare.wire.busy:
+            self._drop_spare("no longer needed")
+
+    # -- the end -----------------------------------------------------------------------------------
+
+    def leave(self, link: Link, why: str, onwards: bool = True) -> None:
+        """Give this connection up; the next request goes to the next member."""
+        if link is not self.link:
+            if link is self._spare:
+                self._spare = None
+            link.close(why)
+            return
+        self.link = None
+        self._at += onwards
+        link.close(why)
+        self._cut()
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        self._closed = True
+        self._drop_spare("this client is closed")
+        if self.link is not None:
+            self.leave(self.link, "this client is closed")
+
+
+def _lives(link: Link) -> bool:
+    """Whether it has answered the last question for a sign of life, or something that nobody has read yet."""
+    return link.heard >= link.pinged or link.unread()
