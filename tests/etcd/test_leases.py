@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import lockline
+from lockline.backends.etcd.channel import Way
 from lockline.backends.etcd.leases import Lease, Renewal
 from lockline.backends.etcd.places import Place
 from lockline.core.blocking import run
@@ -117,7 +118,7 @@ def test_a_claim_that_was_withdrawn_on_its_way_does_not_arrive_later(
 
     monkeypatch.setattr(channel, "ask", no_answer)
     with pytest.raises(BackendUnavailable):
-        client.lock("x").acquire(timeout=1)
+        client.lock("x").acquire(timeout=0)  # with more time it would ask again
     ((method, request, answer),) = held_up
     late = run(ask(method, request, answer, backend._runtime.now() + 5))
     assert not late.succeeded
@@ -158,7 +159,7 @@ def test_claims_with_short_ttls_end_in_time_though_the_lease_goes_on(
     url: str, etcd: EtcdCluster, client_of: Clients
 ) -> None:
     client, other = client_of(url), client_of(url)
-    kept = client.lock("kept", ttl=0.4).acquire()
+    kept = client.lock("kept", ttl=0.9).acquire()  # the same lease: of a second, the shortest
     for ttl in (0.2, 0.4):
         began = time.monotonic()
         dropped = client.lock("x", ttl=ttl, renew=False).acquire()
@@ -210,18 +211,26 @@ def test_a_release_that_found_no_server_is_made_good_though_the_lease_lives_on(
 ) -> None:
     """The claim's key hangs on a lease that other claims keep alive: waiting for its end would mean for ever."""
     client, other = client_of(url), client_of(url)
-    kept = client.lock("kept", ttl=0.5).acquire()
+    kept = client.lock("kept", ttl=0.9).acquire()  # the same lease: of a second, the shortest
     lease = client.lock("x", ttl=0.5).acquire()
     backend = backend_of(client)
-    remove = backend._removals.remove
+    remove, remove_all = backend._removals.remove, backend._removals._remove_all
     until_then = time.monotonic() + 1.5
 
-    async def no_answer(place: Place, until: float) -> bool:
-        if place.claim.name == "x" and time.monotonic() < until_then:
+    def is_away(places: list[Place]) -> None:
+        if time.monotonic() < until_then and any(place.claim.name == "x" for place in places):
             raise BackendUnavailable("nobody is there")
+
+    async def no_answer(place: Place, until: float) -> bool:
+        is_away([place])
         return await remove(place, until)
 
+    async def no_answers(places: list[Place], way: Way, until: float) -> dict[str, bool]:
+        is_away(places)
+        return await remove_all(places, way, until)
+
     monkeypatch.setattr(backend._removals, "remove", no_answer)
+    monkeypatch.setattr(backend._removals, "_remove_all", no_answers)
     with pytest.raises(BackendUnavailable):
         lease.release()
     assert other.inspect("x").claims
