@@ -301,3 +301,76 @@ def test_the_end_of_a_loop_leaves_no_keeper_that_complains() -> None:
         await lease.release()
 
     asyncio.run(main())
+
+
+def test_a_slow_callback_costs_no_other_lease_its_renewal(alice: ThreadParty) -> None:
+    held = alice.lock("held", ttl=0.6).acquire()
+    victims = [alice.lock(f"victim-{number}", ttl=30).acquire() for number in range(3)]
+    stuck, told = threading.Event(), []
+    victims[0].on_lost(stuck.wait)
+    victims[1].on_lost(lambda: told.append("another"))
+    for victim in victims:
+        alice.client.evict(victim.name)
+    eventually(lambda: told)
+    ends = time.monotonic() + 3 * held.ttl
+    while time.monotonic() < ends:
+        assert held.valid
+        time.sleep(0.01)
+    stuck.set()
+    held.release()
+
+
+def test_a_slow_callback_does_not_keep_close(alice: ThreadParty) -> None:
+    stuck = threading.Event()
+    alice.lock("x", ttl=30).acquire().on_lost(stuck.wait)
+    closing = alice.client.close.start()
+    closing.result(5)
+    stuck.set()
+
+
+def test_a_client_that_was_dropped_leaves_no_thread() -> None:
+    before = set(threading.enumerate())
+    for number in range(20):
+        lockline.connect(f"memory:dropped-{number}").lock("x").acquire().release()
+    eventually(lambda: not set(threading.enumerate()) - before, keeper_module.LINGER * 0.8)
+
+
+def test_a_lock_keeps_the_keeper_of_a_client_that_was_dropped() -> None:
+    lease = lockline.connect("memory:dropped-but-held").lock("x", ttl=0.6).acquire()
+    time.sleep(1.5)
+    assert lease.valid
+    lease.release()
+
+
+def test_whoever_cancels_every_task_but_his_own_does_not_lose_his_lease() -> None:
+    """Many a program ends like that; the body goes on under its lease, and hears of a loss as before."""
+
+    async def story() -> None:
+        client = aio.connect("memory:cancel-all")
+        other = aio.connect("memory:cancel-all")
+        async with client.lock("x", ttl=0.6) as lease:
+            for _ in range(3):
+                for task in asyncio.all_tasks() - {asyncio.current_task()}:
+                    task.cancel()
+                await asyncio.sleep(0.5)
+                assert lease.valid
+        with pytest.raises(LeaseLost):
+            async with client.lock("x", ttl=30):
+                for task in asyncio.all_tasks() - {asyncio.current_task()}:
+                    task.cancel()
+                await other.evict("x")
+                await asyncio.sleep(10)
+        await client.close()
+        await other.close()
+
+    asyncio.run(story())
+
+
+def test_a_loop_that_ends_with_a_lease_in_hand_ends_without_a_word(recwarn: pytest.WarningsRecorder) -> None:
+    async def story() -> object:
+        client = aio.connect("memory:loop-ends")
+        return await client.lock("x", ttl=30).acquire()
+
+    lease = asyncio.run(story())
+    assert not [warning for warning in recwarn if "destroyed" in str(warning.message)]
+    lease._open = False

@@ -1,0 +1,112 @@
+"""What a caller was told about time is kept when nobody listens where the store should be."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+
+import pytest
+
+import lockline
+from lockline import BackendUnavailable, aio
+from tests.servers.process import free_port
+
+TOO_LATE = 1.0
+"""Seconds past the caller's time that no busy machine explains. `bench/deadlines.py` shows the real figure: below 0.3."""
+URLS: dict[str, Callable[[], str]] = {
+    "redis": lambda: f"redis://127.0.0.1:{free_port()}",
+    "redis+sentinel": lambda: f"redis+sentinel://127.0.0.1:{free_port()},127.0.0.1:{free_port()}/mymaster",
+    "redis+cluster": lambda: f"redis+cluster://127.0.0.1:{free_port()}",
+    "redlock": lambda: "redlock://" + ",".join(f"127.0.0.1:{free_port()}" for _ in range(3)),
+    "etcd": lambda: f"etcd://127.0.0.1:{free_port()}",
+    "zk": lambda: f"zk://127.0.0.1:{free_port()}",
+}
+
+
+@pytest.fixture(params=URLS.values(), ids=URLS.keys())
+def url(request: pytest.FixtureRequest) -> str:
+    return str(request.param())
+
+
+@pytest.mark.parametrize("timeout", [0, 0.1, 0.6])
+def test_an_acquire_ends_by_its_timeout(url: str, timeout: float) -> None:
+    client = lockline.connect(url)
+    began = time.monotonic()
+    with pytest.raises(BackendUnavailable):
+        client.lock("x").acquire(timeout=timeout)
+    assert time.monotonic() - began < timeout + TOO_LATE
+    client.close()
+
+
+def test_an_acquire_asks_for_as_long_as_its_timeout(url: str) -> None:
+    client = lockline.connect(url)
+    began = time.monotonic()
+    with pytest.raises(BackendUnavailable):
+        client.lock("x").acquire(timeout=0.8)
+    assert time.monotonic() - began > 0.6
+    client.close()
+
+
+def test_a_try_ends_at_once(url: str) -> None:
+    client = lockline.connect(url)
+    began = time.monotonic()
+    with pytest.raises(BackendUnavailable):
+        client.lock("x").try_acquire()
+    assert time.monotonic() - began < TOO_LATE
+    client.close()
+
+
+def test_questions_end_at_once(url: str) -> None:
+    client = lockline.connect(url)
+    questions: list[Callable[[], object]] = [lambda: client.inspect("x"), client.list, lambda: client.evict("x")]
+    for ask in questions:
+        began = time.monotonic()
+        with pytest.raises(BackendUnavailable):
+            ask()
+        assert time.monotonic() - began < TOO_LATE
+    client.close()
+
+
+def test_an_examination_ends_at_once(url: str) -> None:
+    client = lockline.connect(url)
+    began = time.monotonic()
+    with contextlib.suppress(BackendUnavailable):
+        assert any(finding.level == "error" for finding in client.examine())
+    assert time.monotonic() - began < TOO_LATE
+    client.close()
+
+
+def test_close_ends_at_once(url: str) -> None:
+    client = lockline.connect(url)
+    with pytest.raises(BackendUnavailable):
+        client.lock("x").acquire(timeout=0)
+    began = time.monotonic()
+    client.close()
+    assert time.monotonic() - began < TOO_LATE
+
+
+def test_asyncio_keeps_the_same_times(url: str) -> None:
+    async def took(call: Callable[[], object]) -> float:
+        began = time.monotonic()
+        with pytest.raises((BackendUnavailable, TimeoutError)):
+            await call()  # type: ignore[misc]
+        return time.monotonic() - began
+
+    async def within(seconds: float) -> None:
+        async with asyncio.timeout(seconds):
+            await client.lock("x").acquire()
+
+    async def story() -> None:
+        assert await took(lambda: client.lock("x").acquire(timeout=0)) < TOO_LATE
+        assert await took(lambda: client.lock("x").acquire(timeout=0.1)) < 0.1 + TOO_LATE
+        assert await took(lambda: client.lock("x").try_acquire()) < TOO_LATE
+        assert await took(lambda: within(0.1)) < 0.1 + TOO_LATE
+        assert await took(lambda: client.inspect("x")) < TOO_LATE
+        began = time.monotonic()
+        await client.close()
+        assert time.monotonic() - began < TOO_LATE
+
+    client = aio.connect(url)
+    asyncio.run(story())
