@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import inspect
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from types import TracebackType
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NoReturn, TypeVar
 
 from .backends import open_backend
 from .core import arguments
@@ -16,7 +15,7 @@ from .core.ask import Ask, ask_for
 from .core.backend import Findings
 from .core.claim import WHOLE, Line
 from .core.engine import Engine
-from .core.live import Handle, LiveClaim, attach, taken_from
+from .core.live import Handle, LiveClaim, attach, released_as_a_lock, runs_later, taken_from, unlocked_generator
 from .core.looping import LoopRuntime
 from .errors import ConfigError, LocklineError
 from .guarantees import Guarantees
@@ -179,6 +178,37 @@ class _Scope:
             self._task.uncancel()
 
 
+class _Acquiring(Coroutine[Any, Any, Lease]):
+    """An acquire: `await` it for the lease, or enter it with `async with`, which awaits it first."""
+
+    __slots__ = ("_call", "_lease")
+
+    def __init__(self, call: Coroutine[Any, Any, Lease]) -> None:
+        self._call = call
+
+    def __await__(self) -> Generator[Any, Any, Lease]:
+        return self._call.__await__()
+
+    # A task, which takes coroutines alone, takes this too.
+    def send(self, value: Any, /) -> Any:
+        return self._call.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        return self._call.throw(*error)
+
+    def close(self) -> None:
+        self._call.close()
+
+    async def __aenter__(self) -> Lease:
+        self._lease = await self._call
+        return await self._lease.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._lease.__aexit__(kind, error, trace)
+
+
 class Lock:
     """A lock, one mode of a read-write lock, or a semaphore: a handle factory without state of its own."""
 
@@ -192,9 +222,12 @@ class Lock:
         """The name of the lock."""
         return self._ask.name
 
-    async def acquire(self, timeout: arguments.Seconds | None = None) -> Lease:
+    def acquire(self, timeout: arguments.Seconds | None = None) -> _Acquiring:
         """The lease, when it is this claim's turn; AcquireTimeout if that did not come in time."""
-        live = await self._engine.acquire(self._ask, arguments.a_timeout(timeout))
+        return _Acquiring(self._acquire(arguments.a_timeout(timeout)))
+
+    async def _acquire(self, timeout: float | None) -> Lease:
+        live = await self._engine.acquire(self._ask, timeout)
         assert live is not None
         return Lease(self._engine, live, self._ask.kind == "write")
 
@@ -202,6 +235,10 @@ class Lock:
         """The lease, or None if the line has no room now."""
         live = await self._engine.acquire(self._ask, None, wait=False)
         return None if live is None else Lease(self._engine, live, self._ask.kind == "write")
+
+    def release(self) -> NoReturn:
+        """Explains: a lock holds nothing, the lease that `acquire` returned does."""
+        raise released_as_a_lock(self.name)
 
     async def __aenter__(self) -> Lease:
         lease = await self.acquire()
@@ -321,14 +358,17 @@ class Client:
             self.lock(name, ttl, renew=renew, max_hold=max_hold, meta=meta)
 
         def decorate(function: F) -> F:
-            if not inspect.iscoroutinefunction(function):
+            says = runs_later(function)
+            if says is not None and "generator" in says:
+                raise unlocked_generator(says)
+            if says is None:
                 raise ConfigError("this client awaits; decorate plain functions with a client of lockline")
 
             @functools.wraps(function)
             async def wrapper(*args: Any, **kwargs: Any) -> Any:
                 key = name(*args, **kwargs) if callable(name) else name
                 lock = self.lock(key, ttl, renew=renew, max_hold=max_hold, meta=meta)
-                async with await lock.acquire(timeout):
+                async with lock.acquire(timeout):
                     return await function(*args, **kwargs)
 
             return wrapper  # type: ignore[return-value]

@@ -85,6 +85,10 @@ class LeaseLost(LocklineError):
         )
 
 
+class LeaseDropped(RuntimeWarning):
+    """A lease that nobody can reach any more was neither released nor lost: the habit of dropping what acquire() returns."""
+
+
 class NotHeld(LocklineError, RuntimeError):
     """A release of something that this lease no longer holds."""
 

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from .backends import open_backend
 from .core import arguments
 from .core.ask import Ask, ask_for
 from .core.backend import Findings
-from .core.blocking import BlockingRuntime, run
+from .core.blocking import BlockingRuntime, refuse_green_threads, run
 from .core.claim import WHOLE, Line
 from .core.engine import Engine
-from .core.live import Handle, LiveClaim, attach, taken_from
+from .core.live import Handle, LiveClaim, attach, released_as_a_lock, runs_later, taken_from, unlocked_generator
 from .errors import ConfigError, LocklineError
 from .guarantees import Guarantees
 
@@ -131,6 +130,10 @@ class Lock:
         """The lease, or None if the line has no room now."""
         live = run(self._engine.acquire(self._ask, None, wait=False))
         return None if live is None else Lease(self._engine, live, self._ask.kind == "write")
+
+    def release(self) -> NoReturn:
+        """Explains: a lock holds nothing, the lease that `acquire` returned does."""
+        raise released_as_a_lock(self.name)
 
     def __enter__(self) -> Lease:
         lease = self.acquire()
@@ -250,7 +253,10 @@ class Client:
             self.lock(name, ttl, renew=renew, max_hold=max_hold, meta=meta)
 
         def decorate(function: F) -> F:
-            if inspect.iscoroutinefunction(function):
+            says = runs_later(function)
+            if says is not None and "generator" in says:
+                raise unlocked_generator(says)
+            if says is not None:
                 raise ConfigError("this client blocks; decorate coroutines with a client of lockline.aio")
 
             @functools.wraps(function)
@@ -305,6 +311,7 @@ def connect(target: Any = None, *, owner: str | None = None, **options: Any) -> 
     Without a target: `LOCKLINE_URL`, or what ~/.config/lockline.toml or /etc/lockline.toml names, or else the embedded default,
     this machine; `LOCKLINE_REQUIRE=server` refuses the last.
     """
+    refuse_green_threads()
     runtime = BlockingRuntime()
     if owner is not None:
         arguments.an_owner(owner)

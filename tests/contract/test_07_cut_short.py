@@ -17,7 +17,7 @@ from collections.abc import Callable
 import pytest
 
 import lockline
-from lockline import AcquireTimeout, LeaseLost, NotHeld
+from lockline import AcquireTimeout, LeaseDropped, LeaseLost, NotHeld
 
 from .interruption import CUT, CancelAt, InterruptAtCall, Steps
 from .parties import Party
@@ -362,7 +362,7 @@ def test_ctrl_c_at_any_call_inside_the_code(world: Scene, call: str) -> None:
         name = f"x{nth}"
         interrupt = InterruptAtCall(nth)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ResourceWarning)
+            warnings.simplefilter("ignore", LeaseDropped)
             lease = bob.lock(name, ttl=ttl).acquire() if call == "release" else None
             lock = bob.lock(name, ttl=ttl).real
             work = lease.real.release if lease else lock.acquire if call == "acquire" else with_block(lock)

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from lockline import LeaseLost
+from lockline import LeaseDropped, LeaseLost
 
 from .faults import Faults
 from .scene import Scene
@@ -36,7 +36,7 @@ def test_a_lease_that_nobody_can_reach_is_free_within_its_ttl(world: Scene) -> N
     ttl = world.ttl(0.4)
     lease = alice.lock("x", ttl=ttl).acquire()
     time.sleep(ttl / 2)
-    with pytest.warns(ResourceWarning, match="dropped without release"):  # noqa: PT031 - the garbage may take a moment
+    with pytest.warns(LeaseDropped, match="dropped without release"):  # noqa: PT031 - the garbage may take a moment
         del lease
         gc.collect()
     began = time.monotonic()

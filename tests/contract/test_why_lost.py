@@ -9,7 +9,7 @@ import warnings
 
 import pytest
 
-from lockline import LeaseLost
+from lockline import ConfigError, LeaseLost
 
 from .faults import Faults
 from .scene import Scene
@@ -126,5 +126,5 @@ def test_a_result_that_is_dropped_is_warned_of_where_it_happens(world: Scene) ->
 def test_a_lock_has_a_release_that_explains(world: Scene) -> None:
     alice = world.party()
     lock = alice.lock("x").real
-    with pytest.raises(TypeError, match=r"lease\.release\(\)"):
+    with pytest.raises(ConfigError, match=r"lease\.release\(\)"):
         lock.release()

@@ -8,7 +8,7 @@ from lockline.core.blocking import BlockingRuntime
 from lockline.core.claim import Claim
 from lockline.core.clock import DRIFT, validity
 from lockline.core.live import Handle, LiveClaim
-from lockline.errors import LeaseLost, NotHeld
+from lockline.errors import LeaseDropped, LeaseLost, NotHeld
 
 
 class Clock(BlockingRuntime):
@@ -161,7 +161,7 @@ def test_only_the_last_handle_that_goes_abandons_the_claim(clock: Clock) -> None
     one, two = Handle(it, writes=False), Handle(it, writes=False)
     del one
     assert not it.abandoned
-    with pytest.warns(ResourceWarning, match="without release"):
+    with pytest.warns(LeaseDropped, match="without release"):
         del two
     assert it.abandoned
 

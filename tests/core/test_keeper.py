@@ -307,7 +307,7 @@ def test_a_slow_callback_costs_no_other_lease_its_renewal(alice: ThreadParty) ->
     held = alice.lock("held", ttl=0.6).acquire()
     victims = [alice.lock(f"victim-{number}", ttl=30).acquire() for number in range(3)]
     stuck, told = threading.Event(), []
-    victims[0].on_lost(stuck.wait)
+    victims[0].on_lost(lambda: stuck.wait())
     victims[1].on_lost(lambda: told.append("another"))
     for victim in victims:
         alice.client.evict(victim.name)
@@ -322,9 +322,10 @@ def test_a_slow_callback_costs_no_other_lease_its_renewal(alice: ThreadParty) ->
 
 def test_a_slow_callback_does_not_keep_close(alice: ThreadParty) -> None:
     stuck = threading.Event()
-    alice.lock("x", ttl=30).acquire().on_lost(stuck.wait)
-    closing = alice.client.close.start()
-    closing.result(5)
+    lease = alice.lock("x", ttl=30).acquire()
+    lease.on_lost(lambda: stuck.wait())
+    alice.client.close.start().result(5)
+    assert not lease.valid
     stuck.set()
 
 
@@ -345,6 +346,13 @@ def test_a_lock_keeps_the_keeper_of_a_client_that_was_dropped() -> None:
 def test_whoever_cancels_every_task_but_his_own_does_not_lose_his_lease() -> None:
     """Many a program ends like that; the body goes on under its lease, and hears of a loss as before."""
 
+    async def evicted_body(client: aio.Client, other: aio.Client) -> None:
+        async with client.lock("x", ttl=30):
+            for task in asyncio.all_tasks() - {asyncio.current_task()}:
+                task.cancel()
+            await other.evict("x")
+            await asyncio.sleep(10)
+
     async def story() -> None:
         client = aio.connect("memory:cancel-all")
         other = aio.connect("memory:cancel-all")
@@ -355,11 +363,7 @@ def test_whoever_cancels_every_task_but_his_own_does_not_lose_his_lease() -> Non
                 await asyncio.sleep(0.5)
                 assert lease.valid
         with pytest.raises(LeaseLost):
-            async with client.lock("x", ttl=30):
-                for task in asyncio.all_tasks() - {asyncio.current_task()}:
-                    task.cancel()
-                await other.evict("x")
-                await asyncio.sleep(10)
+            await evicted_body(client, other)
         await client.close()
         await other.close()
 

@@ -11,6 +11,7 @@ from ..core.backend import Backend
 from ..core.runtime import Runtime
 from ..errors import ConfigError
 from . import default
+from .url import guess, redacted, scrubbed, shortened
 
 # scheme: (module beside this one, extra that installs what it needs)
 SCHEMES: Final = {
@@ -56,9 +57,15 @@ def open_backend(target: Any, runtime: Runtime, options: dict[str, Any]) -> Back
         ) from None
     try:
         return backend.connect(target, runtime, **options)  # type: ignore[no-any-return]
-    except TypeError as problem:
-        if "unexpected keyword" in str(problem):
-            raise ConfigError(f"this backend does not know that option: {problem}") from None
+    except (TypeError, ConfigError) as problem:
+        # A library says it with the name of a class of its own, which nobody here has written.
+        unknown = re.search(r"unexpected keyword(?: argument)?:? '?(\w+)", str(problem))
+        if unknown is not None:
+            raise ConfigError(f"{module} has no option {unknown[1]!r}") from None
+        if isinstance(problem, ConfigError) and isinstance(target, str):
+            told = scrubbed(str(problem), target)
+            if told != str(problem):
+                raise ConfigError(told) from None
         raise
 
 
@@ -66,13 +73,12 @@ def _by_scheme(url: str) -> tuple[str, str | None]:
     try:
         scheme = urlsplit(url).scheme
     except ValueError as problem:
-        raise ConfigError(f"{default.shown(url)!r} is not a URL: {problem}") from None
+        raise ConfigError(f"{redacted(url)!r} is not a URL: {scrubbed(str(problem), url)}") from None
     if scheme not in SCHEMES:
         known = ", ".join(f"{name}:" for name in SCHEMES)
-        meant = f"; did you mean 'redis://{url}'?" if re.fullmatch(r"[\w.-]+(:\d+)?", url) else ""
-        raise ConfigError(
-            f"{default.shown(url)!r} does not begin with a scheme that Lockline knows ({known}){meant}"
-        ) from None
+        meant = guess(url)
+        cure = f"; did you mean {meant!r}?" if meant else f" ({known})"
+        raise ConfigError(f"{redacted(url)!r} does not begin with a scheme that Lockline knows{cure}")
     return SCHEMES[scheme]
 
 
@@ -81,7 +87,11 @@ def _by_class(kind: type, target: Any) -> tuple[str, str]:
     for ancestor in kind.__mro__:
         package = ancestor.__module__.partition(".")[0]
         if package in PRETENDERS:
-            break
+            raise ConfigError(
+                f"{kind.__module__}.{kind.__name__} only looks like a client: no server is behind it; use memory: in tests"
+            )
         if package in OBJECTS:
             return OBJECTS[package]
-    raise ConfigError(f"connect() takes a URL or a client object of a backend, not {target!r}")
+    raise ConfigError(
+        f"connect() takes a URL or a client object of a backend, not {kind.__module__}.{kind.__name__}: {shortened(target)}"
+    )

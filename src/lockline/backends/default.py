@@ -64,15 +64,6 @@ def store(url: str | None = None, *, config: str | None = None, require: str | N
     return _checked(Store(FALLBACK, None), require, by)
 
 
-def shown(url: str) -> str:
-    """A URL that nobody understood, for a message: without what may be a login or a parameter, wherever it stands."""
-    head, at, tail = url.rpartition("@")
-    if at:
-        scheme, colon, _ = head.partition(":")
-        url = f"{scheme}{colon}//...@{tail}" if colon else f"...@{tail}"
-    return url.partition("?")[0]
-
-
 def _sayings(config: str | None) -> Iterator[Saying]:
     """What each place says, the nearest first; a file is read only when nobody before it has named the store."""
     required = os.environ.get("LOCKLINE_REQUIRE") or None

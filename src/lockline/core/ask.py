@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from .arguments import a_flag, a_meta, a_name, a_ttl
 from .claim import Kind
+
+AN_HOUR: Final = 3600.0
+"""A longer ttl is mostly a number of milliseconds."""
 
 
 class Ask(NamedTuple):
@@ -32,12 +36,20 @@ def ask_for(
     meta: Mapping[str, Any] | None,
 ) -> Ask:
     """The arguments of a lock, checked."""
+    seconds = a_ttl(ttl)
+    if seconds > AN_HOUR and max_hold is None:
+        warnings.warn(
+            f"a ttl of {seconds:g} seconds keeps a crashed holder's lock for {seconds / 3600:.1f} hours; it is in seconds, and "
+            "10 is enough because leases are renewed. If it is meant, say so with max_hold=",
+            RuntimeWarning,
+            stacklevel=3,
+        )
     return Ask(
         name=a_name(name),
         kind=kind,
         weight=1,
         capacity=capacity,
-        ttl=a_ttl(ttl),
+        ttl=seconds,
         renews=a_flag(renew, "renew"),
         max_hold=None if max_hold is None else a_ttl(max_hold, "max_hold"),
         meta=a_meta(meta),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import time
 from _thread import LockType, allocate_lock, get_ident, start_new_thread
@@ -11,6 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractContextManager
 from typing import Any, Literal, TypeVar
 
+from ..errors import ConfigError
 from . import clock
 from .aside import Aside
 from .fork import tell_after_fork
@@ -253,6 +255,24 @@ def _ignore() -> None:
     """Until a keeper is there, nobody cares for strays."""
 
 
+def refuse_green_threads() -> None:
+    """ConfigError where gevent or eventlet has put its own threads and sockets in the place of the real ones.
+
+    Deadlines are kept by the kernel's clock and its timeouts on sockets, renewal by a thread that runs while others block;
+    a patched process has neither, and would lose leases without a word.
+    """
+    for library, module, asks in (
+        ("gevent", "gevent.monkey", "is_module_patched"),
+        ("eventlet", "eventlet.patcher", "is_monkey_patched"),
+    ):
+        patched = getattr(sys.modules.get(module), asks, None)
+        if patched is not None and any(patched(name) for name in ("socket", "thread", "threading", "select")):
+            raise ConfigError(
+                f"{library} has patched this process, and a lease cannot be kept there: run it with threads or asyncio workers, "
+                "or take the lock in a process of its own (lockline run)"
+            )
+
+
 class BlockingRuntime:
     """Threads and real time."""
 
@@ -298,6 +318,9 @@ class BlockingRuntime:
         worker = ThreadWorker(body, name)
         worker.start()
         return worker
+
+    def waits_for(self, other: object, me: object) -> bool:
+        return False
 
     def ended(self, me: object) -> bool:
         return isinstance(me, threading.Thread) and not me.is_alive()

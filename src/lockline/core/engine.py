@@ -70,6 +70,8 @@ class Engine:
 
     def _begin(self) -> None:
         self._mine: dict[tuple[object, str], list[LiveClaim]] = {}
+        self._exclusive: dict[str, LiveClaim] = {}
+        """The claim of this client that holds a name alone."""
         self._entering: dict[str, Claim] = {}
         # Random once, counted after that: unique for each attempt without asking the kernel each time.
         self._prefix = secrets.token_hex(8)
@@ -166,6 +168,7 @@ class Engine:
         live.acknowledge(sent, claim.ttl)
         waited = type(answer) is not Grant
         if isinstance(answer, Waiting):
+            self._refuse_to_wait_for_a_waiter(live)
             # What stands nowhere cannot be renewed; the keeper first hears of it when it holds.
             if answer.stands:
                 self._keeper.add(live)
@@ -179,7 +182,7 @@ class Engine:
         live.grant(answer.token)
         if live.remaining() <= 0:
             return False
-        self._mine.setdefault(live.key, []).append(live)
+        self._remember(live)
         self._keeper.add(live)
         if waited and not live.renews:
             try:
@@ -279,7 +282,24 @@ class Engine:
             cure = "use client.rlock(name) where the same thread or task may ask again"
         return WouldDeadlock(f"this thread or task holds {ask.name!r} already and would wait for itself; {cure}")
 
+    def _refuse_to_wait_for_a_waiter(self, live: LiveClaim) -> None:
+        """The holder may be a task that waits for this very one to end."""
+        holder = self._exclusive.get(live.claim.name)
+        if holder is None or holder.remaining() <= 0 or not self.runtime.waits_for(holder.me, live.me):
+            return
+        raise WouldDeadlock(
+            f"{live.claim.name!r} is held by a task that waits for this one; asyncio.wait_for before Python 3.12, gather and "
+            "task groups run what they are given as another task: use acquire(timeout=...) or asyncio.timeout instead"
+        )
+
+    def _remember(self, live: LiveClaim) -> None:
+        self._mine.setdefault(live.key, []).append(live)
+        if live.claim.weight == live.claim.capacity:
+            self._exclusive[live.claim.name] = live
+
     def _forget(self, live: LiveClaim) -> None:
+        if self._exclusive.get(live.claim.name) is live:
+            self._exclusive.pop(live.claim.name, None)
         mine = self._mine.get(live.key)
         if mine is not None and live in mine:
             mine.remove(live)
@@ -377,7 +397,7 @@ class Engine:
         if live.remaining() > 0:
             self._forget(live)
             live.key = (live.me, live.claim.name)
-            self._mine.setdefault(live.key, []).append(live)
+            self._remember(live)
 
     def hand_on(self, live: LiveClaim) -> None:
         """The claim is from now on nobody's in particular: no thread or task ends it by its own end."""

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
-from ..errors import Cause, ConfigError, LeaseLost, LocklineError, NotHeld, Reason
+from ..errors import Cause, ConfigError, LeaseDropped, LeaseLost, LocklineError, NotHeld, Reason
 from .claim import Claim
 from .clock import validity
 from .runtime import Runtime, Signal
@@ -335,12 +335,43 @@ class Handle:
             return
         live.abandoned = True
         if live.remaining() > 0:
-            warn(f"the lease on {live.claim.name!r} was dropped without release", ResourceWarning, stacklevel=2)
+            warn(
+                f"the lease on {live.claim.name!r} was dropped without release: nothing renews it any more, and the lock stays "
+                "taken until its ttl is over; keep what acquire() returns, or use `with`",
+                LeaseDropped,
+                stacklevel=2,
+            )
 
 
 def not_held(live: LiveClaim) -> NotHeld:
     """The error for a lease that was released before."""
     return NotHeld(f"the lease on {live.claim.name!r} (token {live.token}) has been released already")
+
+
+def released_as_a_lock(name: str) -> ConfigError:
+    """The answer to the habit of releasing the lock itself."""
+    return ConfigError(
+        f"a lock has nothing to release, its lease has: `lease = lock.acquire()` ... `lease.release()`, or `with lock:` ({name!r})"
+    )
+
+
+def runs_later(function: Callable[..., object]) -> str | None:
+    """What a call of this function gives instead of running its body, in words; None for a plain function."""
+    for kind, says in (
+        (inspect.isasyncgenfunction, "an async generator"),
+        (inspect.isgeneratorfunction, "a generator"),
+        (inspect.iscoroutinefunction, "a coroutine"),
+    ):
+        if kind(function) or kind(getattr(function, "__call__", None)):  # noqa: B004 - an object that is called
+            return says
+    return None
+
+
+def unlocked_generator(says: str) -> ConfigError:
+    """The refusal to decorate what would run without the lock."""
+    return ConfigError(
+        f"@locked would give the lock back before the body runs: a call gives {says}; take the lock inside, with `with client.lock(...)`"
+    )
 
 
 def taken_from(entered: list[H], me: object, name: str) -> H:

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeVar
 
 from ..errors import ConfigError
 from . import clock
+from .awaiting import waits_for
 from .fork import tell_after_fork
 
 T = TypeVar("T")
@@ -240,6 +241,9 @@ class LoopRuntime:
         elif loop is not self._loop:
             raise ConfigError("this asyncio client was first used on another event loop; connect one client per loop")
         return task
+
+    def waits_for(self, other: object, me: object) -> bool:
+        return waits_for(other, me)
 
     def ended(self, me: object) -> bool:
         return isinstance(me, asyncio.Task) and me.done()

@@ -82,6 +82,9 @@ class Runtime(Protocol):
     def me(self) -> object:
         """The thread or task that is running."""
 
+    def waits_for(self, other: object, me: object) -> bool:
+        """Whether that task is known to go on only after this one; never so for threads."""
+
     def ended(self, me: object) -> bool: ...
     def outcome(self, me: object) -> object:
         """What an ended task returned; None for threads."""
