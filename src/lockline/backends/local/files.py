@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from ...errors import BackendUnavailable, ConfigError
-from ..default import shown
+from ..url import redacted
 
 
 def default_file() -> Path:
@@ -23,13 +23,13 @@ def file_of(url: str) -> Path:
     """The file that a `local:` URL names."""
     parts = urlsplit(url)
     if parts.query or parts.fragment:
-        raise ConfigError(f"{shown(url)!r}: local: takes no parameters")
+        raise ConfigError(f"{redacted(url)!r}: local: takes no parameters")
     if not parts.netloc and not parts.path:
         return default_file()
     path = unquote(parts.path)
     if parts.netloc or not os.path.isabs(path) or path.endswith("/") or "\0" in path:
         raise ConfigError(
-            f"{shown(url)!r} names no file; write local:///absolute/path/file.db, or local: for the default"
+            f"{redacted(url)!r} names no file; write local:///absolute/path/file.db, or local: for the default"
         )
     return Path(path)
 
