@@ -11,7 +11,7 @@ from typing import Any
 from ..core.arguments import Seconds, a_flag, a_ttl
 from ..core.blocking import run
 from ..errors import BackendUnavailable, ConfigError
-from .redisports import Port, port_for
+from .redisports import Port, as_text, port_for
 from .rule import Mark, Offer, a_name, a_resource, offer_of, stale
 
 DIGITS = 19
@@ -159,8 +159,8 @@ class RedisFence:
         offer = offer_of(key, holder, lock, self.exact)
         rule = "order" if not self.exact else "confirm" if writes else "take"
         command = (
-            2 + len(keys), mark_key(self._prefix, key), key, *keys,
-            offer.lock, str(offer.token).zfill(DIGITS), offer.grant, rule, self._keep, *args,
+            str(2 + len(keys)), mark_key(self._prefix, key), key, *keys,
+            offer.lock, str(offer.token).zfill(DIGITS), offer.grant, rule, self._keep, *map(as_text, args),
         )  # fmt: skip
         if self._port.awaits:
             return self._run(script, key, offer, command)

@@ -13,6 +13,14 @@ from typing import Any, Protocol
 from ..errors import ConfigError
 
 
+def as_text(word: Any) -> Any:
+    """A number as the text that redis-py would make of it; the rest as it is.
+
+    hiredis crashes when a signal handler raises while it turns a number into text itself.
+    """
+    return repr(word) if isinstance(word, (int, float)) and not isinstance(word, bool) else word
+
+
 class Port(Protocol):
     """One client."""
 

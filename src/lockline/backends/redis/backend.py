@@ -15,15 +15,17 @@ from ...errors import BackendUnavailable
 from ...guarantees import Guarantees
 from . import doctor
 from .ears import BlockingEars, LoopEars
-from .keys import PREFIX, key_of, name_of, pattern
+from .inspection import Inspection
+from .keys import PREFIX, key_of
 from .pool import BlockingPort
 from .port import Port, ServerError, pack
-from .problems import NoAnswer, Refused
-from .records import Prepared, read
+from .problems import NoAnswer, unavailable
+from .records import OVERHEAD, Kept, Prepared
+from .releases import Departure, leave_together
 from .renewals import Renewals
 from .replicas import Replicas
 from .requests import Requests
-from .scripts import ALIVE, ENTER, EVICT, LEAVE, LOOK, NO_CHANNEL, STAND
+from .scripts import ENTER, EVICT, LEAVE, NO_CHANNEL, STAND
 from .streams import LoopPort
 from .target import Target
 from .topology import topology_of
@@ -48,7 +50,7 @@ FURTHEST_APART: Final = 1.0
 KEEPERS_CONNECTIONS: Final = 2
 """Kept for renewals, so that they stand in no line behind the threads of the caller: one, and one more for when that hangs."""
 REPEAT: Final = object()
-NAMES_KEPT: Final = 16384
+DOUBTS_KEPT: Final = 10_000
 
 Wish = tuple[float, int, int, str, str, str, str, bool]
 """ttl, weight, capacity, channel, kind, owner, meta, and whether the claim may wait."""
@@ -87,11 +89,12 @@ class RedisBackend:
         self._known = self.requests.topology.known
         renewing = Requests(self._keepers_port, self.requests.topology, self._runtime)
         self._renewals = Renewals(renewing, self._ears.channel, self._runtime)
+        self._inspection = Inspection(self.requests, self.prefix)
         self._replicas = Replicas(self._wait_port, self.wait_replicas, self.target.patience, self._runtime)
         self._mailbox = self._runtime.mailbox(self._ears.receive, self._ears.nudge)
         self._ask = self._port.ask
-        self._lines: dict[str, Prepared] = {}
-        self._asked: dict[Wish, bytes] = {}
+        self._lines: Kept[str, Prepared] = Kept()
+        self._asked: Kept[Wish, bytes] = Kept()
         self._expected: set[str] = set()
         """Claims that entered and may still get their turn by a message."""
         self._tokens: dict[str, int] = {}
@@ -101,8 +104,11 @@ class RedisBackend:
         """Claims that hold and cannot be told of an eviction yet."""
         self._long_deaf: set[str] = set()
         """Those of them that were so at the last `news` already; short holds shall not cost a subscription."""
-        self._doubtful: set[str] = set()
-        """Claims one of whose requests was not answered: it may still be under way when they leave."""
+        self._doubtful: dict[str, None] = {}
+        """Claims one of whose requests was not answered: it may still be under way when they leave.
+
+        Most leave. What stays is of claims that nobody could withdraw in their lifetime: the newest are enough.
+        """
         self._listener: Worker | None = None
         self._news: list[str] = []
         self._interrupted = False
@@ -119,10 +125,8 @@ class RedisBackend:
         return self._runtime.now()
 
     def _line(self, name: str) -> Prepared:
-        if len(self._lines) >= NAMES_KEPT:
-            self._lines.clear()
-        line = self._lines[name] = Prepared(key_of(name, self.prefix))
-        return line
+        line = Prepared(key_of(name, self.prefix))
+        return self._lines.keep(name, line, line.size)
 
     def _key(self, name: str) -> bytes:
         return (self._lines.get(name) or self._line(name)).key
@@ -153,13 +157,14 @@ class RedisBackend:
             if reply is REPEAT:
                 unanswered: list[Exception] = []
                 reply = await self.requests.insist(
-                    ENTER, (key,), (claim_id, *_words(wish)), until, unanswered, address, problem
+                    ENTER, (key,), (claim_id, *_words(wish)), until, unanswered, address, problem, insists=wait
                 )
                 if unanswered:
-                    self._doubtful.add(claim_id)
-        except BaseException:
-            self._doubtful.add(claim_id)
-            self._expected.discard(claim_id)
+                    self._doubt(claim_id)
+        except BaseException as problem:
+            if not getattr(problem, "unsent", False):
+                self._doubt(claim_id)
+            self._done_waiting(claim_id)
             raise
         if type(reply) is int:
             self._expected.discard(claim_id)
@@ -178,10 +183,13 @@ class RedisBackend:
 
     def _wish(self, wish: Wish) -> bytes:
         """What claims of one kind have in common, ready for the wire."""
-        if len(self._asked) >= NAMES_KEPT:
-            self._asked.clear()
-        self._asked[wish] = text = pack(_words(wish)).partition(b"\r\n")[2]
-        return text
+        text = pack(_words(wish)).partition(b"\r\n")[2]
+        return self._asked.keep(wish, text, 2 * len(text) + OVERHEAD)
+
+    def _doubt(self, claim_id: str) -> None:
+        self._doubtful[claim_id] = None
+        while len(self._doubtful) > DOUBTS_KEPT:
+            self._doubtful.pop(next(iter(self._doubtful), ""), None)
 
     def _plan_look(self, claim_id: str, reply: Sequence[int], *, deaf: bool = False) -> None:
         ahead, change = reply
@@ -228,7 +236,7 @@ class RedisBackend:
         except NoAnswer as problem:
             if "address" in locals():
                 self.requests.topology.doubt(address)
-            raise BackendUnavailable(f"Redis gave no answer in time: {problem}") from problem
+            raise unavailable(problem) from problem
         return await self.requests.run(STAND, (key,), (claim.id, channel, "0"), until)
 
     def _done_waiting(self, claim_id: str) -> None:
@@ -243,37 +251,56 @@ class RedisBackend:
         try:
             address = await self.requests.topology.find(key, until)
         except NoAnswer as problem:
-            raise BackendUnavailable(f"Redis gave no answer in time: {problem}") from problem
+            raise unavailable(problem) from problem
         await self._replicas.have(key, claim.id, self._ears.channel(address), address, until)
 
     async def leave(self, claim: Claim, until: float) -> bool:
-        name, claim_id = claim[0], claim[1]
-        if claim_id in self._expected or claim_id in self._looks:
-            self._done_waiting(claim_id)
-        if self._deaf:
-            self._deaf.pop(claim_id, None)
-        line = self._lines.get(name) or self._line(name)
+        claim_id = claim[1]
+        line = self._leaving(claim)
         address = self._known(line.key)
         problem: Any = None
-        # Ids are made of ASCII alone, by the engine: as many bytes as characters.
-        if address is not None and claim_id not in self._doubtful:
+        doubtful = claim_id in self._doubtful
+        if address is not None and not doubtful:
             try:
-                request = b"%b$%d\r\n%b\r\n$1\r\n0\r\n" % (line.leave, len(claim_id), claim_id.encode())
-                reply = await self._ask(address, request, until)
+                reply = await self._ask(address, line.request_to_leave(claim_id, False), until)
             except NoAnswer as no_answer:
                 problem = no_answer
             else:
                 if type(reply) is int:
                     return reply == 1
                 problem = reply
-        args = (claim_id, "1" if claim_id in self._doubtful else "0")
+        args = (claim_id, "1" if doubtful else "0")
         unanswered: list[Exception] = []
         reply = await self.requests.insist(LEAVE, (line.key,), args, until, unanswered, address, problem)
-        self._doubtful.discard(claim_id)
+        self._doubtful.pop(claim_id, None)
         # "Not there" after a try that was not answered: that try may well have removed it.
         return bool(reply) or bool(unanswered)
 
+    def _leaving(self, claim: Claim) -> Prepared:
+        """Nobody waits for this claim any more, whatever becomes of the request; its line."""
+        name, claim_id = claim[0], claim[1]
+        if claim_id in self._expected or claim_id in self._looks or self._tokens:
+            self._done_waiting(claim_id)
+        if self._deaf:
+            self._deaf.pop(claim_id, None)
+        return self._lines.get(name) or self._line(name)
+
     # -- many claims -------------------------------------------------------------------------------
+
+    async def leave_all(self, claims: Sequence[Claim], until: float) -> Sequence[bool]:
+        departures = []
+        for claim in claims:
+            line, doubtful = self._leaving(claim), claim.id in self._doubtful
+            args = (claim.id, "1" if doubtful else "0")
+            departures.append(Departure(line.key, line.request_to_leave(claim.id, doubtful), args))
+        outcomes = await leave_together(self.requests, departures, until)
+        fates: list[bool] = []
+        for claim, outcome in zip(claims, outcomes, strict=True):
+            if isinstance(outcome, BackendUnavailable):
+                raise outcome
+            self._doubtful.pop(claim.id, None)
+            fates.append(outcome)
+        return fates
 
     async def renew(self, claims: Sequence[Claim], until: float) -> Sequence[Gone | Unanswered | None]:
         lines = self._lines
@@ -301,43 +328,14 @@ class RedisBackend:
     # -- questions ---------------------------------------------------------------------------------
 
     async def look(self, name: str, until: float) -> Line:
-        reply = await self.requests.run(LOOK, (self._key(name),), (), until)
-        now = float(reply[0])
-        claims = []
-        for field, value in zip(reply[1::2], reply[2::2], strict=True):
-            mark, claim_id = field[:1], field[1:].decode()
-            if mark in (b"+", b"~") and (standing := read(claim_id, value.decode(), mark == b"+", now)):
-                claims.append(standing)
-        return Line(name, tuple(sorted(claims, key=lambda standing: standing.token)))
+        return await self._inspection.look(name, self._key(name), until)
 
     async def list(self, prefix: str, until: float) -> list[str]:
-        names: set[str] = set()
-        try:
-            for address in await self.requests.topology.primaries(until):
-                cursor: Any = 0
-                while True:
-                    cursor, keys = await self.requests.ask(
-                        address, ("SCAN", cursor, "MATCH", pattern(prefix, self.prefix), "COUNT", 1000), until
-                    )
-                    names.update([name_of(key, self.prefix) for key in keys if await self._is_used(key, until)])
-                    if int(cursor) == 0:
-                        break
-        except NoAnswer as problem:
-            raise BackendUnavailable(f"Redis gave no answer in time: {problem}") from problem
-        return sorted(names)
-
-    async def _is_used(self, key: bytes, until: float) -> bool:
-        """Idle lines remember their last ticket for a while, and others may have keys that look like ours."""
-        try:
-            return bool(await self.requests.run(ALIVE, (key,), (), until))
-        except Refused as refused:
-            if refused.code == "WRONGTYPE":
-                return False
-            raise
+        return await self._inspection.names(prefix, until)
 
     async def evict(self, name: str, until: float, token: int | None = None) -> int:
         args = (secrets.token_hex(8), "" if token is None else str(token))
-        return int(await self.requests.run(EVICT, (self._key(name),), args, until))
+        return int(await self.requests.run(EVICT, (self._key(name),), args, until, insists=False))
 
     async def examine(self, until: float) -> list[Finding]:  # type: ignore[valid-type]
         return await doctor.examine(self, until)
@@ -349,6 +347,9 @@ class RedisBackend:
         claim_id, _, token = message.partition(" ")
         if token and claim_id in self._expected:
             self._tokens[claim_id] = int(token)
+            # Given up meanwhile, by its own thread: nobody would ever fetch it.
+            if claim_id not in self._expected:
+                self._tokens.pop(claim_id, None)
         elif claim_id in self._looks:
             self._looks[claim_id] = 0.0
         else:

@@ -10,8 +10,14 @@ import hiredis
 from .problems import Address
 
 # hiredis' own types say that a command is one word long.
-pack: Callable[[tuple[Any, ...]], bytes] = hiredis.pack_command
-"""A command as it goes over the wire."""
+_pack: Callable[[tuple[Any, ...]], bytes] = hiredis.pack_command
+
+
+def pack(words: tuple[Any, ...]) -> bytes:
+    """A command as it goes over the wire."""
+    # Texts and bytes alone: hiredis crashes when a signal handler raises while it turns a number into text.
+    return _pack(tuple([word if isinstance(word, (str, bytes)) else str(word) for word in words]))
+
 
 ServerError = hiredis.ReplyError
 """What a server's error reads as; it is an answer like any other, and is returned, not raised."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Final
 
@@ -43,11 +44,28 @@ class Refused(BackendUnavailable):
 class NoAnswer(Exception):
     """A request that was not answered; `sent` when the server may have seen it. Never leaves the backend."""
 
-    def __init__(self, address: Address, cause: object, *, sent: bool, late: bool = False) -> None:
+    def __init__(
+        self, address: Address, cause: object, *, sent: bool, late: bool = False, refused: bool = False
+    ) -> None:
         self.sent = sent
         self.late = late
         """It was not even tried: the time was over. What happened before is the better story."""
+        self.refused = refused
+        """There was no connection to be had: somebody said so, or nobody is there. Not the same as silence."""
         super().__init__(f"{spelled(address)}: {cause or type(cause).__name__}")
+
+
+def unavailable(problem: NoAnswer, *, unsent: bool = False) -> BackendUnavailable:
+    """What the caller is told when there was no answer: whether Redis was out of reach, or silent, or never asked."""
+    if problem.refused:
+        what = "cannot be reached"
+    elif problem.late:
+        what = "was not asked in time"
+    else:
+        what = "gave no answer in time"
+    error = BackendUnavailable(f"Redis {what}: {problem}")
+    error.unsent = unsent
+    return error
 
 
 class DiedIdle(NoAnswer):
@@ -91,6 +109,13 @@ def said_no(answer: object, address: Address) -> Exception:
 
 def failed_login(problem: Exception, address: Address) -> Exception:
     """What to raise when a connection could not be made: a refusal, if the server itself said no."""
+    error = _failed_login(problem, address)
+    if isinstance(error, Refused):
+        error.unsent = True
+    return error
+
+
+def _failed_login(problem: Exception, address: Address) -> Exception:
     if isinstance(problem, redis.AuthenticationError):
         code = "WRONGPASS" if "invalid" in str(problem).lower() else "NOAUTH"
         return refusal(f"{code} {problem}", address)
@@ -98,7 +123,20 @@ def failed_login(problem: Exception, address: Address) -> Exception:
         return refusal(f"NOPERM {problem}", address)
     if isinstance(problem, redis.ResponseError):
         return said_no(problem, address)
-    return NoAnswer(address, problem, sent=False)
+    silent = isinstance(problem, (redis.TimeoutError, TimeoutError))
+    # A server that is loading its data is there, and will answer.
+    refused = not silent and not isinstance(problem, redis.BusyLoadingError)
+    return NoAnswer(address, _in_short(problem) if refused else problem, sent=False, refused=refused)
+
+
+def _in_short(problem: BaseException) -> object:
+    """What the system said, where it said something: the library repeats the address around it."""
+    cause: BaseException | None = problem
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno:
+            return os.strerror(cause.errno)
+        cause = cause.__cause__ or cause.__context__
+    return problem
 
 
 OLDEST: Final = (6, 2)

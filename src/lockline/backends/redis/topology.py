@@ -194,7 +194,9 @@ async def _first_who_can_say(
     if all(isinstance(problem, Refused) for problem in problems):
         raise problems[0]
     told = [str(problem) for problem in problems if not (isinstance(problem, NoAnswer) and problem.late)]
-    raise NoAnswer(asked[0], f"{failure} ({'; '.join(told) or 'no time left to ask'})", sent=False, late=not told)
+    refused = all(isinstance(problem, NoAnswer) and problem.refused for problem in problems)
+    why = "; ".join(told) or "no time left to ask"
+    raise NoAnswer(asked[0], f"{failure} ({why})", sent=False, late=not told, refused=refused)
 
 
 def _at_the_end(addresses: Sequence[Address], *these: Address | None) -> list[Address]:

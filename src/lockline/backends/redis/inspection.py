@@ -1,0 +1,99 @@
+"""What an operator asks: how a line stands, and which names have one. Nothing is changed but what is over anyway."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from ...core.claim import Line
+from .keys import name_of, pattern
+from .port import ServerError, pack
+from .problems import Address, NoAnswer, Refused, code_of, refusal, unavailable
+from .records import read
+from .requests import Requests
+from .scripts import ALIVE, LOOK
+
+PAGE: Final = 5000
+"""Keys that one SCAN passes over: a few milliseconds of the server's time."""
+
+
+class Inspection:
+    """Questions about the lines of one client's servers."""
+
+    def __init__(self, requests: Requests, prefix: str) -> None:
+        self._requests = requests
+        self._prefix = prefix
+
+    async def look(self, name: str, key: bytes, until: float) -> Line:
+        """The whole line."""
+        reply = await self._requests.run(LOOK, (key,), (), until, insists=False)
+        now = float(reply[0])
+        claims = []
+        for field, value in zip(reply[1::2], reply[2::2], strict=True):
+            mark, claim_id = field[:1], field[1:].decode()
+            if mark in (b"+", b"~") and (standing := read(claim_id, value.decode(), mark == b"+", now)):
+                claims.append(standing)
+        return Line(name, tuple(sorted(claims, key=lambda standing: standing.token)))
+
+    async def names(self, prefix: str, until: float) -> list[str]:
+        """The names that have a live claim, sorted."""
+        try:
+            servers = await self._requests.topology.primaries(until)
+        except NoAnswer as problem:
+            raise unavailable(problem, unsent=True) from problem
+        keys: set[bytes] = set()
+        for address in servers:
+            keys |= await self._used_at(address, pattern(prefix, self._prefix), until)
+        return sorted(name_of(key, self._prefix) for key in keys)
+
+    async def _used_at(self, address: Address, match: str, until: float) -> set[bytes]:
+        """The keys with somebody on them.
+
+        One trip a page: the next page is asked for together with what the last one brought. Idle lines remember their last
+        ticket for a while, and others may have keys that look like ours: neither has a state, mostly. What has one is asked
+        by script whether anybody in it is still alive.
+        """
+        used: set[bytes] = set()
+        cursor: str | None = "0"
+        found: list[bytes] = []
+        likely: list[bytes] = []
+        while cursor is not None or found or likely:
+            requests = [pack(("HGET", key, "state")) for key in found]
+            requests += [pack(("EVALSHA", ALIVE.sha, "1", key)) for key in likely]
+            if cursor is not None:
+                requests.append(pack(("SCAN", cursor, "MATCH", match, "COUNT", PAGE)))
+            replies = await self._requests.ask_all(address, requests, until)
+            states, lives, page = replies[: len(found)], replies[len(found) :], None
+            if cursor is not None:
+                page = lives.pop()
+            used.update([key for key, alive in zip(likely, lives, strict=True) if type(alive) is int and alive])
+            odd = [key for key, alive in zip(likely, lives, strict=True) if type(alive) is not int]
+            odd += [key for key, state in zip(found, states, strict=True) if self._is_odd(state, address)]
+            used.update([key for key in odd if await self._is_used(key, until)])
+            likely = [key for key, state in zip(found, states, strict=True) if type(state) is bytes]
+            cursor, found = self._next_page(page, address)
+        return used
+
+    def _next_page(self, page: Any, address: Address) -> tuple[str | None, list[bytes]]:
+        if page is None:
+            return None, []
+        if isinstance(page, ServerError):
+            raise refusal(page, address)
+        cursor, keys = page
+        return (None if int(cursor) == 0 else cursor.decode()), keys
+
+    def _is_odd(self, state: object, address: Address) -> bool:
+        """Whether the server has the key no longer, and has to be asked in another way; a foreign value is passed over."""
+        if not isinstance(state, ServerError) or code_of(state) == "WRONGTYPE":
+            return False
+        if code_of(state) in ("MOVED", "ASK", "TRYAGAIN"):
+            return True
+        raise refusal(state, address)
+
+    async def _is_used(self, key: bytes, until: float) -> bool:
+        """As above, with all that a single request can do to be answered; the others find the script loaded by that."""
+        try:
+            return bool(await self._requests.run(ALIVE, (key,), (), until, insists=False))
+        except Refused as refused:
+            if refused.code == "WRONGTYPE":
+                return False
+            raise
