@@ -1,0 +1,63 @@
+"""The names that are in use are found in few trips, however many are idle."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+import lockline
+from tests.servers.proxy import Proxy
+from tests.servers.redis import RedisCluster, RedisServer, started
+
+pytestmark = pytest.mark.server
+
+Connect = Callable[..., lockline.Client]
+
+
+def idle_lines(server: RedisServer, number: int) -> None:
+    with server.client() as client:
+        pipe = client.pipeline(transaction=False)
+        for n in range(number):
+            pipe.hset(f"{{ll:idle-{n}}}", "last", "1")
+        pipe.execute()
+
+
+def test_thousands_of_idle_names_cost_a_few_trips(server: RedisServer, connect: Connect) -> None:
+    idle_lines(server, 12_000)
+    near = connect(server.url)
+    leases = [near.lock(f"used-{n}").acquire() for n in range(30)]
+    with Proxy(server.address) as proxy:
+        far = connect(f"redis://127.0.0.1:{proxy.port}")
+        far.list()
+        proxy.delay(0.1)
+        began = time.monotonic()
+        assert far.list("used") == sorted(f"used-{n}" for n in range(30))
+        took = time.monotonic() - began
+        assert took < 8, f"{took:.1f} s over a line of 0.1 s"
+        assert len(far.list()) == 30
+        proxy.heal()
+    for lease in leases:
+        lease.release()
+
+
+def test_a_list_after_the_scripts_were_forgotten_is_complete(server: RedisServer, connect: Connect) -> None:
+    client = connect(server.url)
+    leases = [client.lock(f"x{n}").acquire() for n in range(20)]
+    server.command("SCRIPT", "FLUSH")
+    assert len(client.list()) == 20
+    for lease in leases:
+        lease.release()
+    assert client.list() == []
+
+
+@pytest.mark.slow
+def test_names_on_every_shard_are_listed(connect: Connect) -> None:
+    with started(lambda folder: RedisCluster(folder, 3, 0), "cluster") as cluster:
+        client = connect(cluster.url)
+        leases = [client.lock(f"x{n}").acquire() for n in range(60)]
+        assert client.list() == sorted(f"x{n}" for n in range(60))
+        assert len(leases) == 60
+        client.close()
+        assert connect(cluster.url).list() == []

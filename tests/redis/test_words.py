@@ -1,0 +1,89 @@
+"""Numbers go to hiredis as text: it does not survive an exception while it makes text of them itself."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+
+import pytest
+
+import lockline
+from lockline.backends.redis import port as port_module
+from lockline.core import clock
+from lockline.core.blocking import run
+from tests.servers.process import wait_for
+from tests.servers.redis import RedisServer
+
+pytestmark = pytest.mark.server
+
+Connect = Callable[..., lockline.Client]
+
+
+def test_hiredis_is_given_texts_and_bytes_alone(
+    server: RedisServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[type] = []
+    real = port_module._pack
+    monkeypatch.setattr(port_module, "_pack", lambda words: [seen.extend(map(type, words)), real(words)][1])
+    client = connect(server.url)
+    lease = client.lock("x", ttl=0.3).acquire()
+
+    def wait() -> None:
+        with pytest.raises(lockline.AcquireTimeout):
+            client.lock("x").acquire(timeout=0.3)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    wait_for(lambda: len(client.inspect("x").waiters) == 1, 5, "a waiter")
+    thread.join(10)
+    assert client.list() == ["x"]
+    backend = client._engine.backend
+    assert run(backend.examine(clock.now() + 5))
+    assert client.evict("x") == 1
+    assert lease.lost.wait(5)
+    assert seen
+    assert set(seen) <= {str, bytes}
+
+
+INTERRUPTED = """
+import signal, sys, time
+import redis
+from lockline.backends.redis.port import pack
+from lockline.fence import RedisFence
+
+class Interrupt(BaseException):
+    pass
+
+def strike(*_):
+    raise Interrupt
+
+signal.signal(signal.SIGALRM, strike)
+fence = RedisFence(redis.Redis(port=int(sys.argv[1])))
+signal.setitimer(signal.ITIMER_REAL, 0.001, 0.0007)
+end = time.monotonic() + 2
+token = 0
+while time.monotonic() < end:
+    try:
+        for _ in range(100):
+            pack(("EVALSHA", "x", 1, b"key", 12345678, "id", 10**12))
+        token += 1
+        fence.incr("counter", token, 7, lock="x")
+    except Interrupt:
+        pass
+    except Exception:
+        pass
+signal.setitimer(signal.ITIMER_REAL, 0)
+print("alive")
+"""
+
+
+def test_an_exception_in_the_midst_of_a_request_never_brings_the_interpreter_down(server: RedisServer) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, str(server.port)], capture_output=True, text=True, timeout=60
+    )
+    assert ran.returncode != -signal.SIGSEGV, ran.stderr
+    # The last alarm may strike where nobody catches it: that is an ordinary end.
+    assert "alive" in ran.stdout or "Interrupt" in ran.stderr
