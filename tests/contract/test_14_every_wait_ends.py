@@ -193,3 +193,25 @@ def test_a_waiter_whose_one_question_outlasted_its_place_stands_again(world: Sce
     faults.heal()
     held.release()
     waits.result(5).release()
+
+
+@pytest.mark.slow
+def test_close_gives_back_hundreds_of_leases_together(world: Scene) -> None:
+    """A client that holds many does not ask once for each: its end would outlast what anybody waits for."""
+    many = 700
+    alice = world.party()
+    faults = Faults(alice)
+    leases = [alice.lock(f"x{number}", ttl=60).acquire() for number in range(many)]
+    alice.client.close()
+    assert not any(lease.valid for lease in leases)
+    assert not world.names()
+    assert faults.count("leave") <= 5
+
+
+def test_a_lease_that_is_gone_does_not_keep_close_from_releasing_the_others(world: Scene) -> None:
+    alice = world.party()
+    leases = [alice.lock(f"x{number}", ttl=60).acquire() for number in range(5)]
+    world.evict("x2")
+    alice.client.close()
+    assert not any(lease.valid for lease in leases)
+    assert not world.names()
