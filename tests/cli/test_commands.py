@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
+from pathlib import Path
 
 import pytest
 
 from lockline.cli import COMMANDS
 from lockline.cli.words import duration, ordinal, printable
-from tests.servers.process import wait_for
+from tests.servers.process import free_port, wait_for
 
-from .conftest import Shell, end
+from .conftest import LOCKLINE, OnScreen, Shell, end
 
 CLAIM = {"id", "owner", "kind", "token", "holds", "weight", "capacity", "ttl", "remaining", "since", "meta"}
 
@@ -51,6 +53,72 @@ def test_ls_of_nothing(shell: Shell) -> None:
     assert (done.returncode, done.stdout) == (0, "")
     assert "nothing is held" in done.stderr
     assert shell.json("ls") == []
+
+
+WIDE = {"备份": 4, "e\u0301te\u0301": 3, "🚀": 2, "plain": 5}
+"""Names, and the columns that they take."""
+
+
+def test_ls_aligns_names_of_wide_characters(shell: Shell) -> None:
+    for number, name in enumerate(WIDE):
+        shell.run(f"echo $$ > holder{number}; exec sleep 60", name=name)
+        shell.pid_in(f"holder{number}")
+    head, *rows = shell("ls").stdout.splitlines()
+    for row in rows:
+        name = next(name for name in WIDE if row.startswith(name))
+        assert row.index(" lock ") - len(name) + WIDE[name] + 1 == head.index("KIND"), row
+
+
+def test_a_person_gets_what_the_doctor_says_in_lines_broken_between_words(shell: Shell, on_screen: OnScreen) -> None:
+    whole = shell("doctor").stdout
+    assert max(map(len, whole.splitlines())) > 100
+    screen = on_screen(*LOCKLINE, "doctor", NO_COLOR="1")
+    assert screen.code() == 0
+    assert max(map(len, screen.text.splitlines())) <= 100
+
+    def words(text: str) -> list[str]:
+        return re.sub(r"answered in \S+ ms", "", text).split()
+
+    assert words(screen.text) == words(whole)
+
+
+def test_the_doctor_promises_nothing_for_a_store_that_is_not_there(shell: Shell) -> None:
+    url = f"redis://127.0.0.1:{free_port()}"
+    done = shell("doctor", url)
+    assert done.returncode == 69
+    assert "unreachable" in done.stdout
+    assert "guarantees" not in done.stdout
+    assert json.loads(shell("doctor", url, "--json").stdout)["guarantees"] is None
+
+
+def test_the_doctor_names_no_cure_for_what_is_well(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from lockline.backends.memory import MemoryBackend
+    from lockline.cli.app import run
+    from lockline.core.backend import Finding
+
+    async def examine(self: object, until: float) -> list[Finding]:
+        return [Finding("ok", "it is warm", "cool it"), Finding("warning", "it smokes", "open a window")]
+
+    monkeypatch.setattr(MemoryBackend, "examine", examine)
+    assert run(["doctor", "memory:"]) == 0
+    said = capsys.readouterr().out
+    assert "cool it" not in said
+    assert "cure: open a window" in said
+    assert run(["doctor", "memory:", "--json"]) == 0
+    assert [found["cure"] for found in json.loads(capsys.readouterr().out)["findings"]] == ["", "open a window"]
+
+
+@pytest.mark.parametrize("backend", ["memory", "local", "redis", "redlock", "zookeeper", "etcd"])
+def test_the_doctor_and_the_readme_say_the_same_about_the_wake_up(backend: str) -> None:
+    from lockline.cli.doctor import wake_up
+
+    module = importlib.import_module(f"lockline.backends.{backend}" + ("" if backend == "memory" else ".backend"))
+    scheme = {"zookeeper": "zk"}.get(backend, backend)
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    (row,) = re.findall(rf"^\| `{scheme}:.*$", readme, re.MULTILINE)
+    assert row.split("|")[4].strip() == wake_up(module.GUARANTEES)
 
 
 def test_show_tells_the_line_in_order(busy: Shell) -> None:

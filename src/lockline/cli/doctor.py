@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 import time
 from typing import Any
 
@@ -12,7 +14,7 @@ from ..errors import BackendUnavailable, ConfigError, LocklineError
 from ..guarantees import Guarantees
 from . import codes
 from .options import json_option, open_client, print_json, url_option
-from .words import printable
+from .words import printable, wrapped
 
 EPILOG = """\
 \b
@@ -64,8 +66,9 @@ def command(ctx: click.Context, target: str | None, url: str | None, config: str
             "reachable": problem is None,
             "problem": None if problem is None else str(problem),
             "answer_seconds": None if problem is not None else round(took, 6),
-            "guarantees": _as_json(client.guarantees),
-            "findings": [{"level": found.level, "text": found.text, "cure": found.cure} for found in findings],
+            # Of a store that is not there nobody can say what it guarantees.
+            "guarantees": None if problem is not None else _as_json(client.guarantees),
+            "findings": [{"level": found.level, "text": found.text, "cure": _cure(found)} for found in findings],
         }
         if as_json:
             print_json(report)
@@ -86,32 +89,61 @@ def _as_json(guarantees: Guarantees) -> dict[str, Any]:
     }
 
 
+def wake_up(guarantees: Guarantees) -> str:
+    """How a waiter hears of its turn. Where there is no order nobody knows whose turn it is: a push is a hint to all."""
+    if not guarantees.push:
+        return "by looking again"
+    return "pushed" if guarantees.fifo else "hinted"
+
+
+def _cure(found: Finding) -> str:
+    """What to do about it; what is well needs nothing done."""
+    return "" if found.level == "ok" else found.cure
+
+
 def _tell(
     url: str, problem: LocklineError | None, took: float, guarantees: Guarantees, findings: list[Finding]
 ) -> None:
     click.secho(printable(url), bold=True)
-    if problem is None:
-        _line("ok", f"reachable: answered in {took * 1000:.1f} ms")
-    else:
+    if problem is not None:
         word = "unreachable" if isinstance(problem, BackendUnavailable) else "not usable"
         _line("error", f"{word}: {printable(str(problem))}")
+        return
+    _line("ok", f"reachable: answered in {took * 1000:.1f} ms")
     click.echo()
     click.secho("It guarantees", bold=True)
     survives = [event for event in EVENTS if event in guarantees.token_survives]
-    click.echo(f"  exclusion   {guarantees.exclusion}: {EXCLUSION[guarantees.exclusion]}")
-    click.echo(f"  order       {'first come, first served' if guarantees.fifo else 'none'}")
-    click.echo(f"  wake-up     {'pushed' if guarantees.push else 'by looking again'}")
-    click.echo(f"  tokens      keep rising after {', '.join(survives) or 'nothing'}")
-    click.echo(f"  tolerates   {printable(guarantees.tolerates)}")
+    _promise("exclusion", f"{guarantees.exclusion}: {EXCLUSION[guarantees.exclusion]}")
+    _promise("order", "first come, first served" if guarantees.fifo else "none")
+    _promise("wake-up", wake_up(guarantees))
+    _promise("tokens", f"keep rising after {', '.join(survives) or 'nothing'}")
+    _promise("tolerates", printable(guarantees.tolerates))
     if findings:
         click.echo()
         click.secho("Findings", bold=True)
     for found in findings:
         _line(found.level, printable(found.text))
-        if found.cure:
-            click.echo(f"           cure: {printable(found.cure)}")
+        if _cure(found):
+            _print(printable(_cure(found)), first=f"{'':11}cure: ", indent=17)
+
+
+def _promise(what: str, text: str) -> None:
+    _print(text, first=f"  {what:<12}", indent=14)
 
 
 def _line(level: str, text: str) -> None:
     word, colour = MARKS[level]
-    click.echo(f"  {click.style(word.ljust(7), fg=colour)}  {text}")
+    first, *others = wrapped(text, first=f"  {word:<7}  ", indent=11, most=_width())
+    click.echo(f"  {click.style(word, fg=colour)}{first[2 + len(word) :]}")
+    for line in others:
+        click.echo(line)
+
+
+def _print(text: str, *, first: str, indent: int) -> None:
+    for line in wrapped(text, first=first, indent=indent, most=_width()):
+        click.echo(line)
+
+
+def _width() -> int | None:
+    """The columns of the terminal; None where a program reads along, which wants whole lines."""
+    return shutil.get_terminal_size().columns if sys.stdout is not None and sys.stdout.isatty() else None

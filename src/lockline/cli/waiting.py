@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import sys
@@ -11,7 +12,7 @@ from types import TracebackType
 from ..core.claim import Line
 from ..errors import LocklineError
 from ..sync import Client
-from .words import age, everybody, ordinal, printable
+from .words import age, cut, everybody, ordinal, printable
 
 FIRST_LOOK = 0.2
 LOOK_EVERY = 1.0
@@ -40,23 +41,35 @@ class WaitingLine:
         with self._writing:
             self._over.set()
             if self._shown:
-                sys.stderr.write(ERASE)
-                sys.stderr.flush()
+                with contextlib.suppress(OSError):
+                    sys.stderr.write(ERASE)
+                    sys.stderr.flush()
 
     def _work(self) -> None:
-        pause = FIRST_LOOK
-        while not self._over.wait(pause):
-            pause = LOOK_EVERY
+        if self._over.wait(FIRST_LOOK):
+            return
+        # What comes next is a question to the store, and a store that is down or frozen answers late or never.
+        whom = "the file" if self._client.guarantees.exclusion == "machine" else "the server"
+        self._show(f"waiting for {whom}: {printable(self._client.url)}")
+        while True:
             try:
                 text = describe(self._client.inspect(self._name), self._client.owner)
             except LocklineError as problem:
-                text = f"waiting for {printable(self._name)}: {printable(str(problem))}"
-            with self._writing:
-                if not self._over.is_set():
-                    width = shutil.get_terminal_size().columns
-                    sys.stderr.write(ERASE + text[: width - 1])
+                text = f"waiting for {whom}: {printable(str(problem))}"
+            self._show(text)
+            if self._over.wait(LOOK_EVERY):
+                return
+
+    def _show(self, text: str) -> None:
+        with self._writing:
+            if not self._over.is_set():
+                width = shutil.get_terminal_size().columns
+                try:
+                    sys.stderr.write(ERASE + cut(text, width - 1))
                     sys.stderr.flush()
-                    self._shown = True
+                except OSError:  # the terminal is gone; the wait is not
+                    return
+                self._shown = True
 
 
 def describe(line: Line, owner: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import unicodedata
 from collections.abc import Sequence
 
 import click
@@ -59,8 +60,41 @@ def everybody(claims: Sequence[Standing], most: int = 3) -> str:
     return named if len(claims) <= most else f"{named} and {len(claims) - most} more"
 
 
+def columns(text: str) -> int:
+    """How many columns of a terminal the text takes: letters of the East and pictures take two, marks on a letter none."""
+    if text.isascii():
+        return len(text)
+    return sum(
+        0 if unicodedata.category(char) in ("Mn", "Me") else 2 if unicodedata.east_asian_width(char) in "WF" else 1
+        for char in text
+    )
+
+
+def cut(text: str, most: int) -> str:
+    """The text, or as much of its beginning as fits into so many columns."""
+    while columns(text) > most:
+        text = text[:-1]
+    return text
+
+
+def wrapped(text: str, *, first: str, indent: int, most: int | None) -> list[str]:
+    """The text in lines of at most so many columns, broken between words; the first behind `first`, the others indented."""
+    lines, begun = [first], False
+    for word in text.split(" "):
+        longer = f"{lines[-1]} {word}" if begun else first + word
+        if begun and most is not None and columns(longer) > most:
+            lines.append(" " * indent + word)
+        else:
+            lines[-1] = longer
+        begun = True
+    return lines
+
+
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Aligned lines, the head first."""
-    lines = [head, *rows]
-    widths = [max(len(line[at]) for line in lines) for at in range(len(head))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+    """Aligned lines, the head first; whatever stands in a cell cannot steer the terminal."""
+    lines = [[printable(cell) for cell in line] for line in (head, *rows)]
+    widths = [max(columns(line[at]) for line in lines) for at in range(len(head))]
+    return [
+        "  ".join(cell + " " * (width - columns(cell)) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    ]
