@@ -54,15 +54,15 @@ def test_a_server_that_refuses_is_given_up_soon_by_what_does_not_wait(
 @pytest.mark.slow
 def test_a_person_sees_at_once_that_a_server_is_waited_for(shell: Shell, on_screen: OnScreen) -> None:
     port = free_port()
-    refused = on_screen(*LOCKLINE, "run", "job", "--url", f"redis://127.0.0.1:{port}", "--", "echo", "ran")
-    refused.wait_for(rf"waiting for the server: redis://127.0.0.1:{port}", 5)
+    refused = on_screen(*LOCKLINE, "run", "job", "--ttl", "60", "--url", f"redis://127.0.0.1:{port}", "--", "true")
+    refused.wait_for("waiting for the server: ", 30)
     refused.type("\x03")
     assert refused.code() == 130
     with a_redis() as server:
         server.freeze()
         try:
-            frozen = on_screen(*LOCKLINE, "run", "job", "--url", server.url, "--", "echo", "ran")
-            frozen.wait_for(f"waiting for the server: {server.url}", 5)
+            frozen = on_screen(*LOCKLINE, "run", "job", "--ttl", "60", "--url", server.url, "--", "echo", "ran")
+            frozen.wait_for(f"waiting for the server: {server.url}", 30)
         finally:
             server.thaw()
         frozen.wait_for("\x1b\\[Kran", 20)

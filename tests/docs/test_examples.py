@@ -62,6 +62,17 @@ def test_the_programs_of_the_page_run(page: Path, tmp_path: Path, request: pytes
     run(program, tmp_path)
 
 
+def test_the_road_leaves_nothing_behind_and_can_be_gone_twice(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    server = redis_servers.RedisServer(tmp_path / "redis")
+    server.start()
+    request.addfinalizer(server.stop)
+    program = "\n".join(programs(ROOT / "docs" / "road.md")).replace("redis://localhost:6379", server.url)
+    for _ in range(2):
+        run(program, tmp_path)
+        kept = {key: server.command("PTTL", key) for key in server.command("KEYS", "*")}
+        assert [key for key, left in kept.items() if left < 0 or "stage-1" in key] == []
+
+
 def redis_url(request: pytest.FixtureRequest, folder: Path) -> str:
     server = redis_servers.RedisServer(folder / "redis")
     server.start()
