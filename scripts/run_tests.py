@@ -10,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,7 +22,10 @@ SHARED = {"tests/contract", "tests/property"}
 FULL = bool(os.environ.get("LOCKLINE_FULL"))
 """Also the contract on every other topology: it takes half an hour more."""
 GROUPS: dict[str, tuple[list[str], list[str]]] = {
-    "core": (["memory", "local"], ["tests/core", "tests/local", "tests/cli", "tests/docs", "tests/test_shells.py"]),
+    "core": (
+        ["memory", "local"],
+        ["tests/core", "tests/local", "tests/cli", "tests/docs", "tests/test_shells.py", "tests/test_run_tests.py"],
+    ),
     "etcd": (["etcd"], ["tests/etcd"]),
     "redis": (["redis"], ["tests/redis"]),
     "zookeeper": (["zookeeper"], ["tests/zookeeper"]),
@@ -49,6 +53,8 @@ PACE = "2"
 """How much longer than at home the short ttls of the contract are: the machine may be busy with other things."""
 SIDE_BY_SIDE = int(os.environ.get("LOCKLINE_SIDE_BY_SIDE", "2"))
 """Most of their time the tests wait for a ttl to pass."""
+NEWS_EVERY = 30.0
+"""Seconds between two words on how far the groups are that run."""
 
 
 def check_that_nothing_is_left_out() -> None:
@@ -62,7 +68,45 @@ def check_that_nothing_is_left_out() -> None:
         sys.exit(f"no group runs {', '.join(sorted(there - grouped))}; add it to {Path(__file__).name}")
 
 
-def run(name: str, options: list[str]) -> tuple[str, int, str, float]:
+class News:
+    """A line for each group that runs, now and then: how many tests it has behind it, and how many of them failed."""
+
+    def __init__(self) -> None:
+        self._running: dict[str, tuple[Path, float]] = {}
+        self._mutex = threading.Lock()
+        threading.Thread(target=self._work, daemon=True).start()
+
+    def begins(self, name: str, log: Path) -> None:
+        with self._mutex:
+            self._running[name] = log, time.monotonic()
+        print(f"{name}: begins", flush=True)
+
+    def ends(self, name: str) -> None:
+        with self._mutex:
+            del self._running[name]
+
+    def _work(self) -> None:
+        while True:
+            time.sleep(NEWS_EVERY)
+            with self._mutex:
+                running = list(self._running.items())
+            for name, (log, began) in running:
+                ran, failed = so_far(log.read_text(errors="replace"))
+                print(f"{name}: {ran} tests, {failed} failed, {time.monotonic() - began:.0f} s", flush=True)
+
+
+def so_far(output: str) -> tuple[int, int]:
+    """How many tests pytest has run, and how many of them failed, by the letters that it wrote until now."""
+    letters = ""
+    for line in output.splitlines():
+        if line.startswith("="):  # from here on it tells of the failures
+            break
+        found = re.fullmatch(r"([.FEsxX]+)(?: *\[ *\d+%\])?", line)
+        letters += found[1] if found else ""
+    return len(letters), letters.count("F") + letters.count("E")
+
+
+def run(name: str, options: list[str], news: News) -> tuple[str, int, str, float]:
     if name == "crowds":
         chosen, there = [], CROWDS
     else:
@@ -74,6 +118,7 @@ def run(name: str, options: list[str]) -> tuple[str, int, str, float]:
     LOGS.mkdir(exist_ok=True)
     log = LOGS / f"{name}.log"
     with open(log, "w") as output:
+        news.begins(name, log)
         ran = subprocess.run(
             [sys.executable, "-m", "pytest", "-q", "--durations=5", *chosen, *options, *there],
             cwd=ROOT,
@@ -82,6 +127,7 @@ def run(name: str, options: list[str]) -> tuple[str, int, str, float]:
             stdout=output,
             stderr=subprocess.STDOUT,
         )
+    news.ends(name)
     return name, ran.returncode, log.read_text(), time.monotonic() - began
 
 
@@ -103,9 +149,10 @@ def main() -> int:
         for count, what in re.findall(r"(\d+) (passed|failed|error|skipped)", closing):
             counts[what] += int(count)
 
-    take(*run("crowds", options))
+    news = News()
+    take(*run("crowds", options, news))
     with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
-        for outcome in pool.map(lambda name: run(name, options), ALL_GROUPS if FULL else GROUPS):
+        for outcome in pool.map(lambda name: run(name, options, news), ALL_GROUPS if FULL else GROUPS):
             take(*outcome)
     failed = counts["failed"] + counts["error"]
     print(f"{counts['passed']} passed, {failed} failed, {counts['skipped']} skipped")
