@@ -6,6 +6,7 @@ import hashlib
 import os
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
 
@@ -29,6 +30,17 @@ class Door(Protocol):
 
     def look(self, resource: str, lock: str) -> Mark | None:
         """The mark of this lock at the resource."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inside:
+    """One entrant; called, it leaves."""
+
+    handle: int
+    """What the operating system has locked. Whoever has a copy keeps the others out as well."""
+
+    def __call__(self) -> None:
+        unlock(self.handle)
 
 
 class FileMarks:
@@ -57,7 +69,7 @@ class FileMarks:
         except BaseException:
             unlock(fd)
             raise
-        return lambda: unlock(fd)
+        return Inside(fd)
 
     def admit_at_once(self, resource: str, offer: Offer, *, writes: bool) -> Callable[[], None] | None:
         """The same if nobody is inside and the mark need not be raised; else None."""
@@ -74,7 +86,7 @@ class FileMarks:
         if mark != before:
             unlock(fd)
             return None
-        return lambda: unlock(fd)
+        return Inside(fd)
 
     def look(self, resource: str, lock: str) -> Mark | None:
         """The mark of this lock at the resource."""

@@ -1,0 +1,142 @@
+"""`lockline fence enter ... -- COMMAND`: nobody else enters before the last process of the command has ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lockline.cli.fence import door
+from lockline.fence import Offer
+
+from ..cli.conftest import alive
+from ..servers.process import wait_for
+
+
+class Inside:
+    """A command behind a fence, in a folder of its own."""
+
+    def __init__(self, marks: str, folder: Path) -> None:
+        self.marks = marks
+        self.folder = folder
+        self.data = folder / "data"
+        self.data.touch()
+        self.pid = folder / "pid"
+        self._started: list[subprocess.Popen[str]] = []
+
+    def start(self, token: int, script: str, first: str = ":") -> subprocess.Popen[str]:
+        """It says who it is, and is inside by then."""
+        argv = [sys.executable, "-m", "lockline.cli", "fence", "enter", self.marks, "r", str(token), "--"]
+        process = subprocess.Popen(
+            [*argv, "sh", "-c", f"{first}; echo $$ > pid.new; mv pid.new pid; {script}"],
+            cwd=self.folder,
+            text=True,
+        )
+        self._started.append(process)
+        return process
+
+    def begun(self) -> int:
+        wait_for(self.pid.exists)
+        return int(self.pid.read_text())
+
+    def entered(self, token: int) -> str:
+        """Enter as a newer holder; the data as that one finds them."""
+        marks = door(self.marks)
+        leave = marks.admit("r", Offer("r", token, ""), writes=False, patience=30)
+        found = self.data.read_text()
+        leave()
+        if hasattr(marks, "close"):
+            marks.close()
+        return found
+
+    def clean(self) -> None:
+        for process in self._started:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+        if self.pid.exists():
+            try:
+                os.kill(int(self.pid.read_text()), signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+
+
+@pytest.fixture(params=["folder", "sqlite", pytest.param("postgresql", marks=pytest.mark.server)])
+def inside(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Inside]:
+    if request.param == "postgresql":
+        marks = request.getfixturevalue("postgres").url
+        import psycopg
+
+        with psycopg.connect(marks) as connection:
+            connection.execute("DROP TABLE IF EXISTS lockline_fence")
+    else:
+        (tmp_path / "marks").mkdir()
+        marks = str(tmp_path / "marks" / ("" if request.param == "folder" else "marks.db"))
+    found = Inside(marks, tmp_path)
+    yield found
+    found.clean()
+
+
+def test_a_fence_that_is_told_to_end_ends_after_its_command(inside: Inside) -> None:
+    last = "trap 'sleep 0.3; echo five >> data; exit 3' TERM"
+    process = inside.start(5, "while :; do sleep 0.02; done", first=last)
+    inside.begun()
+    process.send_signal(signal.SIGTERM)
+    assert inside.entered(6) == "five\n"
+    assert process.wait(20) == 3
+
+
+def test_a_fence_that_is_killed_takes_its_command_with_it(inside: Inside) -> None:
+    process = inside.start(5, "sleep 2; echo five >> data")
+    command = inside.begun()
+    process.kill()
+    assert inside.entered(6) == ""
+    wait_for(lambda: not alive(command), 1.5, "the end of the command before it writes")
+    assert inside.data.read_text() == ""
+
+
+def test_a_folder_of_marks_stays_shut_until_the_command_of_a_killed_fence_has_ended(tmp_path: Path) -> None:
+    (tmp_path / "marks").mkdir()
+    inside = Inside(str(tmp_path / "marks"), tmp_path)
+    try:
+        process = inside.start(5, "while :; do sleep 0.02; done")
+        command = inside.begun()
+        process.kill()
+        inside.entered(6)
+        assert not alive(command)
+    finally:
+        inside.clean()
+
+
+def test_nobody_enters_before_the_last_grandchild_has_ended(inside: Inside) -> None:
+    process = inside.start(5, "(sleep 0.5; echo five >> data) & exit 4")
+    inside.begun()
+    assert inside.entered(6) == "five\n"
+    assert process.wait(20) == 4
+
+
+def test_a_fence_that_waits_for_another_can_be_told_to_go(inside: Inside) -> None:
+    marks: Any = door(inside.marks)
+    leave: Callable[[], Any] = marks.admit("r", Offer("r", 5, ""), writes=False, patience=5)
+    try:
+        process = inside.start(6, "echo six >> data")
+        wait_for(lambda: _catches(process.pid, signal.SIGTERM), what="a fence that minds its signals")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 128 + signal.SIGTERM
+    finally:
+        leave()
+        if hasattr(marks, "close"):
+            marks.close()
+    assert inside.entered(7) == ""
+
+
+def _catches(pid: int, number: int) -> bool:
+    status = Path(f"/proc/{pid}/status").read_text()
+    caught = int(status.split("SigCgt:")[1].split()[0], 16)
+    return bool(caught >> (number - 1) & 1)
