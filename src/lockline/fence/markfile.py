@@ -52,32 +52,54 @@ class MarkFile:
 
         The operating system drops the lock with the process, so a killed holder leaves nothing behind.
         """
+        pause = FIRST_PAUSE
+        fd = self._open()
         try:
-            fd = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            while True:
+                if self._try_lock(fd):
+                    if self._is_there(fd):
+                        return fd
+                    # Whoever tidied up took the file away after it was opened. The next one makes a new file, and a
+                    # lock on the old one keeps nobody out.
+                    there = self._open()
+                    os.close(fd)
+                    fd = there
+                    continue
+                if until is None or time.monotonic() >= until:
+                    os.close(fd)
+                    return None
+                time.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
+        except BaseException:
+            os.close(fd)
+            raise
+
+    def _open(self) -> int:
+        try:
+            return os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         except OSError as problem:
             raise ConfigError(
                 f"the fence of {self.resource!r} cannot be kept in {self.folder!r}: {problem.strerror}"
             ) from None
-        pause = FIRST_PAUSE
+
+    def _try_lock(self, fd: int) -> bool:
         try:
-            while True:
-                try:
-                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    if until is None or time.monotonic() >= until:
-                        os.close(fd)
-                        return None
-                    time.sleep(pause)
-                    pause = min(2 * pause, LONGEST_PAUSE)
-                except OSError as problem:
-                    raise ConfigError(
-                        f"the file system of {self.folder!r} has no locks ({problem.strerror}), so it cannot keep a fence"
-                    ) from None
-                else:
-                    return fd
-        except BaseException:
-            os.close(fd)
-            raise
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError as problem:
+            raise ConfigError(
+                f"the file system of {self.folder!r} has no locks ({problem.strerror}), so it cannot keep a fence"
+            ) from None
+        return True
+
+    def _is_there(self, fd: int) -> bool:
+        mine = os.fstat(fd)
+        try:
+            there = os.stat(self._lock)
+        except FileNotFoundError:
+            return False
+        return (mine.st_dev, mine.st_ino) == (there.st_dev, there.st_ino)
 
     def busy(self, patience: float) -> BackendUnavailable:
         """The error for a lock that stayed taken."""

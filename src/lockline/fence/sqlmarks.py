@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
+from ..core.fork import tell_after_fork
 from ..errors import BackendUnavailable, ConfigError, LocklineError
 from .rule import Mark, Offer
 from .sql import SqlFence
@@ -29,26 +31,31 @@ class SqlMarks:
         self._connect, self._owned = _opener(source)
         self._ready = False
         self._idle: deque[Any] = deque(maxlen=16)
+        self._of_the_parent: list[Any] = []
+        tell_after_fork(self)
+
+    def forked(self) -> None:
+        """In a child: the connections are the parent's. They are kept, unused, since closing one would end it for both."""
+        self._of_the_parent.extend(self._idle)
+        self._idle = deque(maxlen=16)
 
     def admit(self, resource: str, offer: Offer, *, writes: bool, patience: float) -> Callable[[], None]:
         """Raise the mark and keep all others out until what is returned is called; StaleToken if it may not pass."""
-        enter = self._fence.check if writes else self._fence.enter
-        connection = None
-        try:
-            connection = self._idle.pop() if self._idle else self._open()
-            _be_patient(connection, patience)
-            if self._fence.look(connection, resource, offer.lock) != Mark(offer.token, offer.grant):
-                # The mark lasts before anybody is let in: the server may die inside, with the work done.
-                connection.rollback()
-                enter(connection, resource, offer)
-                connection.commit()
-            connection.rollback()
-            enter(connection, resource, offer)
-        except BaseException as problem:
-            self._drop(connection)
-            if isinstance(problem, LocklineError) or not isinstance(problem, Exception):
-                raise
-            raise _unavailable(problem, resource, patience) from problem
+        until = time.monotonic() + patience
+        while True:
+            reused, connection = self._taken()
+            try:
+                connection = connection or self._open()
+                self._enter(connection, resource, offer, writes=writes, patience=max(0.001, until - time.monotonic()))
+                break
+            except BaseException as problem:
+                self._drop(connection)
+                if isinstance(problem, LocklineError) or not isinstance(problem, Exception):
+                    raise
+                if reused and not _is_busy(problem):
+                    # The server may have been restarted since, for all the others too. Nobody was let in by this one.
+                    continue
+                raise _unavailable(problem, resource, patience) from problem
         held = connection
 
         def leave() -> None:
@@ -60,6 +67,24 @@ class SqlMarks:
             self._idle.append(held)
 
         return leave
+
+    def _taken(self) -> tuple[bool, Any]:
+        """Whether there was a connection that nobody uses, and it."""
+        try:
+            return True, self._idle.pop()
+        except IndexError:
+            return False, None
+
+    def _enter(self, connection: Any, resource: str, offer: Offer, *, writes: bool, patience: float) -> None:
+        enter = self._fence.check if writes else self._fence.enter
+        _be_patient(connection, patience)
+        if self._fence.look(connection, resource, offer.lock) != Mark(offer.token, offer.grant):
+            # The mark lasts before anybody is let in: the server may die inside, with the work done.
+            connection.rollback()
+            enter(connection, resource, offer)
+            connection.commit()
+        connection.rollback()
+        enter(connection, resource, offer)
 
     def admit_at_once(self, resource: str, offer: Offer, *, writes: bool) -> Callable[[], None] | None:
         """None: a database is always waited for."""
@@ -135,10 +160,14 @@ def _be_patient(connection: Any, patience: float) -> None:
         connection.commit()
 
 
+def _is_busy(problem: Exception) -> bool:
+    return sqlstate(problem) == "55P03" or "database is locked" in str(problem)
+
+
 def _unavailable(problem: Exception, resource: str, patience: float) -> LocklineError:
     text = str(problem).strip()
     if isinstance(problem, sqlite3.DatabaseError) and "not a database" in text:
         return ConfigError(f"the file for the marks is no SQLite file; nothing was changed ({text})")
-    if sqlstate(problem) == "55P03" or "database is locked" in text:
+    if _is_busy(problem):
         return BackendUnavailable(f"another stayed inside the fence of {resource!r} for {patience:g} s ({text})")
     return BackendUnavailable(f"the marks of {resource!r} cannot be reached: {text}")
