@@ -24,6 +24,7 @@ from ...errors import ClientClosed
 from .port import ServerError, pack
 from .problems import Address, NoAnswer, failed_login, said_no
 from .scripts import NO_CHANNEL
+from .streams import alone
 from .target import Target
 from .wires import Wire
 
@@ -292,7 +293,7 @@ class LoopEars:
         return self._listening.get(address, NO_CHANNEL)
 
     async def listen(self, address: Address, until: float) -> str:
-        async with self._opening.setdefault(address, asyncio.Lock()):
+        async with alone(self._opening.setdefault(address, asyncio.Lock()), address, until):
             if self._closed:
                 raise ClientClosed("this client is closed; connect a new one")
             channel = self._listening.get(address)
@@ -318,7 +319,15 @@ class LoopEars:
             )
             # Cancelled before it began, it would leave the connection open.
             task.add_done_callback(lambda _: _drop(connection))
+            task.add_done_callback(lambda ended: self._ended(address, ended))
             return channel
+
+    def _ended(self, address: Address, task: asyncio.Task[None]) -> None:
+        """Cancelled by somebody else, who cancels all tasks that he finds: those who look listen again."""
+        if task.cancelled() and self._tasks.get(address) is task:
+            del self._tasks[address]
+            self._listening.pop(address, None)
+            self._look_all()
 
     async def _subscribe(self, address: Address, channel: str, until: float) -> tuple[Any, hiredis.Reader]:
         """A connection on which the server has confirmed the channel, and what has read it, perhaps further."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import hiredis
@@ -17,12 +18,14 @@ from .port import PUSHED, pack
 from .problems import Address, NoAnswer, failed_login, vet
 from .target import Target
 
-BUFFER = 65536
 INFO = pack(("INFO", "server"))
 
 
-class Stream:
-    """One connection of redis-py, after its login shared by every task that asks."""
+class Stream(asyncio.Protocol):
+    """One connection of redis-py, after its login shared by every task that asks.
+
+    The loop itself brings what arrives. A task that reads could be cancelled by a program that cancels all it can find.
+    """
 
     def __init__(self, target: Target, address: Address) -> None:
         self.address = address
@@ -34,7 +37,9 @@ class Stream:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._login: asyncio.Timeout | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        reader = hiredis.Reader(notEnoughData=Ellipsis)
+        self._feed, self._gets = reader.feed, reader.gets
 
     async def open(self, target: Target, until: float, sentinel: bool = False) -> None:
         """Connect and log in."""
@@ -56,8 +61,10 @@ class Stream:
         except BaseException:
             await connection.disconnect(nowait=True)
             raise
-        self._writer: asyncio.StreamWriter = connection._writer
-        self._task = self._loop.create_task(self._read(connection._reader), name="lockline-redis")
+        self._writer = connection._writer
+        connection._writer.transport.set_protocol(self)
+        if connection._reader.at_eof():
+            self.close(ConnectionResetError("the server closed the connection"))
 
     def ask(self, requests: Sequence[bytes], until: float) -> list[asyncio.Future[Any]]:
         """Send these; their answers, when they come. Cancelling one leaves its place in the order."""
@@ -83,7 +90,7 @@ class Stream:
 
     def _flush(self) -> None:
         unsent, self._unsent = self._unsent, []
-        if self.broken is None:
+        if self.broken is None and self._writer is not None:
             self._writer.write(b"".join(unsent))
 
     def _set_timer(self, deadline: float, now: float) -> None:
@@ -104,34 +111,38 @@ class Stream:
             # Answers come in order: after one that does not come there is nothing to hope for.
             self.close(TimeoutError("no answer in time"))
 
-    async def _read(self, source: asyncio.StreamReader) -> None:
-        reader = hiredis.Reader(notEnoughData=Ellipsis)
-        gets, pending = reader.gets, self._pending
+    def data_received(self, data: bytes) -> None:
+        """Hand each answer to whoever asked first."""
+        gets, pending = self._gets, self._pending
         try:
-            while data := await source.read(BUFFER):
-                reader.feed(data)
-                while (reply := gets()) is not Ellipsis:
-                    if type(reply) is not PUSHED:
-                        answer, _ = pending.popleft()
-                        if not answer.done():
-                            answer.set_result(reply)
-            self.close(ConnectionResetError("the server closed the connection"))
-        except (OSError, IndexError, hiredis.ProtocolError) as problem:
+            self._feed(data)
+            while (reply := gets()) is not Ellipsis:
+                if type(reply) is not PUSHED:
+                    answer, _ = pending.popleft()
+                    if not answer.done():
+                        answer.set_result(reply)
+        except (IndexError, hiredis.ProtocolError) as problem:
             self.close(problem)
+
+    def eof_received(self) -> None:
+        """No answer will come any more."""
+        self.close(ConnectionResetError("the server closed the connection"))
+
+    def connection_lost(self, problem: Exception | None) -> None:
+        """Nor now."""
+        self.close(problem or ConnectionResetError("the connection was closed"))
 
     def close(self, why: Exception) -> None:
         """End it; whoever still waits for an answer learns that none will come."""
         if self.broken is not None:
             return
         self.broken = why
-        if self._task is None:
+        if self._writer is None:
             if self._login is not None and not self._login.expired():
                 self._login.reschedule(self._loop.time())
             return
         if self._timer is not None:
             self._timer.cancel()
-        if self._task is not asyncio.current_task(self._loop):
-            self._task.cancel()
         self._writer.close()
         self._connection._writer = self._connection._reader = None
         for answer, _ in self._pending:
@@ -140,6 +151,20 @@ class Stream:
                 # A task that was cancelled never looks: that is no news for the log.
                 answer.exception()
         self._pending.clear()
+
+
+@asynccontextmanager
+async def alone(lock: asyncio.Lock, address: Address, until: float) -> AsyncIterator[None]:
+    """One at a time, and nobody waits for another's connection beyond his own deadline."""
+    try:
+        async with asyncio.timeout(max(0.0, until - clock.now()) if lock.locked() else None):
+            await lock.acquire()
+    except TimeoutError as problem:
+        raise NoAnswer(address, "no time left to connect", sent=False, late=True) from problem
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 class LoopPort:
@@ -159,7 +184,7 @@ class LoopPort:
         self._closed = False
 
     async def _stream(self, address: Address, until: float, sentinel: bool) -> Stream:
-        async with self._opening.setdefault(address, asyncio.Lock()):
+        async with alone(self._opening.setdefault(address, asyncio.Lock()), address, until):
             if self._closed:
                 raise ClientClosed("this client is closed; connect a new one")
             stream = self._streams.get(address)
