@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import socket
+import ssl
 from typing import Final
 
 import redis
@@ -133,6 +135,8 @@ def _in_short(problem: BaseException) -> object:
     """What the system said, where it said something: the library repeats the address around it."""
     cause: BaseException | None = problem
     while cause is not None:
+        if isinstance(cause, (ssl.SSLError, socket.gaierror)):
+            return problem  # their numbers are not the system's
         if isinstance(cause, OSError) and cause.errno:
             return os.strerror(cause.errno)
         cause = cause.__cause__ or cause.__context__
