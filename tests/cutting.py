@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import dis
 import sys
+import threading
 from collections.abc import Callable
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 
@@ -17,22 +18,74 @@ class Cut(BaseException):
     """Ctrl-C, a soft time limit, an alarm that raises."""
 
 
+HANDING_OVER = frozenset({"PUSH_EXC_INFO", "POP_EXCEPT", "RERAISE", "COPY"})
+PLAIN = ("LOAD_", "STORE_", "DELETE_FAST", "SWAP", "NOP", "POP_TOP")
+
+
+def _steps(code: CodeType) -> dict[int, str]:
+    """The instructions before which a program can be cut, by their place in the code.
+
+    Not where the interpreter itself takes an exception up or lays it down again: there are no calls, so no signal is looked
+    for; and if one struck, the interpreter would take the error for one that is still being handled, and keep it, and all that
+    it refers to, for the rest of the thread.
+    """
+    if code not in _known:
+        steps = {step.offset: step.opname for step in dis.get_instructions(code)}
+        for way in (list(steps), list(reversed(steps))):
+            laying_down = False
+            for at in way:
+                name = steps.get(at, "")
+                laying_down = name == "POP_EXCEPT" or (laying_down and name.startswith(PLAIN))
+                if laying_down and name != "POP_EXCEPT":
+                    del steps[at]
+        _known[code] = {at: name for at, name in steps.items() if name not in HANDING_OVER}
+    return _known[code]
+
+
+_known: dict[CodeType, dict[int, str]] = {}
+
+
 class CutAt:
     """Runs something and raises Cut before the nth instruction (or line) that this thread runs in Lockline's code."""
 
     def __init__(self, nth: int, unit: str = "opcode", inside: str = "/lockline/") -> None:
-        self._left = nth
+        self._nth = nth
+        self.seen = 0
+        """How many instructions (or lines) were run before it struck."""
         self._unit = unit
         self._inside = inside
         self.where = ""
         """Where it struck; empty if the work was over before."""
 
     def __call__(self, work: Callable[[], Any]) -> Any:
+        """What the work gives, done here."""
         sys.settrace(self._trace)
         try:
             return work()
         finally:
             sys.settrace(None)
+
+    def elsewhere(self, work: Callable[[], Any], seconds: float = 30.0) -> Any:
+        """What the work gives, done in a thread of its own, which may hang."""
+        got: list[Any] = []
+        problem: list[BaseException] = []
+
+        def body() -> None:
+            try:
+                got.append(self(work))
+            except BaseException as error:
+                problem.append(error)
+
+        thread = threading.Thread(target=body, daemon=True)
+        thread.start()
+        thread.join(seconds)
+        assert not thread.is_alive(), f"hangs after a cut at {self.where}"
+        if problem:
+            error = problem.pop()
+            error.__context__ = None
+            # The frames that it went through, and what they held, are gone once it was caught.
+            raise error.with_traceback(None)
+        return got[0]
 
     def _trace(self, frame: FrameType, event: str, arg: object) -> Any:
         file = frame.f_code.co_filename
@@ -46,11 +99,13 @@ class CutAt:
     def _look(self, frame: FrameType, event: str, arg: object) -> Any:
         if event != self._unit:
             return self._look
-        self._left -= 1
-        if self._left:
-            return self._look
         code = frame.f_code
-        what = next((step.opname for step in dis.get_instructions(code) if step.offset == frame.f_lasti), "?")
+        what = _steps(code).get(frame.f_lasti)
+        if what is None:
+            return self._look
+        self.seen += 1
+        if self.seen != self._nth:
+            return self._look
         self.where = f"{code.co_filename.rpartition('/lockline/')[2]}:{frame.f_lineno} {code.co_name} {what}"
         sys.settrace(None)
         raise Cut

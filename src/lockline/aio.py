@@ -15,7 +15,16 @@ from .core.ask import Ask, ask_for
 from .core.backend import Findings
 from .core.claim import WHOLE, Line
 from .core.engine import Engine
-from .core.live import Handle, LiveClaim, attach, released_as_a_lock, runs_later, taken_from, unlocked_generator
+from .core.live import (
+    Handle,
+    LiveClaim,
+    attach,
+    last_entered,
+    released_as_a_lock,
+    runs_later,
+    take_out,
+    unlocked_generator,
+)
 from .core.looping import LoopRuntime
 from .errors import ConfigError, LocklineError
 from .guarantees import Guarantees
@@ -227,28 +236,37 @@ class Lock:
         return _Acquiring(self._acquire(arguments.a_timeout(timeout)))
 
     async def _acquire(self, timeout: float | None) -> Lease:
-        live = await self._engine.acquire(self._ask, timeout)
-        assert live is not None
-        return Lease(self._engine, live, self._ask.kind == "write")
+        lease = await self._engine.acquire(self._ask, timeout, self._lease)
+        assert lease is not None
+        lease._given = True
+        return lease
 
     async def try_acquire(self) -> Lease | None:
         """The lease, or None if the line has no room now."""
-        live = await self._engine.acquire(self._ask, None, wait=False)
-        return None if live is None else Lease(self._engine, live, self._ask.kind == "write")
+        lease = await self._engine.acquire(self._ask, None, self._lease, wait=False)
+        if lease is not None:
+            lease._given = True
+        return lease
+
+    def _lease(self, live: LiveClaim) -> Lease:
+        return Lease(self._engine, live, self._ask.kind == "write")
 
     def release(self) -> NoReturn:
         """Explains: a lock holds nothing, the lease that `acquire` returned does."""
         raise released_as_a_lock(self.name)
 
     async def __aenter__(self) -> Lease:
-        lease = await self.acquire()
+        lease = await self._engine.acquire(self._ask, None, self._lease)
+        assert lease is not None
         self._entered.append(lease)
         return await lease.__aenter__()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await taken_from(self._entered, self._engine.runtime.me(), self.name).__aexit__(kind, error, trace)
+        lease = last_entered(self._entered, self._engine.runtime.me(), self.name)
+        take_out(self._entered, lease)
+        await lease.__aexit__(kind, error, trace)
 
 
 class RWLock:

@@ -14,7 +14,16 @@ from .core.backend import Findings
 from .core.blocking import BlockingRuntime, refuse_green_threads, run
 from .core.claim import WHOLE, Line
 from .core.engine import Engine
-from .core.live import Handle, LiveClaim, attach, released_as_a_lock, runs_later, taken_from, unlocked_generator
+from .core.live import (
+    Handle,
+    LiveClaim,
+    attach,
+    last_entered,
+    released_as_a_lock,
+    runs_later,
+    take_out,
+    unlocked_generator,
+)
 from .errors import ConfigError, LocklineError
 from .guarantees import Guarantees
 
@@ -105,6 +114,10 @@ class Lease(Handle):
             if error is None:
                 raise
             attach(error, problem)
+        except BaseException:
+            # Whatever strikes, the block is left.
+            self._engine.give_up(self)
+            raise
 
 
 class Lock:
@@ -122,28 +135,62 @@ class Lock:
 
     def acquire(self, timeout: arguments.Seconds | None = None) -> Lease:
         """The lease, when it is this claim's turn; AcquireTimeout if that did not come in time."""
-        live = run(self._engine.acquire(self._ask, arguments.a_timeout(timeout)))
-        assert live is not None
-        return Lease(self._engine, live, self._ask.kind == "write")
+        lease = None
+        try:
+            lease = run(self._engine.acquire(self._ask, arguments.a_timeout(timeout), self._lease))
+            assert lease is not None
+            lease._given = True
+            return lease
+        except BaseException:
+            self._engine.give_up(lease)
+            raise
 
     def try_acquire(self) -> Lease | None:
         """The lease, or None if the line has no room now."""
-        live = run(self._engine.acquire(self._ask, None, wait=False))
-        return None if live is None else Lease(self._engine, live, self._ask.kind == "write")
+        lease = None
+        try:
+            lease = run(self._engine.acquire(self._ask, None, self._lease, wait=False))
+            if lease is not None:
+                lease._given = True
+            return lease
+        except BaseException:
+            self._engine.give_up(lease)
+            raise
+
+    def _lease(self, live: LiveClaim) -> Lease:
+        return Lease(self._engine, live, self._ask.kind == "write")
 
     def release(self) -> NoReturn:
         """Explains: a lock holds nothing, the lease that `acquire` returned does."""
         raise released_as_a_lock(self.name)
 
     def __enter__(self) -> Lease:
-        lease = self.acquire()
-        self._entered.append(lease)
-        return lease
+        lease = None
+        try:
+            lease = run(self._engine.acquire(self._ask, None, self._lease))
+            assert lease is not None
+            self._entered.append(lease)
+            return lease
+        except BaseException:
+            self._engine.give_up(lease)
+            raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        taken_from(self._entered, self._engine.runtime.me(), self.name).__exit__(kind, error, trace)
+        lease = None
+        try:
+            lease = last_entered(self._entered, self._engine.runtime.me(), self.name)
+            take_out(self._entered, lease)
+            lease.__exit__(kind, error, trace)
+        except LocklineError:
+            raise
+        except BaseException:
+            if lease is None:
+                lease = last_entered(self._entered, self._engine.runtime.me(), self.name)
+            take_out(self._entered, lease)
+            self._engine.give_up(lease)
+            raise
 
 
 class RWLock:

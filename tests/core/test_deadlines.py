@@ -159,6 +159,7 @@ def test_a_released_claim_cannot_be_lost_any_more(clock: Clock) -> None:
 def test_only_the_last_handle_that_goes_abandons_the_claim(clock: Clock) -> None:
     it = holding(clock)
     one, two = Handle(it, writes=False), Handle(it, writes=False)
+    one._given = two._given = True
     del one
     assert not it.abandoned
     with pytest.warns(LeaseDropped, match="without release"):

@@ -254,8 +254,7 @@ def test_a_claim_that_comes_while_the_keeper_retires_is_renewed(
     keeper._signal = Late(keeper._signal)
     eventually(lambda: taken)
     lease = taken[0].result(2)  # type: ignore[attr-defined]
-    with keeper._mutex:  # it has retired, or not
-        worker = keeper._worker
+    worker = keeper._alone(lambda: keeper._worker)  # it has retired, or not
     assert worker is not None, "nobody would renew the claim"
     assert worker.alive()
     lease.release()

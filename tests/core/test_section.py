@@ -24,7 +24,7 @@ def every_cut(work: Callable[[], Any]) -> Iterator[str]:
     for nth in range(1, 5000):
         cut = CutAt(nth)
         try:
-            cut(work)
+            cut.elsewhere(work)
         except Cut:
             yield cut.where
         else:
@@ -67,7 +67,7 @@ def test_one_who_is_cut_while_it_waits_outside_keeps_nobody_out() -> None:
         holder.start()
         assert entered.wait(5)
         try:
-            cut(lambda: section(lambda: None))
+            cut.elsewhere(lambda: section(lambda: None))
         except Cut:
             pass
         leave.set()
@@ -163,7 +163,7 @@ def test_a_sleeper_is_woken_though_the_first_setter_was_cut() -> None:
         while not shared._sleeping:
             time.sleep(0)
         try:
-            cut(shared.set)
+            cut.elsewhere(shared.set)
         except Cut:
             shared.set()
         sleeper.join(10)
@@ -186,7 +186,7 @@ def test_a_leader_that_was_cut_anywhere_leaves_the_reading_to_another() -> None:
         box.open("other")
         cut = CutAt(nth)
         try:
-            cut(lambda b=box: run(b.wait("cut", now() + 0.005)))
+            cut.elsewhere(lambda b=box: run(b.wait("cut", now() + 0.005)))
         except Cut:
             pass
         # What every way out of a wait does in the end: its claim is withdrawn, by whoever finds it.
@@ -211,7 +211,7 @@ def test_a_worker_runs_though_its_starter_was_cut() -> None:
     for nth in range(1, 500):
         cut, before = CutAt(nth), len(runs)
         try:
-            cut(lambda: runtime.spawn(work, "lockline-test"))
+            cut.elsewhere(lambda: runtime.spawn(work, "lockline-test"))
         except Cut:
             worker = runtime.spawn(work, "lockline-test")
             run(worker.join(now() + 10))

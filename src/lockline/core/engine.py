@@ -9,8 +9,8 @@ import secrets
 import socket
 import time
 import weakref
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
 
 from ..errors import (
     AcquireTimeout,
@@ -28,7 +28,7 @@ from .backend import Backend, leave_all
 from .claim import Claim, Gone, Grant, Line, Unanswered, Waiting
 from .fork import tell_after_fork
 from .keeper import BATCH, Keeper
-from .live import Ceiling, Handle, LiveClaim, not_held
+from .live import Call, Ceiling, H, Handle, LiveClaim, not_held
 from .runtime import Runtime
 
 T = TypeVar("T")
@@ -72,7 +72,6 @@ class Engine:
         self._mine: dict[tuple[object, str], list[LiveClaim]] = {}
         self._exclusive: dict[str, LiveClaim] = {}
         """The claim of this client that holds a name alone."""
-        self._entering: dict[str, Claim] = {}
         # Random once, counted after that: unique for each attempt without asking the kernel each time.
         self._prefix = secrets.token_hex(8)
         self._numbers = itertools.count(1)
@@ -88,22 +87,34 @@ class Engine:
 
     # -- acquire -----------------------------------------------------------------------------------
 
-    async def acquire(self, ask: Ask, timeout: float | None, wait: bool = True) -> LiveClaim | None:
-        """The claim, once it holds; AcquireTimeout when it did not by then.
+    def acquire(
+        self, ask: Ask, timeout: float | None, make: Callable[[LiveClaim], H], wait: bool = True
+    ) -> Coroutine[Any, Any, H | None]:
+        """The handle that is made of the claim once it holds; AcquireTimeout when it did not by then.
 
         If it may not wait: None, with nothing left behind, when it does not hold at once.
         """
+        call: Call = []
+        coroutine = self._acquire(call, ask, timeout, make, wait)
+        call.append(weakref.ref(coroutine))
+        return coroutine
+
+    async def _acquire(
+        self, call: Call, ask: Ask, timeout: float | None, make: Callable[[LiveClaim], H], wait: bool
+    ) -> H | None:
         if self._closed:
             raise self._closed_error()
         me = self.runtime.me()
         key = (me, ask.name)
         mine = self._mine.get(key)
         if mine:
+            if ask.kind != "permit":
+                await self._clear_away(mine)
             held = self._held_already(ask, mine)
             if held is not None:
                 if ask.ttl > held.claim.ttl:
                     await self.extend(held, ask.ttl)
-                return held
+                return make(held)
             if self._would_wait_for_itself(ask, mine):
                 if not wait:
                     return None
@@ -120,29 +131,33 @@ class Engine:
                 ask.ttl, time.time(), ask.meta,
             )  # fmt: skip
             live = LiveClaim(claim, self.runtime, key, ask.renews, ask.max_hold)
-            self._entering[claim.id] = claim
+            live.call = call
+            # Before the request goes out: whoever finds it there, and nobody who answers for it, withdraws it.
+            self._keeper.note(live)
             try:
                 outcome = await self._stand(live, began, deadline, wait)
+                if outcome:
+                    return make(live)
             except BaseException as problem:
+                live.released = True
                 self._keeper.drop(live)
                 self._forget(live)
                 if not getattr(problem, "unsent", False):
                     await self._withdraw(claim, None if deadline is None else deadline + WITHDRAWAL)
+                self._keeper.strike(claim)
                 if not self._may_go_on(problem, began + ask.ttl if deadline is None else deadline):
                     raise
                 await self.runtime.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
                 continue
-            finally:
-                self._entering.pop(claim.id, None)
             if outcome is None:
+                self._keeper.strike(claim)
                 return None
-            if outcome:
-                return live
             # The place in the line was lost with the store's memory, or while nobody could renew it. Nothing was
             # held, so nothing is lost but the place: stand at the end of the line, until the caller's own deadline.
             self._keeper.drop(live)
             await self._withdraw(claim, None if deadline is None else deadline + WITHDRAWAL)
+            self._keeper.strike(claim)
             # A store that answers slower than the ttl would keep us here for ever.
             if deadline is not None and self.runtime.now() >= deadline:
                 raise await self._timeout_error(live, self.runtime.now() - began, deadline)
@@ -255,6 +270,15 @@ class Engine:
 
     # -- re-entrance -------------------------------------------------------------------------------
 
+    async def _clear_away(self, mine: list[LiveClaim]) -> None:
+        """Withdraw what this thread or task has in its own way and in nobody's hands: dropped, or cut short on the way."""
+        for live in [live for live in mine if not live.handles and not live.under_way()]:
+            live.released = True
+            self._keeper.drop(live)
+            self._forget(live)
+            await self._withdraw(live.claim)
+            self._keeper.strike(live.claim)
+
     def _held_already(self, ask: Ask, mine: list[LiveClaim]) -> LiveClaim | None:
         """The claim of this very thread or task that the ask may share."""
         for live in mine:
@@ -308,30 +332,37 @@ class Engine:
 
     # -- release and change ------------------------------------------------------------------------
 
-    async def release(self, handle: Handle) -> None:
+    def release(self, handle: Handle) -> Coroutine[Any, Any, None]:
         """Give up what this handle holds: the claim itself with the last handle on it.
 
         NotHeld if it was released before, LeaseLost if it ended before, BackendUnavailable if no answer came:
         then it may be repeated, and the keeper repeats it too.
         """
+        call: Call = []
+        coroutine = self._release(call, handle)
+        call.append(weakref.ref(coroutine))
+        return coroutine
+
+    async def _release(self, call: Call, handle: Handle) -> None:
         live = handle._live
         if not handle._open or (live.released and not live.doubtful):
             handle._open = False
             raise not_held(live)
-        if live.handles > 1:
-            self._shut(handle)
+        if live.shared:
+            handle._open = False
             live.remaining()
             if live.lost is not None:
                 raise live.loss()
-            if handle._writes and not live.write_handles:
+            if handle._writes and not live.writes:
                 await self.downgrade(live)
             return
+        live.call = call
         now = self.runtime.now()
         if live.lost is None and now >= live.deadline:
             live.expire()
         if self._closed and live.lost is not None:
             # close() has withdrawn it; there is nobody left to ask.
-            self._shut(handle)
+            handle._open = False
             raise live.loss()
         self._keeper.drop(live)
         self._forget(live)
@@ -345,31 +376,40 @@ class Engine:
         except LocklineError:
             self._keeper.owe(live.claim)
             if live.lost is not None:
-                self._shut(handle)
+                handle._open = False
                 live.tell()
                 raise live.loss() from None
             raise
         except BaseException:
             live.doubtful = False
-            self._shut(handle)
+            handle._open = False
             live.tell()
             await self._withdraw(live.claim)
+            self._keeper.strike(live.claim)
             raise
         if live.lost is None and not there and first:
             live.released = False
             live.lose("expired" if self.runtime.now() >= live.deadline else "evicted")
         live.doubtful = False
-        self._shut(handle)
+        handle._open = False
+        self._keeper.strike(live.claim)
         if live.lost is not None:
             live.tell()
             raise live.loss()
         if live._signal is not None:
             live.tell()
 
-    def _shut(self, handle: Handle) -> None:
+    def give_up(self, handle: Handle | None) -> None:
+        """Cut short on its way into the caller's hands, or out of them: the keeper gives it back."""
+        if handle is None:
+            return
         handle._open = False
-        handle._live.handles -= 1
-        handle._live.write_handles -= handle._writes
+        live = handle._live
+        if not live.handles and not live.under_way():
+            live.released = live.lost is None
+            self._keeper.drop(live)
+            self._forget(live)
+            self._keeper.owe(live.claim)
 
     async def extend(self, live: LiveClaim, ttl: object) -> None:
         """Make the claim good for at least that long from now, once; its regular renewal goes on as before."""
@@ -379,10 +419,8 @@ class Engine:
     async def stop_writing(self, handle: Handle) -> None:
         """This handle only reads from now on; the claim itself with the last handle that writes."""
         live = handle._live
-        if handle._writes:
-            handle._writes = False
-            live.write_handles -= 1
-        if not live.write_handles:
+        handle._writes = False
+        if not live.writes:
             await self.downgrade(live)
 
     async def downgrade(self, live: LiveClaim) -> None:
@@ -415,6 +453,7 @@ class Engine:
             raise fate.problem
         if fate is not None:
             self._keeper.drop(live)
+            self._keeper.strike(live.claim)
             live.lose(fate.reason or "evicted")
             self._forget(live)
         elif not live.released:
@@ -477,7 +516,7 @@ class Engine:
         try:
             until = await self._release_all(until)
             # Those who waited withdraw their own claims on the way out.
-            while self._entering and self.runtime.now() < until:
+            while self._keeper.others_under_way(self.runtime.me()) and self.runtime.now() < until:
                 await self.runtime.sleep(0.005)
             await self._keeper.settle(until)
         finally:

@@ -11,6 +11,7 @@ from .backend import Backend, leave_all
 from .claim import Claim, Unanswered
 from .live import RENEWALS_PER_TTL, Handle, LiveClaim
 from .runtime import Runtime, Worker
+from .section import Inside
 
 log = logging.getLogger("lockline")
 
@@ -56,6 +57,8 @@ class Keeper:
         """As new; in a forked child the parent's worker, locks and claims do not exist."""
         self._kept: dict[str, LiveClaim] = {}
         self._debts: dict[str, Debt] = {}
+        self._books: dict[str, LiveClaim] = {}
+        """Every claim that may stand in the store: from before its first request until its end was confirmed or is owed."""
         self._worker: Worker | None = None
         self._settler: Worker | None = None
         self._renewals: list[Worker] = []
@@ -63,11 +66,23 @@ class Keeper:
         """Claims whose renewal is under way."""
         self._talked_of: set[str] = set()
         """Those of them that a push spoke of meanwhile."""
-        self._mutex = self._runtime.mutex()
+        self._alone = self._runtime.section()
+        self._seat: object = None
+        """What the worker has to sit on: one that finds another there ends."""
         self._signal = self._runtime.signal()
         self._planned = float("inf")
         self._closed = False
         self._abandoned = False
+
+    def note(self, live: LiveClaim) -> None:
+        """Withdraw this claim as soon as nobody answers for it, until it is struck out."""
+        self._books[live.claim.id] = live
+        if self._planned == float("inf"):
+            self._wake()
+
+    def strike(self, claim: Claim) -> None:
+        """Nothing of this claim is left in the store, or it is owed."""
+        self._books.pop(claim.id, None)
 
     def add(self, live: LiveClaim) -> None:
         """Keep this claim alive from now on."""
@@ -82,26 +97,38 @@ class Keeper:
     def owe(self, claim: Claim) -> None:
         """Withdraw this claim in the background, until it is confirmed or its ttl is over."""
         self._debts[claim.id] = Debt(claim, self._runtime.now() + claim.ttl)
+        self._books.pop(claim.id, None)
         self._wake()
+
+    def others_under_way(self, me: object) -> bool:
+        """Whether a call that is not this thread's or task's own is at a claim that it will strike out."""
+        return any(live.under_way() and live.key[0] is not me for live in list(self._books.values()))
 
     def kept(self) -> list[LiveClaim]:
         """Every claim that is being kept."""
         return list(self._kept.values())
 
     def _wake(self) -> None:
-        with self._mutex:
-            if self._closed:
-                return
-            if self._worker is None or not self._worker.alive():
-                self._worker = self._runtime.spawn(self._work, "lockline-keeper", lasting=True)
-            else:
-                self._signal.set()
+        try:
+            self._alone(self._wake_worker)
+        except Inside:
+            # A signal handler or finaliser in the middle of just that: at the latest the next tick sees what it brought.
+            self._signal.set()
+
+    def _wake_worker(self) -> None:
+        if self._closed:
+            return
+        if self._worker is None or not self._worker.alive():
+            # First: of two that were started because the start of one was cut short, the later one stays.
+            self._seat = seat = object()
+            self._worker = self._runtime.spawn(lambda: self._work(seat), "lockline-keeper", lasting=True)
+        else:
+            self._signal.set()
 
     async def stop(self, until: float) -> None:
         """End the worker."""
-        with self._mutex:
-            self._closed = True
-            worker, self._worker = self._worker, None
+        self._closed = True
+        worker = self._worker
         self._signal.set()
         if worker is not None:
             await worker.join(until)
@@ -140,9 +167,9 @@ class Keeper:
             for debt in batch:
                 self._debts.pop(debt.claim.id, None)
 
-    async def _work(self) -> None:
+    async def _work(self, seat: object) -> None:
         idle_since = None
-        while not self._closed:
+        while not self._closed and self._seat is seat:
             # Set before we look round and never moved past the tick that begins here: a claim that is added
             # meanwhile and due later needs to wake nobody.
             self._signal.clear()
@@ -153,28 +180,28 @@ class Keeper:
                 log.exception("the keeper met an unexpected error and goes on")
                 plan = self._runtime.now() + 0.05
             now = self._runtime.now()
-            if self._kept or self._debts:
+            if self._books or self._debts:
                 idle_since = None
             elif idle_since is None:
                 idle_since = now
-            elif now >= idle_since + (0.0 if self._abandoned else LINGER) and self._retire():
+            elif now >= idle_since + (0.0 if self._abandoned else LINGER) and self._alone(self._retire):
                 return
             self._planned = min(plan, self._planned)
             await self._signal.wait(self._planned)
 
     def _retire(self) -> bool:
-        with self._mutex:
-            # First, so that a claim added after the look below finds no plan that it could rely on.
-            self._planned = float("inf")
-            if self._kept or self._debts or self._signal.is_set():
-                return False
-            self._worker = None
-            return True
+        # First, so that a claim added after the look below finds no plan that it could rely on.
+        self._planned = float("inf")
+        if self._books or self._debts or self._signal.is_set():
+            return False
+        self._worker = None
+        return True
 
     async def _round(self) -> float:
         """Look at every claim once, have done what is due; when to look again."""
         now = self._runtime.now()
         plan = now + TICK
+        self._take_over_orphans()
         if self._kept:
             self._talked_of.update(await self._backend.news())
         ripe: list[LiveClaim] = []
@@ -196,10 +223,6 @@ class Keeper:
                 else:
                     plan = min(plan, live.ask_at)
                 continue
-            if live.token is not None and not live.handles:
-                # On its way from the grant into the caller's hands, or cut short there: then nobody will release it.
-                plan = min(plan, now + live.claim.ttl * SOON)
-                continue
             if live.due <= now or talked_of:
                 ripe.append(live)
             elif live.due <= now + live.claim.ttl * SOON:
@@ -217,6 +240,17 @@ class Keeper:
             if self._settler is None or not self._settler.alive():
                 self._settler = self._runtime.spawn(self._settle_for_a_while, "lockline-keeper-debts")
         return plan
+
+    def _take_over_orphans(self) -> None:
+        """Owe every claim whose call is over and that is in nobody's hands: an exception struck between two instructions."""
+        for live in list(self._books.values()):
+            if live.answered_for() or live.claim.id not in self._books:
+                continue
+            live.released = live.lost is None
+            self._debts[live.claim.id] = Debt(live.claim, self._runtime.now() + live.claim.ttl)
+            self.drop(live)
+            self.strike(live.claim)
+            self._forget(live)
 
     async def _settle_for_a_while(self) -> None:
         await self.settle(self._runtime.now() + 2.0)
@@ -295,5 +329,7 @@ class Keeper:
         if reason == "expired" and live.token is not None:
             # We trust it no longer (garbage, max_hold, the margin for drift), the store may still: let the next in.
             self._debts[live.claim.id] = Debt(live.claim, self._runtime.now() + live.claim.ttl)
-        if live.token is None:
+        if live.token is not None:
+            self.strike(live.claim)
+        else:
             self._backend.nudge(live.claim.id)

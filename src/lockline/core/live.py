@@ -7,6 +7,7 @@ import inspect
 import logging
 import time
 import warnings
+import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
@@ -45,6 +46,13 @@ class Silence(NamedTuple):
     problem: str
 
 
+Call = list[weakref.ref[Any]]
+"""A call of the client's, as the coroutine that runs it; a list because the coroutine is told of itself by it.
+
+Weak, because one that was cut before it began would else keep itself alive, and the handle that it was to release.
+"""
+
+
 class LiveClaim:
     """The state of one claim. It only ever goes forward: waits, holds, and then is either released or lost."""
 
@@ -64,8 +72,8 @@ class LiveClaim:
     """A release went out and no answer came."""
     silence: Silence | None = None
     """Since when renewals have failed, and how; None while they are answered."""
-    handles = 0
-    write_handles = 0
+    call: Call | None = None
+    """The acquire or release that is at it, or was last."""
     _signal: Signal | None = None
     _callbacks: list[Callable[[LeaseLost], object]] | None = None
 
@@ -80,6 +88,35 @@ class LiveClaim:
         """The thread or task whose end also ends renewal; None once it has handed the lease on."""
         self.renews = renews
         self.max_hold = max_hold
+        self._handles: list[weakref.ref[Handle]] = []
+
+    # Counted each time and not kept as a number: an exception between two instructions would leave that wrong for ever,
+    # and a handle that is gone is gone even if its `__del__` was cut short.
+
+    @property
+    def handles(self) -> int:
+        """How many handles are open."""
+        return sum(1 for ref in self._handles if (handle := ref()) is not None and handle._open)
+
+    @property
+    def writes(self) -> bool:
+        """Whether an open handle writes."""
+        return any((handle := ref()) is not None and handle._open and handle._writes for ref in self._handles)
+
+    @property
+    def shared(self) -> bool:
+        """Whether more than one handle is open."""
+        return len(self._handles) > 1 and self.handles > 1
+
+    def under_way(self) -> bool:
+        """Whether a call of the client's is at this claim now."""
+        # A coroutine that is over has no frame, by whatever way it ended: nobody has to note that.
+        coroutine = self.call[0]() if self.call else None
+        return coroutine is not None and coroutine.cr_frame is not None
+
+    def answered_for(self) -> bool:
+        """Whether somebody will still see to the end of this claim: a call, an open handle, or its ttl once that was dropped."""
+        return self.under_way() or (not self.released and (self.abandoned or self.handles > 0))
 
     @property
     def deadline(self) -> float:
@@ -239,14 +276,15 @@ def _takes_an_argument(callback: Callable[..., object]) -> bool:
 class Handle:
     """What the caller holds: everything about a lease that needs no I/O."""
 
-    __slots__ = ("__weakref__", "_live", "_open", "_writes")
+    __slots__ = ("__weakref__", "_given", "_live", "_open", "_writes")
 
     def __init__(self, live: LiveClaim, writes: bool) -> None:
         self._live = live
+        self._given = False
+        """Whether the caller has it in hand; before that, and in a `with`, its end without release means that we were cut."""
         self._open = True
         self._writes = writes
-        live.handles += 1
-        live.write_handles += writes
+        live._handles.append(weakref.ref(self))
 
     @property
     def name(self) -> str:
@@ -329,9 +367,8 @@ class Handle:
         if not getattr(self, "_open", False):
             return
         live = self._live
-        live.handles -= 1
-        live.write_handles -= self._writes
-        if live.handles > 0 or live.released:
+        self._open = False
+        if not self._given or live.released or live.handles:
             return
         live.abandoned = True
         if live.remaining() > 0:
@@ -374,18 +411,25 @@ def unlocked_generator(says: str) -> ConfigError:
     )
 
 
-def taken_from(entered: list[H], me: object, name: str) -> H:
+def last_entered(entered: list[H], me: object, name: str) -> H:
     """The lease of the block that this thread or task leaves: its own last one, or else the last that anybody entered.
 
     A lease belongs to the object: a block may be left elsewhere than it was entered (an ExitStack, an async fixture).
     """
     own = next((lease for lease in reversed(entered) if lease._live.key[0] is me), None)
     try:
-        lease = own if own is not None else entered[-1]
-        entered.remove(lease)
-    except (IndexError, ValueError):
+        return own if own is not None else entered[-1]
+    except IndexError:
         raise NotHeld(f"no block on {name!r} that is left here was ever entered") from None
-    return lease
+
+
+def take_out(entered: list[H], lease: H) -> bool:
+    """Whether the block of this lease had not been left before."""
+    try:
+        entered.remove(lease)
+    except ValueError:
+        return False
+    return True
 
 
 def attach(error: BaseException, problem: LocklineError) -> None:

@@ -1,0 +1,162 @@
+"""Promise 7, to the end: an exception may strike the calling thread between any two instructions of Lockline's code.
+
+Ctrl-C, a soft time limit, an alarm that raises. Whatever was cut, and wherever: soon after, long before any ttl, the lock is
+free, no thread hangs, and the same client goes on as if nothing had been; also in the very thread that was cut.
+"""
+
+from __future__ import annotations
+
+import random
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import lockline
+from lockline import AcquireTimeout, LocklineError
+
+from ..cutting import Cut, CutAt
+from .scene import Scene
+
+pytestmark = [
+    pytest.mark.flavour("sync"),
+    # A coroutine that was made and not yet begun is dropped, and a finaliser may be cut as well: Python says so.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore:coroutine:RuntimeWarning"),
+]
+
+TTL = 60.0
+"""Nothing here is freed by its ttl."""
+SOON = 5.0
+EXHAUSTIVE = ("memory", "local")
+SAMPLES = 40
+"""Cuts per story where each one costs round trips."""
+
+HANDED_OVER = ("sync.py", "acquire", "RETURN_VALUE")
+"""The last instruction of `lock.acquire()`: what is cut there was dropped by the caller, and its ttl frees it as it would."""
+
+
+class Stories:
+    """What is cut: each makes the work for one lock of one client, and may have others stand in its way."""
+
+    def __init__(self, client: lockline.Client, other: lockline.Client) -> None:
+        self.client = client
+        self.other = other
+        self.held: lockline.Lease | None = None
+
+    def make_way(self) -> None:
+        """Nobody is in the way any more."""
+        if self.held is not None:
+            self.held.release()
+        self.held = None
+
+    def free(self, name: str) -> Callable[[], Any]:
+        return lambda: self.client.lock(name, ttl=TTL).acquire()
+
+    def tried(self, name: str) -> Callable[[], Any]:
+        return lambda: self.client.lock(name, ttl=TTL).try_acquire()
+
+    def block(self, name: str) -> Callable[[], Any]:
+        def work() -> None:
+            with self.client.lock(name, ttl=TTL):
+                pass
+
+        return work
+
+    def nested(self, name: str) -> Callable[[], Any]:
+        def work() -> None:
+            with self.client.rlock(name, ttl=TTL), self.client.rlock(name, ttl=TTL):
+                pass
+
+        return work
+
+    def timed_out(self, name: str) -> Callable[[], Any]:
+        self.held = self.other.lock(name, ttl=TTL).acquire()
+
+        def work() -> None:
+            try:
+                self.client.lock(name, ttl=TTL).acquire(timeout=0.01)
+            except AcquireTimeout:
+                pass
+
+        return work
+
+    def released(self, name: str) -> Callable[[], Any]:
+        lease = self.client.lock(name, ttl=TTL).acquire()
+
+        def work() -> None:
+            try:
+                lease.release()
+            except Cut:
+                # Cut before it began, it is still rightly owned; cut later, it is released whatever happens.
+                if lease.valid:
+                    lease.release()
+                raise
+
+        return work
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("unit", ["line", "opcode"])
+@pytest.mark.parametrize("story", ["free", "tried", "block", "nested", "timed_out", "released"])
+def test_the_lock_is_free_and_the_client_works_wherever_it_was_cut(world: Scene, story: str, unit: str) -> None:
+    client, other = world.party().client.real, world.party().client.real
+    stories = Stories(client, other)
+    make = getattr(stories, story)
+    whole = CutAt(-1, unit)
+    got = whole.elsewhere(make("whole"))
+    stories.make_way()
+    if got is not None:
+        got.release()
+    steps = list(range(1, whole.seen + 1))
+    seed = random.randrange(1 << 32)
+    if world.world.name not in EXHAUSTIVE and len(steps) > SAMPLES:
+        steps = sorted(random.Random(seed).sample(steps, SAMPLES))
+    wheres: dict[str, str] = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        for nth in steps:
+            name = f"x{nth}"
+            cut = CutAt(nth, unit)
+            work = make(name)
+            again = nth % 2 == 0
+
+            def run(cut: CutAt = cut, work: Callable[[], Any] = work, name: str = name, again: bool = again) -> Any:
+                try:
+                    return cut(work)
+                except Cut:
+                    pass
+                finally:
+                    stories.make_way()
+                if again:
+                    # What a program does that was interrupted: in the same thread, the same again.
+                    client.lock(name, ttl=TTL).acquire(timeout=SOON).release()
+                return None
+
+            try:
+                lease = CutAt(-1).elsewhere(run)
+            except (AssertionError, LocklineError) as problem:
+                problem.add_note(f"after a cut at {cut.where} (instruction {nth}, seed {seed})")
+                raise
+            if lease is not None:
+                lease.release()
+                del lease
+            if all(part in cut.where for part in HANDED_OVER):
+                other.evict(name)
+            wheres[name] = cut.where
+            del work, run
+        assert len(wheres) > 10
+
+        def left() -> list[str]:
+            return [name for name in other.list() if name in wheres]
+
+        try:
+            world.wait_for(lambda: not left(), SOON, "the end of every claim")
+        except AssertionError as problem:
+            for name in left():
+                line = other.inspect(name)
+                problem.add_note(
+                    f"left by a cut at {wheres[name]} (seed {seed}): {len(line.holders)} hold, {len(line.waiters)} wait"
+                )
+            raise
+    CutAt(-1).elsewhere(lambda: client.lock("x", ttl=TTL).acquire(timeout=SOON).release())
