@@ -26,12 +26,20 @@ from contextlib import contextmanager, suppress
 from types import SimpleNamespace, TracebackType
 from typing import Any, Final, Literal, NamedTuple, cast
 
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import LockError, LockNotOwnedError, RedisError
-
 from . import aio, sync
 from .core.claim import Line
 from .errors import AcquireTimeout, BackendUnavailable, ConfigError, LeaseLost, NotHeld, WouldDeadlock
+
+try:
+    from redis.exceptions import ConnectionError as RedisConnectionError
+    from redis.exceptions import DataError, LockError, LockNotOwnedError, RedisError
+except ModuleNotFoundError as missing:
+    if (missing.name or "").partition(".")[0] != "redis":
+        raise
+    # Still a ModuleNotFoundError, for whoever tries the import and goes without.
+    raise ModuleNotFoundError(
+        "lockline.drop_in stands in for redis-py's Lock and needs redis-py: pip install 'lockline[redis]'", name="redis"
+    ) from None
 
 log = logging.getLogger("lockline")
 
@@ -124,13 +132,32 @@ def _unreachable() -> Iterator[None]:
         raise RedisConnectionError(str(problem)) from problem
 
 
+Name = str | bytes | bytearray | memoryview | int | float
+"""What redis-py takes for a key."""
+
+
+def _text_of(name: Name) -> str:
+    """The name as the text of the key that redis-py would make of it: 42, "42" and b"42" are one lock."""
+    if isinstance(name, str):
+        return name
+    if isinstance(name, (int, float)) and not isinstance(name, bool):
+        return repr(name)
+    if not isinstance(name, (bytes, bytearray, memoryview)):
+        kind = type(name).__name__
+        raise DataError(f"Invalid input of type: {kind!r}. Convert to a bytes, string, int or float first.")
+    try:
+        return bytes(name).decode()
+    except UnicodeDecodeError:
+        raise ConfigError(f"the name of a lock is text; {bytes(name)!r} is no UTF-8") from None
+
+
 class _Settings:
     """What both flavours take, and how they read it."""
 
     def __init__(
         self,
         redis: Any,
-        name: str | bytes | memoryview,
+        name: Name,
         timeout: float | None = None,
         sleep: float = 0.1,
         blocking: bool = True,
@@ -139,7 +166,7 @@ class _Settings:
         raise_on_release_error: bool = True,
     ) -> None:
         self.redis = redis
-        self.name = name if isinstance(name, str) else bytes(name).decode()
+        self.name = _text_of(name)
         self.timeout = timeout
         self.sleep = sleep
         self.blocking = blocking
@@ -301,7 +328,7 @@ class Lock(_Settings):
 class AsyncLock(_Settings):
     """redis.asyncio's `Lock`, on Lockline."""
 
-    def __init__(self, redis: Any, name: str | bytes | memoryview, *args: Any, **options: Any) -> None:
+    def __init__(self, redis: Any, name: Name, *args: Any, **options: Any) -> None:
         super().__init__(redis, name, *args, **options)
         # On one thread a task that holds must not be taken for another: the object is the owner, as in redis.asyncio.
         self.local = SimpleNamespace()

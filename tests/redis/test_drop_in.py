@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import inspect
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
@@ -52,6 +54,48 @@ def test_one_argument_moves_a_lock_over(client: redis.Redis) -> None:
         assert not other.owned()
     assert not lock.locked()
     assert not lock.owned()
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [(42, "42"), (-7, "-7"), (1.5, "1.5"), (10**18, str(10**18)), (b"bytes", "bytes"), (memoryview(b"view"), "view")],
+)
+def test_a_name_is_the_key_that_redis_py_would_make_of_it(client: redis.Redis, name: Any, text: str) -> None:
+    client.set(name, "by redis-py")
+    assert client.get(text) in ("by redis-py", b"by redis-py")
+    with Lock(client, name, timeout=10) as lock:
+        assert lock.name == text
+        assert not Lock(client, text, timeout=10).acquire(blocking=False)
+        assert not Lock(client, text.encode(), timeout=10).acquire(blocking=False)
+    assert AsyncLock(client, name).name == text
+
+
+@pytest.mark.parametrize("name", [True, None, ["a"], object()])
+def test_a_name_that_redis_py_refuses_is_refused(client: redis.Redis, name: Any) -> None:
+    with pytest.raises(redis.DataError):
+        client.set(name, "x")
+    with pytest.raises(redis.DataError, match="Invalid input of type"):
+        Lock(client, name)
+
+
+def test_a_name_that_is_no_text_is_refused_by_a_sentence(client: redis.Redis) -> None:
+    with pytest.raises(ConfigError, match="no UTF-8"):
+        Lock(client, b"\xff\xfe")
+
+
+WITHOUT_REDIS = """
+import sys
+sys.modules["redis"] = None
+try:
+    import lockline.drop_in
+except ModuleNotFoundError as missing:
+    print(missing)
+"""
+
+
+def test_without_redis_py_the_import_says_what_to_install() -> None:
+    ran = subprocess.run([sys.executable, "-c", WITHOUT_REDIS], capture_output=True, text=True, timeout=60, check=True)
+    assert "pip install 'lockline[redis]'" in ran.stdout
 
 
 def test_a_wait_ends_in_time(client: redis.Redis) -> None:
