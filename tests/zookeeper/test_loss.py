@@ -156,7 +156,7 @@ def test_a_long_ttl_does_not_outlive_the_session_that_carries_it(proxy: Proxy, u
     """A ttl of a day, a session of two seconds: cut off, the holder trusts it no longer than the session."""
     holder = client_of(f"zk://127.0.0.1:{proxy.port}/{url.rpartition('/')[2]}", session=2)
     other = client_of(url)
-    lease = holder.lock("x", ttl=86400, renew=False).acquire(timeout=10)
+    lease = holder.lock("x", ttl=86400, renew=False, max_hold=86400).acquire(timeout=10)
     time.sleep(4)
     assert lease.valid
     proxy.black_hole()

@@ -23,17 +23,19 @@ from ...core.live import Ceiling
 from ...core.runtime import Runtime
 from ...errors import BackendUnavailable
 from ...guarantees import Guarantees
+from .batch import CUT
 from .doctor import findings
 from .leavings import Leavings
 from .line import admitted, node_name, position, read_line
 from .lines import Lines, checked
 from .node import Node, written
 from .pulse import Pulse
+from .removals import Removals
 from .renewals import Renewals
-from .session import PROOFS, TOUCHES
+from .session import PROOFS
 from .settings import Settings
 from .watching import Watching
-from .wire import CUT, Wire
+from .wire import Wire
 
 GUARANTEES = Guarantees(
     exclusion="consensus",
@@ -74,8 +76,10 @@ class ZooKeeperBackend:
         self._lines = Lines(wire, self._runtime, self._root, self._settings.acl, self._nodes)
         self._watching = Watching(wire, self._mailbox, self._nodes, self._news, self._settings.chroot)
         self._leavings = Leavings(wire, self._forget)
+        self._removals = Removals(wire, self._lines)
         self._renewals = Renewals(wire, self._runtime, self._root, self._settings.acl, self._nodes)
         self._pulse = Pulse(self._beat, self._runtime)
+        wire.alarm = self._pulse.by
 
     def forked(self) -> None:
         self._wire.abandon()
@@ -93,7 +97,14 @@ class ZooKeeperBackend:
             # Found by a read: a try that fails writes nothing and leaves nothing.
             return None
         node = known or self._nodes.setdefault(claim.id, Node(claim, self._lines.parent(claim.name)))
-        await self._create(node, until, doubt=known is not None, wait=wait)
+        try:
+            await self._create(node, until, doubt=known is not None, wait=wait)
+        except BackendUnavailable as problem:
+            if problem.unsent:
+                # There is nothing that anybody would have to withdraw.
+                self._forget(node)
+                self._mailbox.close(claim.id)
+            raise
         if node.held_at_once:
             self._mailbox.close(claim.id)
             return Grant(node.token)
@@ -104,7 +115,7 @@ class ZooKeeperBackend:
         return Waiting(len(node.ahead))
 
     async def _has_room(self, claim: Claim, until: float) -> bool:
-        line = await self._lines.read(claim.name, until, ttl=claim.ttl)
+        line = await self._lines.read(claim.name, until, ttl=claim.ttl, insist=False)
         return admitted([*line, claim]) > len(line)
 
     async def _create(self, node: Node, until: float, *, doubt: bool, wait: bool) -> None:
@@ -115,10 +126,16 @@ class ZooKeeperBackend:
         )
         look = GetChildren(node.parent, None)
         parents: list[Any] = []
+        tried = doubt
         while True:
-            session = await self._wire.connected(claim.ttl, until)
-            if doubt and await self._find(node, until):
-                return
+            try:
+                session = await self._wire.connected(claim.ttl, until, insist=wait)
+                if doubt and await self._find(node, until):
+                    return
+            except BackendUnavailable as problem:
+                problem.unsent = problem.unsent and not tried
+                raise
+            tried = True
             sent = self._runtime.now()
             *_, made, children = await self._wire.ask(
                 *parents, request, look, until=until, proof=True, then=partial(self._landed, node, sent, wait)
@@ -134,7 +151,7 @@ class ZooKeeperBackend:
                 continue
             checked(made, children)
             if node.session is session and not node.gone:
-                self._pulse.by(min(node.expires, sent + session.timeout / TOUCHES))
+                self._pulse.by(min(node.expires, sent + session.timeout / PROOFS))
                 return
 
     def _landed(self, node: Node, sent: float, wait: bool, answers: list[Any]) -> None:
@@ -232,50 +249,37 @@ class ZooKeeperBackend:
     # -- leave, renew ------------------------------------------------------------------------------
 
     async def leave(self, claim: Claim, until: float) -> bool:
-        known = self._nodes.get(claim.id)
-        self._mailbox.close(claim.id)
-        node = known or Node(claim, self._lines.parent(claim.name))
-        node.withdrawn = True
+        node = self._withdrawn(claim)
         try:
-            there = await self._remove(node, until)
+            there = await self._removals.remove(node, until)
         except BaseException:
-            if known is not None:
-                # Whoever called will not ask for ever, and the node would stand as long as the session.
-                self._leavings.add(node)
+            self._leave_behind(node)
             raise
         self._forget(node)
         return there
 
-    async def _remove(self, node: Node, until: float) -> bool:
-        """Whether it stood there up to now."""
-        tried = False
-        while node.path is not None:
-            if node.session is not None and node.session.ended:
-                return False
-            await self._wire.connected(None, until)
-            answer = _last_problem(
-                await self._wire.ask(*(Delete(path, -1) for path in node.paths), until=until, proof=True)
-            )
-            if isinstance(answer, problems.NoNodeError):
-                # A delete of ours whose reply was lost may have done it.
-                return tried and node.end is None
-            if not isinstance(answer, CUT):
-                checked(answer)
-                return node.end is None
-            tried = True
-        return await self._remove_by_id(node, until)
-
-    async def _remove_by_id(self, node: Node, until: float) -> bool:
-        """A claim whose create has no answer: on this session the list comes after it, on another one after a sync."""
-        there = False
-        for place in await self._lines.read(node.claim.name, until):
-            if place.id == node.claim.id:
-                (answer,) = await self._wire.ask(Delete(f"{node.parent}/{place.node}", -1), until=until)
-                if isinstance(answer, CUT):
-                    return await self._remove_by_id(node, until)
-                if not isinstance(answer, problems.NoNodeError):
-                    there = bool(checked(answer))
+    async def leave_all(self, claims: Sequence[Claim], until: float) -> Sequence[bool]:
+        nodes = [self._withdrawn(claim) for claim in claims]
+        try:
+            there = await self._removals.remove_all(nodes, until)
+        except BaseException:
+            for node in nodes:
+                self._leave_behind(node)
+            raise
+        for node in nodes:
+            self._forget(node)
         return there
+
+    def _withdrawn(self, claim: Claim) -> Node:
+        self._mailbox.close(claim.id)
+        node = self._nodes.get(claim.id) or Node(claim, self._lines.parent(claim.name))
+        node.withdrawn = True
+        return node
+
+    def _leave_behind(self, node: Node) -> None:
+        if self._nodes.get(node.claim.id) is node:
+            # Whoever called will not ask for ever, and the node would stand as long as the session.
+            self._leavings.add(node)
 
     def _forget(self, node: Node) -> None:
         if self._nodes.get(node.claim.id) is node:
@@ -306,15 +310,14 @@ class ZooKeeperBackend:
                 continue
             living = node
             soonest = min(soonest, node.expires)
+        soonest = min(soonest, self._wire.watch_over(now))
         if living is None or session is None or session.ended:
             return soonest
-        if self._wire.client.connected:
-            if now - session.last_proof >= session.timeout / PROOFS:
-                session.last_proof = now
-                self._wire.post(Transaction([CheckVersion(living.path, -1)]), proof=True)
-            elif now - session.last_sent >= session.timeout / TOUCHES:
-                self._wire.post(Exists(self._root, None))
-        return min(soonest, now + session.timeout / TOUCHES)
+        if not self._wire.client.connected:
+            return min(soonest, now + session.timeout / PROOFS)
+        if session.due(now) <= now:
+            self._wire.post(Transaction([CheckVersion(living.path, -1)]), proof=True)
+        return min(soonest, session.due(now))
 
     async def news(self) -> Collection[str]:
         news = list(self._news)
@@ -333,13 +336,13 @@ class ZooKeeperBackend:
     async def list(self, prefix: str, until: float) -> list[str]:
         return await self._lines.names(prefix, until)
 
-    async def evict(self, name: str, until: float) -> int:
-        victims = await self._lines.evict(name, until)
+    async def evict(self, name: str, until: float, token: int | None = None) -> int:
+        victims = await self._lines.evict(name, until, token)
         self._news.update(victim for victim in victims if victim in self._nodes)
         return len(victims)
 
     async def examine(self, until: float) -> Findings:
-        session = await self._wire.connected(None, until)
+        session = await self._wire.connected(None, until, insist=False)
         (config,) = await self._wire.ask(GetData("/zookeeper/config", None), until=until)
         return await findings(self._wire, session, config, self._runtime, until)
 
@@ -371,7 +374,3 @@ class ZooKeeperBackend:
         self._interrupted = True
         self._pulse.stop()
         await self._wire.close(self._runtime.now() + 2.0)
-
-
-def _last_problem(answers: Sequence[Any]) -> Any:
-    return next((answer for answer in answers if isinstance(answer, CUT)), answers[-1])

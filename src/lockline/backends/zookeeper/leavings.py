@@ -15,9 +15,10 @@ from typing import Any
 from kazoo.protocol.serialization import Delete, GetChildren, Sync
 from kazoo.protocol.states import KazooState
 
+from .batch import CUT
 from .line import read_line
 from .node import Node
-from .wire import CUT, Wire
+from .wire import Wire
 
 
 class Leavings:
@@ -28,6 +29,7 @@ class Leavings:
         self._forget = forget
         self._left: dict[Node, int | None] = {}
         self._mutex = threading.Lock()
+        wire.owes = lambda: bool(self._left)
 
     def add(self, node: Node) -> None:
         """Have this node removed, now or as soon as there is a connection again."""
@@ -66,6 +68,7 @@ class Leavings:
             self._left.pop(node, None)
             if not self._left:
                 self._wire.client.remove_listener(self._on_state)
+        self._wire.let_go()
         if node.withdrawn:
             self._forget(node)
 

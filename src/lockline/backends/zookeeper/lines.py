@@ -12,10 +12,11 @@ from kazoo.security import ACL
 from ...core.claim import Line, Standing
 from ...core.runtime import Runtime
 from ...errors import BackendUnavailable
+from .batch import CUT
 from .line import Place, admitted, escaped, lighter_name, read_line, unescaped
 from .node import Node, read_data
 from .tap import AT_ONCE
-from .wire import CUT, CreateContainer, Wire
+from .wire import CreateContainer, Wire
 
 
 class Lines:
@@ -50,11 +51,11 @@ class Lines:
             answers = await self._wire.ask(*containers, until=until)
         _made(answers)
 
-    async def read(self, name: str, until: float, ttl: float | None = None) -> list[Place]:
+    async def read(self, name: str, until: float, *, ttl: float | None = None, insist: bool = True) -> list[Place]:
         """The line as the leader knows it now."""
         parent = self.parent(name)
         while True:
-            await self._wire.connected(ttl, until)
+            await self._wire.connected(ttl, until, insist=insist)
             synced, children = await self._wire.ask(Sync(parent), GetChildren(parent, None), until=until)
             if isinstance(synced, CUT) or isinstance(children, CUT):
                 continue
@@ -66,7 +67,7 @@ class Lines:
         """The line, with what its nodes say."""
         parent = self.parent(name)
         while True:
-            line = await self.read(name, until)
+            line = await self.read(name, until, insist=False)
             answers = await self._many([GetData(f"{parent}/{place.node}", None) for place in line], until)
             if any(isinstance(answer, CUT) for answer in answers):
                 continue
@@ -93,7 +94,7 @@ class Lines:
     async def names(self, prefix: str, until: float) -> list[str]:
         """The names that somebody stands in line for."""
         while True:
-            await self._wire.connected(None, until)
+            await self._wire.connected(None, until, insist=False)
             synced, children = await self._wire.ask(Sync(self._root), GetChildren(self._root, None), until=until)
             if isinstance(synced, CUT) or isinstance(children, CUT):
                 continue
@@ -108,26 +109,46 @@ class Lines:
                     names[child] for child, stat in zip(wanted, stats, strict=True) if stat and stat.numChildren
                 )
 
-    async def evict(self, name: str, until: float) -> list[str]:
-        """Remove the holders; the ids of those that were removed."""
+    async def evict(self, name: str, until: float, token: int | None) -> list[str]:
+        """Remove the holders, or of them the one with this token; the ids of those that were removed.
+
+        Between the look and the removal nobody can take a victim's place: a node's path is never used again, and whoever
+        holds goes on to hold until its node is gone.
+        """
         parent = self.parent(name)
-        line = await self.read(name, until)
+        line = await self.read(name, until, insist=False)
         victims = line[: admitted(line)]
+        if token is not None:
+            stats = await self._many([Exists(f"{parent}/{victim.node}", None) for victim in victims], until)
+            _all_answered(name, stats)
+            victims = [
+                victim
+                for victim, stat in zip(victims, stats, strict=True)
+                if stat is not None and checked(stat).czxid == token
+            ]
         answers = await self._many([Delete(f"{parent}/{victim.node}", -1) for victim in victims], until)
         for victim in victims:
             if not victim.node.startswith(f"{victim.weight}."):
                 self._wire.post(Delete(f"{parent}/{lighter_name(victim, victim.weight)}", -1))
-        if any(isinstance(answer, CUT) for answer in answers):
-            raise BackendUnavailable(f"no answer to the eviction from {name!r}; evict again")
+        _all_answered(name, answers)
         checked(*(answer for answer in answers if not isinstance(answer, problems.NoNodeError)), None)
         return [victim.id for victim, answer in zip(victims, answers, strict=True) if answer is True]
 
     async def _many(self, requests: Sequence[Any], until: float) -> list[Any]:
         answers: list[Any] = []
         for first in range(0, len(requests), AT_ONCE):
-            await self._wire.connected(None, until)
+            try:
+                await self._wire.connected(None, until, insist=False)
+            except BackendUnavailable as problem:
+                problem.unsent = problem.unsent and not answers
+                raise
             answers += await self._wire.ask(*requests[first : first + AT_ONCE], until=until)
         return answers
+
+
+def _all_answered(name: str, answers: Sequence[Any]) -> None:
+    if any(isinstance(answer, CUT) for answer in answers):
+        raise BackendUnavailable(f"no answer to the eviction from {name!r}; evict again")
 
 
 def _made(answers: Sequence[Any]) -> None:

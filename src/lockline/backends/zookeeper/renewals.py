@@ -11,11 +11,13 @@ from kazoo.security import ACL
 
 from ...core.claim import Claim, Gone, Unanswered
 from ...core.runtime import Runtime
+from ...errors import BackendUnavailable
+from .batch import CUT
 from .line import lighter_name, read_line
 from .lines import checked, refusal
 from .node import Node, written
 from .tap import AT_ONCE
-from .wire import CUT, Wire
+from .wire import Wire
 
 EXPECTED = (
     problems.NoNodeError, problems.BadVersionError, problems.NodeExistsError, problems.RolledBackError,
@@ -38,11 +40,17 @@ class Renewals:
         """What became of each claim, in one transaction per `AT_ONCE` of them if all are as they were."""
         sent = self._runtime.now()
         fates: list[Gone | Unanswered | None] = [self._fate(claim, sent) for claim in claims]
+        tried = False
         alive = [at for at, fate in enumerate(fates) if fate is None]
         for first in range(0, len(alive), AT_ONCE):
             part = alive[first : first + AT_ONCE]
             while part:
-                await self._wire.connected(None, until)
+                try:
+                    await self._wire.connected(None, until)
+                except BackendUnavailable as silence:
+                    silence.unsent = silence.unsent and not tried
+                    raise
+                tried = True
                 asked = [(at, request) for at in part for request in self._confirm(claims[at])]
                 if not asked:
                     break

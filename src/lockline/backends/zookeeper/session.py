@@ -1,4 +1,34 @@
-"""The session that carries a client's claims, and until when it may be trusted with no further word."""
+"""The session that carries a client's claims, and until when it may be trusted with no further word.
+
+What has to be known is a moment at which the *leader* has certainly heard of us: it ends the session a timeout T after the last
+such moment, by its own clock. It hears of a session in two ways only:
+
+- by the request that makes a connection: the server passes it on to the leader before it answers;
+- by reports: each half tick the leader pings a server, and the server's reply names the sessions that it has heard of since
+  the last one. A request, even a write, is news to the server that gets it, and to the leader only by the next report.
+
+The client sees neither pings nor reports, and any link and any process may stall and go on at any time. All it sees is that a
+write was sent (s) and that its answer came (a). What it may conclude, from three writes on one connection, is this:
+
+    W1: s1 … a1        W2: s2 … a2, with s2 >= a1 + REPORT * T        W3: s3 … a3, with s3 >= a2
+
+1. The leader committed W1 before a1 and W2 after s2. These lie further apart than the leader's pings do, so it sent a ping P in
+   between. What it sends to a server arrives in order: the server handled the commit of W1, then P, then the commit of W2.
+2. The server had got W1 when it handled P. So the reply to P names the session, and it counts from s1 or later.
+3. That reply was on its way before W2 was answered, and W3 was sent after that. What a server sends to the leader arrives in
+   order too: the leader had the report when it committed W3.
+4. So at a3 it is certain that the leader does not end the session before s1 + T.
+
+How long anything was under way does not matter anywhere. Had we counted what was *sent* long enough before W2, then a way to the
+server that stalls and is then let go would bring touch and write at the same moment, with no ping in between. Had we counted
+what was *answered* long enough before W2, then a stalled way from the leader would bring ping and commit at the same moment,
+and a cut could still take the report away: W3 is there for that.
+
+What is taken for granted: a session lasts two ticks or more, so that REPORT * T is half a tick and an eighth of one for a leader
+that is late with its ping; and a leader that stood still as a whole sends the ping that is due before it commits anything new
+(the one takes a wake-up, the other a disk and a majority). Another leader gives every session its whole time from its own
+beginning, and a server that changes its leader closes its connections, so all three writes speak of one leader.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +38,15 @@ from collections import deque
 from ...core.clock import validity
 from ...core.live import Ceiling
 
-REPORT = 1 / 4
-"""The share of the timeout by which the leader may lag behind what a follower has heard of a session.
-
-A follower tells the leader which sessions are alive when the leader pings it, every half tick, and a session lasts at least
-two ticks unless the ensemble was told otherwise. A follower that is cut off takes up to half a tick of that news with it.
-"""
-TOUCHES = 8
-"""How often in one timeout a session that carries claims is touched."""
-PROOFS = 4
-"""How often in one timeout a majority is asked to confirm it."""
+REPORT = 5 / 16
+"""The share of the timeout in which the leader certainly pings a server: half a tick of at most T/2, and an eighth of one more."""
+PROOFS = 8
+"""How often in one timeout a majority is asked to confirm a session that carries claims. The ceiling is then at least a third of
+the timeout away while all is well, and a server that hangs can be left in time."""
+SPARE = 1 / 4
+"""With less than this share of the timeout left, the write that completes a proof does not wait for its turn."""
+KEPT = 64
+"""How many writes per timeout are remembered, of a client that makes many more."""
 
 
 class Session:
@@ -30,10 +59,14 @@ class Session:
         self.timeout = timeout
         """The timeout that the server granted, in seconds."""
         self.ceiling = Ceiling(0.0)
-        self.last_sent = sent
-        self.last_proof = 0.0
+        self._pings = timeout * REPORT
+        """The time in which the leader certainly pings our server, by the timeout that was granted last."""
         self._connected = sent
-        self._sends: deque[float] = deque(maxlen=4 * TOUCHES)
+        self._last_proof = 0.0
+        self._written: deque[tuple[float, float]] = deque()
+        """Writes on this connection: when the answer came, when it was sent. Each may be a W1."""
+        self._reported: deque[tuple[float, float]] = deque()
+        """When the answer to a W2 came, and when its W1 was sent."""
         self._ended = False
         self._mutex = threading.Lock()
 
@@ -45,9 +78,16 @@ class Session:
     def connected(self, sent: float, timeout: float, asked: int) -> None:
         """A connection was made for this session by a request sent then; the timeout counts anew from there."""
         with self._mutex:
-            self._connected = self.last_sent = sent
-            self._sends.clear()
+            if timeout < self.timeout:
+                # By another server, with another limit: the leader has heard of the shorter one.
+                self.ceiling.until = min(self.ceiling.until, sent + validity(timeout))
+            self._connected = sent
+            self._last_proof = 0.0
+            # All that is older than this connection: nothing of it could count for more than the connecting itself.
+            self._written.clear()
+            self._reported.clear()
             self.timeout, self.asked = timeout, asked
+            self._pings = timeout * REPORT
 
     def lower(self, timeout: float, now: float) -> None:
         """A shorter timeout will be asked for: from now on nothing beyond it is trusted, whether the answer comes or not."""
@@ -55,33 +95,43 @@ class Session:
             self.timeout = min(self.timeout, timeout)
             self.ceiling.until = min(self.ceiling.until, now + validity(self.timeout))
 
-    def touch(self, sent: float) -> None:
-        """A request goes out now. The server that gets it knows then that we are alive."""
-        self.last_sent = sent
-        if not self._sends or sent - self._sends[-1] >= self.timeout / (2 * TOUCHES):
-            self._sends.append(sent)
+    def proving(self, sent: float) -> None:
+        """A write goes out now; the next one for the session's own sake is not due for a while."""
+        self._last_proof = max(self._last_proof, sent)
 
-    def confirm(self, sent: float) -> None:
-        """A majority confirmed a request that was sent then: the session lives on from the last news that the leader
-        must have had by then.
+    def due(self, now: float) -> float:
+        """When the next write is due that keeps this session confirmed."""
+        if self._reported and self.ceiling.until - now < self.timeout * SPARE:
+            answered, since = self._reported[-1]
+            if self._last_proof < answered and since + validity(self.timeout) > self.ceiling.until:
+                return now
+        return self._last_proof + self.timeout / PROOFS
 
-        That is not this request: the leader counts from what followers report. It has heard of everything that was sent on
-        this connection long enough before, and of the connecting itself, because that goes to the leader at once.
-        """
+    def confirm(self, sent: float, answered: float) -> None:
+        """A majority confirmed a write on this connection: the session lives on from what the leader must have heard by then."""
         with self._mutex:
             if self._ended:
                 return
-            reported = sent - self.timeout * REPORT
-            since = self._connected
-            for moment in self._sends:
-                if moment > reported:
-                    break
-                since = max(since, moment)
+            # As W3, or as the first write of all: the connecting itself has been heard of.
+            since = max(self._connected, _last_before(self._reported, sent))
             self.ceiling.until = max(self.ceiling.until, since + validity(self.timeout))
-            self.last_proof = max(self.last_proof, sent)
+            # As W2.
+            told = _last_before(self._written, sent - self._pings)
+            if told and (not self._reported or told > self._reported[-1][1]):
+                self._reported.append((answered, told))
+            # As W1.
+            if not self._written or answered - self._written[-1][0] >= self.timeout / KEPT:
+                self._written.append((answered, sent))
 
     def end(self) -> None:
         """It is over: every claim in it is lost at once."""
         with self._mutex:
             self._ended = True
             self.ceiling.until = 0.0
+
+
+def _last_before(pairs: deque[tuple[float, float]], moment: float) -> float:
+    """What stands with the last of these answers that came before then; what stands before that one is dropped."""
+    while len(pairs) > 1 and pairs[1][0] <= moment:
+        pairs.popleft()
+    return pairs[0][1] if pairs and pairs[0][0] <= moment else 0.0

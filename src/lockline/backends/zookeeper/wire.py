@@ -7,32 +7,21 @@ requests straight to the connection and takes answers and watch events from it, 
 from __future__ import annotations
 
 import atexit
-import logging
 import threading
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
-from kazoo import exceptions as problems
 from kazoo.client import KazooClient
 from kazoo.protocol.serialization import Create2
 from kazoo.protocol.states import KazooState, KeeperState
 
+from ...core.backend import REFUSAL
 from ...core.runtime import Runtime, Signal
 from ...errors import BackendUnavailable, ClientClosed, WouldDeadlock
+from .batch import Answer, Batch
 from .session import Session
-from .tap import Tap
-
-log = logging.getLogger("lockline.zookeeper")
-
-UNANSWERED: Final = object()
-CUT: Final = (
-    problems.ConnectionLoss,
-    problems.SessionExpiredError,
-    problems.ConnectionClosedError,
-    problems.SessionMovedError,
-    problems.OperationTimeoutError,
-)
-"""No answer: the request may have been applied or not."""
+from .silence import Silence
+from .tap import Tap, hang_up
 
 SHORTEST_SESSION = 1.0
 LONGEST_SESSION = 30.0
@@ -43,53 +32,6 @@ class CreateContainer(Create2):  # type: ignore[misc]
     """A node that the server removes when its last child has gone. kazoo has no call for it; only the number differs."""
 
     type = 19
-
-
-class Answer:
-    """Where kazoo puts the answer to one request of a batch."""
-
-    __slots__ = ("_at", "_batch")
-
-    def __init__(self, batch: Batch, at: int) -> None:
-        self._batch = batch
-        self._at = at
-
-    def set(self, value: Any = None) -> None:
-        self._batch.put(self._at, value)
-
-    def set_exception(self, problem: BaseException) -> None:
-        self._batch.put(self._at, problem)
-
-
-class Batch:
-    """Requests that travel together; `done` is set when the last has its answer, a value or an exception."""
-
-    __slots__ = ("_left", "_mutex", "answers", "done", "then")
-
-    def __init__(self, count: int, done: Signal | None, then: Callable[[list[Any]], None] | None) -> None:
-        self.answers: list[Any] = [UNANSWERED] * count
-        self._left = count
-        self.done = done
-        self.then = then
-        self._mutex = threading.Lock()
-
-    def put(self, at: int, value: Any) -> None:
-        with self._mutex:
-            # kazoo tells some failures twice.
-            if self.answers[at] is not UNANSWERED:
-                return
-            self.answers[at] = value
-            self._left -= 1
-            if self._left:
-                return
-        if self.then is not None:
-            try:
-                self.then(self.answers)
-            except Exception:
-                # kazoo's connection must outlive whatever goes wrong here.
-                log.exception("an answer of ZooKeeper could not be handled")
-        if self.done is not None:
-            self.done.set()
 
 
 class Wire:
@@ -111,9 +53,14 @@ class Wire:
         self._changed = changed
         self._fixed = fixed_session
         self._up = runtime.signal()
+        self._silence = Silence(client)
         self._mutex = threading.Lock()
         self._started = False
         self._closed = False
+        self.alarm: Callable[[float], None] = lambda moment: None
+        """Called with the moment at which `watch_over` has to be called at the latest."""
+        self.owes: Callable[[], bool] = lambda: False
+        """Whether something is still to be removed by this client, even after its end."""
         self._tap = Tap.of(client)
         self._tap.open(self)
         client.add_listener(self._on_state)
@@ -129,15 +76,13 @@ class Wire:
             if session is not None:
                 session.end()
             self.session = Session(self.client._session_id, granted, asked, sent)
+        self._silence.connected(self._runtime.now())
         if asked != self.client._session_timeout:
             # A shorter one was wished for while we connected.
             self._drop()
         self._up.set()
-
-    def pinged(self, sent: float) -> None:
-        """In kazoo's thread: a ping goes out."""
-        if self.session is not None:
-            self.session.touch(sent)
+        # What the session carries is confirmed over the new connection at once.
+        self.alarm(self._runtime.now())
 
     def _on_state(self, state: str) -> None:
         if state == KazooState.CONNECTED:
@@ -150,8 +95,13 @@ class Wire:
             self._up.set()
         self._changed()
 
-    async def connected(self, ttl: float | None, until: float) -> Session:
-        """The session, once there is a connection; made so that the ensemble ends it within `ttl` where it can."""
+    async def connected(self, ttl: float | None, until: float, *, insist: bool = True) -> Session:
+        """The session, once there is a connection; made so that the ensemble ends it within `ttl` where it can.
+
+        Its BackendUnavailable says `unsent`; whoever has sent a write before takes that back. Who does not insist hears of
+        servers that all refuse after a moment.
+        """
+        patience = until if insist else min(until, self._runtime.now() + REFUSAL)
         while True:
             if self._closed:
                 raise ClientClosed("this client is closed; connect a new one")
@@ -166,14 +116,18 @@ class Wire:
             state = self.client.client_state
             if state == KeeperState.AUTH_FAILED:
                 self._started = False
-                raise BackendUnavailable("ZooKeeper refused the credentials")
+                raise _unsent("ZooKeeper refused the credentials", permanent=True)
             if not self.ours and self.client._stopped.is_set():
-                raise BackendUnavailable("the KazooClient that was given to Lockline has been stopped")
-            if not await self._up.wait(until):
-                raise BackendUnavailable(
-                    f"no ZooKeeper server of {_hosts(self.client)} gave a session in time; are they up, with a majority?"
-                )
-            if self._ready() is None:
+                raise _unsent("the KazooClient that was given to Lockline has been stopped", permanent=True)
+            if not await self._up.wait(patience):
+                now = self._runtime.now()
+                if now >= until or self._tap.unreachable:
+                    raise _unsent(
+                        f"no ZooKeeper server of {_hosts(self.client)} gave a session in time; are they up, with a majority?"
+                    )
+                # Somebody may be there and slow: that is for the caller's own deadline to end.
+                patience = min(until, now + REFUSAL / 4)
+            elif self._ready() is None:
                 # Connected and lost again at once; kazoo is at it, and whoever clears this looks again after that.
                 self._up.clear()
 
@@ -238,12 +192,17 @@ class Wire:
             self._drop()
 
     def _drop(self) -> None:
-        socket = self.client._connection._socket
-        try:
-            if socket is not None:
-                socket.shutdown(2)
-        except OSError:
-            pass
+        hang_up(self.client._connection._socket)
+
+    def watch_over(self, now: float) -> float:
+        """Leave a server that gives no answers; when to look again."""
+        session = self.session
+        if session is None or session.ended or not self.client.connected:
+            return float("inf")
+        silent, again = self._silence.look(now, session.timeout)
+        if silent:
+            self._tap.leave(self._silence.line)
+        return again
 
     # -- requests ----------------------------------------------------------------------------------
 
@@ -268,25 +227,27 @@ class Wire:
         then: Callable[[list[Any]], None] | None = None,
         done: Signal | None = None,
     ) -> Batch:
-        """Send and do not wait. `proof` says that these are writes, which only a majority can answer."""
+        """Send and do not wait. `proof` says that the first is a write, which only a majority can answer."""
         sent = self._runtime.now()
-        session = self.session
+        session = self.session if proof else None
         if session is not None:
-            session.touch(sent)
-        if proof:
-            follow = then
+            session.proving(sent)
 
-            def then(answers: list[Any]) -> None:
-                # In the connection's own thread, so this is the session that was asked.
-                if session is not None and session is self.session and not isinstance(answers[0], CUT):
-                    session.confirm(sent)
-                if follow is not None:
-                    follow(answers)
+        def answered(batch: Batch) -> None:
+            # In the connection's own thread, so this is the session that was asked.
+            now = self._runtime.now()
+            self._silence.answered(batch, now)
+            if session is not None and session is self.session and batch.decided:
+                session.confirm(sent, now)
+                if session.due(now) <= now:
+                    self.alarm(now)
+            if then is not None:
+                then(batch.answers)
 
-        batch = Batch(len(requests), done, then)
-        call = self.client._call
-        for at, request in enumerate(requests):
-            call(request, Answer(batch, at))
+        batch = Batch(len(requests), sent, done, answered)
+        if self._silence.asked(batch):
+            self.alarm(self._silence.limit(sent))
+        self._tap.send([(request, Answer(batch, at)) for at, request in enumerate(requests)])
         return batch
 
     # -- the end -----------------------------------------------------------------------------------
@@ -297,7 +258,7 @@ class Wire:
         self._up.set()
         self.client.remove_listener(self._on_state)
         if not self.ours:
-            self._tap.close(self)
+            self.let_go()
             return
         if self.client._connection._write_sock is None:
             # Never started, so nothing is open.
@@ -313,8 +274,15 @@ class Wire:
                 pass
             done.set()
 
+        heard = self.client.connected
         threading.Thread(target=stop, name="lockline-zookeeper-stop", daemon=True).start()
-        await done.wait(until)
+        # With no connection there is nobody to say goodbye to: the session ends by itself.
+        await done.wait(until if heard else min(until, self._runtime.now() + REFUSAL / 2))
+
+    def let_go(self) -> None:
+        """Leave a user's client as it was, once this one is closed and owes nothing more."""
+        if self._closed and not self.ours and not self.owes():
+            self._tap.close(self)
 
     def abandon(self) -> None:
         """In a forked child: close our copies of the sockets, and say nothing on them."""
@@ -326,6 +294,12 @@ class Wire:
         for socket in (connection._socket, connection._read_sock, connection._write_sock):
             if socket is not None:
                 socket.close()
+
+
+def _unsent(text: str, *, permanent: bool = False) -> BackendUnavailable:
+    problem = BackendUnavailable(text)
+    problem.unsent, problem.permanent = True, permanent
+    return problem
 
 
 def _uninterrupted(step: Callable[[], None]) -> None:

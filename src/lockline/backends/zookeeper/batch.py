@@ -1,0 +1,80 @@
+"""Requests that travel together, and their answers."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any, Final
+
+from kazoo import exceptions as problems
+
+from ...core.runtime import Signal
+
+log = logging.getLogger("lockline.zookeeper")
+
+UNANSWERED: Final = object()
+CUT: Final = (
+    problems.ConnectionLoss,
+    problems.SessionExpiredError,
+    problems.ConnectionClosedError,
+    problems.SessionMovedError,
+    problems.OperationTimeoutError,
+)
+"""No answer: the request may have been applied or not."""
+DECIDED: Final = (problems.NoNodeError, problems.NodeExistsError, problems.BadVersionError)
+"""A no to a write that the leader itself has given, with a majority. Others may come from the server that we asked, alone."""
+
+
+class Answer:
+    """Where kazoo puts the answer to one request of a batch."""
+
+    __slots__ = ("_at", "_batch")
+
+    def __init__(self, batch: Batch, at: int) -> None:
+        self._batch = batch
+        self._at = at
+
+    def set(self, value: Any = None) -> None:
+        self._batch.put(self._at, value)
+
+    def set_exception(self, problem: BaseException) -> None:
+        self._batch.put(self._at, problem)
+
+
+class Batch:
+    """Requests that travel together; `done` is set when the last has its answer, a value or an exception."""
+
+    __slots__ = ("_left", "_mutex", "answers", "done", "sent", "then")
+
+    def __init__(self, count: int, sent: float, done: Signal | None, then: Callable[[Batch], None] | None) -> None:
+        self.answers: list[Any] = [UNANSWERED] * count
+        self.sent = sent
+        self.done = done
+        self.then = then
+        self._left = count
+        self._mutex = threading.Lock()
+
+    @property
+    def decided(self) -> bool:
+        """Whether the first request, a write, was answered by a majority."""
+        first = self.answers[0]
+        return not isinstance(first, Exception) or isinstance(first, DECIDED)
+
+    def put(self, at: int, value: Any) -> None:
+        with self._mutex:
+            # kazoo tells some failures twice.
+            if self.answers[at] is not UNANSWERED:
+                return
+            self.answers[at] = value
+            self._left -= 1
+            if self._left:
+                return
+        if self.then is not None:
+            try:
+                self.then(self)
+            except Exception:
+                # kazoo's connection must outlive whatever goes wrong here.
+                log.exception("an answer of ZooKeeper could not be handled")
+        if self.done is not None:
+            self.done.set()

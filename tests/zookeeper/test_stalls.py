@@ -1,0 +1,88 @@
+"""The way to the server stalls, is let go, and then the server freezes: the holder knows before the next one begins."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import lockline
+from lockline.core.clock import now
+
+from ..servers.process import wait_for
+from ..servers.proxy import Proxy
+from ..servers.zookeeper import Ensemble
+
+pytestmark = [pytest.mark.server, pytest.mark.slow]
+Clients = Callable[..., lockline.Client]
+
+SESSION = 4.0
+TRIALS = 3
+STALL = 0.55
+"""The share of the session for which nothing arrives."""
+
+
+@pytest.fixture
+def slow_ticks(tmp_path: Path) -> Iterator[Ensemble]:
+    """An ensemble with ZooKeeper's own tick of two seconds, in which servers report once a second."""
+    ensemble = Ensemble(tmp_path, settings={"tickTime": 2000}).start()
+    yield ensemble
+    ensemble.stop()
+
+
+def test_what_was_held_up_on_its_way_and_then_confirmed_is_not_trusted_as_news(
+    slow_ticks: Ensemble, client_of: Clients
+) -> None:
+    """What the client sends is late by more than half the session, arrives, is confirmed; then its server freezes."""
+    leader = slow_ticks.leader
+    assert leader is not None
+    server = next(one for one in slow_ticks.servers if one.mode == "follower")
+    for trial in range(TRIALS):
+        with (
+            Proxy(("127.0.0.1", server.port)) as proxy,
+            lockline.connect(f"zk://127.0.0.1:{proxy.port}?session=4") as holder,
+            lockline.connect(f"{leader.url}?session=4") as other,
+        ):
+            lease = holder.lock("x", ttl=30).acquire(timeout=20)
+            granted: list[float] = []
+            trusted: list[float] = []
+
+            def wait(other: lockline.Client = other, granted: list[float] = granted) -> None:
+                with other.lock("x", ttl=30).acquire(timeout=25):
+                    granted.append(now())
+
+            def watch(lease: lockline.Lease = lease, trusted: list[float] = trusted) -> None:
+                while True:
+                    # The moment before the look: the lease was good then, whatever happens to us in between.
+                    moment = now()
+                    if not lease.valid:
+                        return
+                    trusted[:] = [moment]
+                    time.sleep(0.0005)
+
+            threads = [threading.Thread(target=wait), threading.Thread(target=watch)]
+            for thread in threads:
+                thread.start()
+            session = holder._engine.backend._wire.session  # type: ignore[attr-defined]
+            assert session.timeout == SESSION
+            time.sleep(2 + trial * 0.3)
+            risen = session.ceiling.until
+            wait_for(lambda session=session, risen=risen: session.ceiling.until > risen, 3, "a confirmation")
+            risen = session.ceiling.until
+            proxy.black_hole()
+            time.sleep(STALL * SESSION)
+            # All that was held up arrives at one moment.
+            proxy.heal()
+            end = now() + 0.3
+            while session.ceiling.until <= risen and now() < end:
+                time.sleep(0.0005)
+            server.freeze()
+            for thread in threads:
+                thread.join(30)
+            server.thaw()
+            server.wait_ready()
+            print(f"trial {trial}: trusted for {trusted[0] - granted[0]:+.3f} s when the next one held")
+            assert trusted[0] < granted[0]
