@@ -127,8 +127,13 @@ class Recorder:
         await send({"type": "http.response.body", "body": b""})
 
 
-async def asked(app: Any, token: int | None, path: str = "/r", method: str = "PUT", **more: str) -> int:
+async def asked(
+    app: Any, token: int | None, path: str = "/r", method: str = "PUT", body: bytes = b"", **more: str
+) -> int:
     statuses: list[int] = []
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": body, "more_body": False}
 
     async def send(message: Any) -> None:
         if "status" in message:
@@ -137,7 +142,7 @@ async def asked(app: Any, token: int | None, path: str = "/r", method: str = "PU
     headers = [(name.replace("_", "-").encode(), value.encode()) for name, value in more.items()]
     if token is not None:
         headers.append((b"fencing-token", str(token).encode()))
-    await app({"type": "http", "method": method, "path": path, "headers": headers}, None, send)
+    await app({"type": "http", "method": method, "path": path, "headers": headers}, receive, send)
     return statuses[0]
 
 
@@ -213,26 +218,46 @@ def test_an_application_that_fails_lets_the_next_one_in(tmp_path: Path) -> None:
             fence.wsgi(fails_too)({"REQUEST_METHOD": "PUT", "PATH_INFO": "/r", "HTTP_FENCING_TOKEN": "5"}, None)
 
 
-def test_a_wsgi_answer_keeps_the_fence_until_it_is_closed(tmp_path: Path) -> None:
+def test_a_wsgi_answer_keeps_the_fence_until_it_is_whole(tmp_path: Path) -> None:
     statuses: list[str] = []
+    steps: list[str] = []
+    environ = {"REQUEST_METHOD": "PUT", "PATH_INFO": "/r", "HTTP_FENCING_TOKEN": "5", "HTTP_FENCING_GRANT": "g"}
+
+    class Lazy:
+        """It does its work as it is read, and more of it when it is closed."""
+
+        def __iter__(self) -> Iterator[bytes]:
+            steps.append(ask_meanwhile())
+            yield b"g"
+
+        def close(self) -> None:
+            steps.append(ask_meanwhile())
 
     def app(environ: Any, start_response: Any) -> Any:
-        start_response("200 OK", [])
-        return [environ["lockline.offer"].grant.encode()]
-
-    fenced = HttpFence(FileMarks(tmp_path), patience=0.1).wsgi(app)
-    environ = {"REQUEST_METHOD": "PUT", "PATH_INFO": "/r", "HTTP_FENCING_TOKEN": "5", "HTTP_FENCING_GRANT": "g"}
+        start_response("200 OK", [])(b"written ")
+        assert environ["lockline.offer"].grant == "g"
+        return Lazy()
 
     def start(status: str, headers: Any) -> None:
         statuses.append(status)
 
-    first: Any = fenced(environ, start)
-    assert list(first) == [b"g"]
-    fenced(environ, start)
-    first.close()
-    third: Any = fenced(environ, start)
-    third.close()
-    assert statuses == ["200 OK", "503 Service Unavailable", "200 OK"]
+    # Another middleware over the same marks, as in a second process.
+    def plain(environ: Any, start_response: Any) -> Any:
+        start_response("200 OK", [])
+        return [b""]
+
+    other = HttpFence(FileMarks(tmp_path), patience=0.05).wsgi(plain)
+
+    def ask_meanwhile() -> str:
+        found: list[str] = []
+        other(environ, lambda status, headers: found.append(status))
+        return found[0]
+
+    fenced = HttpFence(FileMarks(tmp_path), patience=1).wsgi(app)
+    assert b"".join(fenced(environ, start)) == b"written g"
+    assert steps == ["503 Service Unavailable"] * 2
+    assert ask_meanwhile() == "200 OK"
+    assert statuses == ["200 OK"]
 
 
 def test_a_function_names_the_resource(tmp_path: Path) -> None:
@@ -333,10 +358,9 @@ def test_many_threads_at_one_wsgi_resource(tmp_path: Path) -> None:
 
     def work() -> None:
         for _ in range(50):
-            body: Any = fenced(
+            fenced(
                 {"REQUEST_METHOD": "PUT", "PATH_INFO": "/r", "HTTP_FENCING_TOKEN": "5"}, lambda status, headers: None
             )
-            body.close()
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from lockline import BackendUnavailable, StaleToken
-from lockline.fence import FileMarks, Offer, SqlMarks
+from lockline.fence import FileMarks, Offer, RedisMarks, SqlMarks
 
 from ..servers.postgres import PostgresServer
 from ..servers.process import wait_for
+from ..servers.redis import RedisServer
 
 
 def offer(token: int) -> Offer:
@@ -111,3 +113,65 @@ def opened(inode: int) -> int:
         with contextlib.suppress(OSError):
             found += os.stat(f"/proc/self/fd/{name}").st_ino == inode
     return found
+
+
+def test_marks_that_nobody_raised_for_long_are_swept_and_the_others_stay(tmp_path: Path) -> None:
+    marks = FileMarks(tmp_path)
+    (tmp_path / "notes.fence").write_text("not a mark")
+    for resource in ("old", "busy", "new"):
+        marks.admit(resource, offer(5), writes=True, patience=5)()
+    long_ago = time.time() - 1000
+    for file in tmp_path.iterdir():
+        os.utime(file, (long_ago, long_ago))
+    marks.admit("new", offer(6), writes=True, patience=5)()
+    leave = marks.admit("busy", offer(5), writes=True, patience=5)
+    assert marks.sweep(500) == 1
+    assert [marks.look(resource, "l") for resource in ("old", "busy", "new")] == [None, (5, ""), (6, "")]
+    leave()
+    assert marks.sweep(500) == 1
+    assert marks.sweep(500) == 0
+    assert len(list(tmp_path.iterdir())) == 3, "two files of the one that is in use, and what is not ours"
+    marks.admit("old", offer(1), writes=True, patience=5)()
+
+
+def test_sweeping_among_entrants_lets_nobody_in_beside_another(tmp_path: Path) -> None:
+    marks = FileMarks(tmp_path)
+    inside: list[int] = []
+    most: list[int] = []
+    end = threading.Event()
+
+    def enter() -> None:
+        mine = FileMarks(tmp_path)
+        for _ in range(150):
+            leave = mine.admit("r", offer(5), writes=True, patience=20)
+            inside.append(1)
+            most.append(len(inside))
+            time.sleep(0)
+            inside.pop()
+            leave()
+
+    def sweep() -> None:
+        while not end.is_set():
+            for file in tmp_path.iterdir():
+                with contextlib.suppress(OSError):
+                    os.utime(file, (0, 0))
+            marks.sweep(1)
+
+    threads = [threading.Thread(target=enter) for _ in range(3)]
+    sweeper = threading.Thread(target=sweep)
+    for thread in (*threads, sweeper):
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    end.set()
+    sweeper.join(20)
+    assert len(most) == 450
+    assert max(most) == 1
+
+
+@pytest.mark.server
+def test_marks_in_redis_may_be_kept_for_a_time(redis_server: RedisServer, tmp_path: Path) -> None:
+    with contextlib.closing(redis_server.client()) as client:
+        RedisMarks(client, prefix=f"{tmp_path.name}:", keep=60).admit("r", offer(5), writes=True, patience=1)()
+        (key,) = client.keys(f"{tmp_path.name}:*")
+        assert 0 < client.ttl(key) <= 60

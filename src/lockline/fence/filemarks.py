@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
 
-from ..core.arguments import a_flag
+from ..core.arguments import Seconds, a_flag, a_ttl
 from ..errors import ConfigError
 from .markfile import MarkFile, Marks, unlock
 from .rule import Mark, Offer, a_resource, passed
@@ -92,8 +93,24 @@ class FileMarks:
         """The mark of this lock at the resource."""
         return self._place(resource).read().by_lock.get(lock)
 
+    def sweep(self, unused: Seconds) -> int:
+        """Take away the marks that have not gone up for so long; how many there were.
+
+        Not for less than a holder can sleep, nor than one grant is in use: whoever comes late after that finds no mark.
+        """
+        before = time.time() - a_ttl(unused, "unused")
+        swept = 0
+        for entry in os.listdir(self.folder):
+            if MARKS.fullmatch(entry):
+                swept += MarkFile(self.folder, entry[1 : -len(".fence")], entry).forget(before)
+        return swept
+
     def _place(self, resource: str) -> MarkFile:
         return _place(self.folder, a_resource(resource))
+
+
+MARKS = re.compile(r"\.[0-9a-f]{40}\.fence")
+"""The files that `_place` names; whatever else lies in the folder is not ours."""
 
 
 @lru_cache(maxsize=1024)

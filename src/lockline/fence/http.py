@@ -6,19 +6,22 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, MutableMapping
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, MutableMapping
+from typing import IO, Any, NamedTuple, Protocol
 from urllib.parse import unquote
 
 from ..core.arguments import Seconds, a_ttl
 from ..errors import BackendUnavailable, ConfigError, LocklineError, StaleToken
 from .filemarks import Door
+from .httpbody import AsgiAnswer, AsgiRequest, CutOff, TooLarge, WsgiAnswer, read_all
 from .rule import Offer, a_name, a_resource
 from .sequencer import GRANT_HEADER, LOCK_HEADER, TOKEN_HEADER, read_number
 from .threads import to_the_end
 
 OFFER_KEY = "lockline.offer"
 """Where the application finds the offer, to enter a fence of its own with it."""
+LARGEST_BODY = 100 * 2**20
+"""Enough for most; a larger one may be told to go elsewhere before it fills the disk."""
 READING = ("GET", "HEAD", "OPTIONS", "TRACE")
 PROBLEM = "application/problem+json"
 
@@ -72,15 +75,20 @@ class HttpFence:
         resource: Callable[[Request], str | None] | None = None,
         optional: Collection[str] = READING,
         patience: Seconds = 30.0,
+        largest: int = LARGEST_BODY,
     ) -> None:
         """`resource` names what a request is about, None for what needs no fence; without it, the path does.
-        `optional` are the methods that may come without a token."""
+        `optional` are the methods that may come without a token. `largest` is how long a body may be: it is read as a whole
+        before the request enters, so that one who is frozen in the middle of it keeps nobody out."""
         if not hasattr(marks, "admit_at_once"):
             raise ConfigError(f"marks is a FileMarks, SqlMarks or RedisMarks, not {type(marks).__name__}")
         self._marks = marks
         self._resource = resource
         self._optional = frozenset(method.upper() for method in optional)
         self._patience = a_ttl(patience, "patience")
+        if isinstance(largest, bool) or not isinstance(largest, int) or largest < 0:
+            raise ConfigError(f"largest is a number of bytes, not {largest!r}")
+        self._largest = largest
 
     def asgi(self, app: AsgiApp) -> AsgiApp:
         """The ASGI application behind the fence. WebSockets and lifespan events go through as they are."""
@@ -117,17 +125,28 @@ class HttpFence:
                     await app(scope, receive, send)
                     return
                 resource, offer, writes = asked
-                until = time.monotonic() + patience
-                lock = inside.come(resource)
+                request, answer = AsgiRequest(receive), AsgiAnswer()
                 try:
-                    await _taken(lock, patience, resource)
+                    await self._receive(scope, request)
+                    until = time.monotonic() + patience
+                    lock = inside.come(resource)
                     try:
-                        inner = {**scope, OFFER_KEY: offer}
-                        await serve(resource, offer, writes, until, lambda: app(inner, receive, send))
+                        await _taken(lock, patience, resource)
+                        try:
+                            inner = {**scope, OFFER_KEY: offer}
+                            await serve(
+                                resource, offer, writes, until, lambda: app(inner, request.receive, answer.keep)
+                            )
+                        finally:
+                            lock.release()
                     finally:
-                        lock.release()
+                        inside.go(resource)
+                    await answer.send(send)
                 finally:
-                    inside.go(resource)
+                    request.close()
+                    answer.close()
+            except CutOff:
+                pass  # nobody waits for an answer
             except Refusal as refusal:
                 raw = [(name.lower().encode(), value.encode()) for name, value in refusal.headers]
                 await send({"type": "http.response.start", "status": refusal.status, "headers": raw})
@@ -147,35 +166,59 @@ class HttpFence:
                 if asked is None:
                     return app(environ, start_response)
                 resource, offer, writes = asked
+                body = self._read(environ)
                 until = time.monotonic() + self._patience
                 lock = inside.come(resource)
                 if not lock.acquire(timeout=self._patience):
                     inside.go(resource)
                     raise _busy(resource)
 
-                def out() -> None:
+                try:
+                    try:
+                        leave = self._marks.admit(resource, offer, writes=writes, patience=_left(until))
+                    except LocklineError as problem:
+                        raise _refusal(problem) from None
+                    try:
+                        inner = {**environ, OFFER_KEY: offer}
+                        answer = WsgiAnswer(app, inner if body is None else {**inner, "wsgi.input": body})
+                    finally:
+                        leave()
+                finally:
                     lock.release()
                     inside.go(resource)
-
-                try:
-                    leave = self._marks.admit(resource, offer, writes=writes, patience=_left(until))
-                except LocklineError as problem:
-                    out()
-                    raise _refusal(problem) from None
-                except BaseException:
-                    out()
-                    raise
-                try:
-                    return _Body(app({**environ, OFFER_KEY: offer}, start_response), leave, out)
-                except BaseException:
-                    leave()
-                    out()
-                    raise
+                    if body is not None:
+                        body.close()
+                return answer.send(start_response)
             except Refusal as refusal:
                 start_response(f"{refusal.status} {refusal.title}", refusal.headers)
                 return [refusal.body]
 
         return fenced
+
+    async def _receive(self, scope: Scope, request: AsgiRequest) -> None:
+        try:
+            for name, value in scope["headers"]:
+                if name == b"content-length" and value.isdigit() and int(value) > self._largest:
+                    raise TooLarge
+            await request.read(self._largest)
+        except TooLarge:
+            raise self._too_large() from None
+
+    def _read(self, environ: dict[str, Any]) -> IO[bytes] | None:
+        try:
+            return read_all(environ, self._largest)
+        except TooLarge:
+            raise self._too_large() from None
+        except CutOff:
+            raise Refusal(400, "body-cut-off", "Bad Request", "the request ended before its body did") from None
+        except ValueError as problem:
+            raise Refusal(400, "body-malformed", "Bad Request", str(problem)) from None
+
+    def _too_large(self) -> Refusal:
+        return Refusal(
+            413, "body-too-large", "Content Too Large",
+            f"a body at this fence has at most {self._largest} bytes; HttpFence(largest=...) says how many",
+        )  # fmt: skip
 
     def _question(self, method: str, path: str, headers: _Headers) -> tuple[str, Offer, bool] | None:
         """Which resource, who asks, and whether to write; None if the request needs no fence."""
@@ -227,27 +270,6 @@ class _Turnstile:
                 del self._locks[resource]
             else:
                 self._locks[resource] = (lock, there - 1)
-
-
-class _Body:
-    """A WSGI answer; the fence is left when the server has closed it."""
-
-    def __init__(self, body: Iterable[bytes], *leave: Callable[[], None]) -> None:
-        self._body = body
-        self._leave = leave
-
-    def __iter__(self) -> Iterator[bytes]:
-        return iter(self._body)
-
-    def close(self) -> None:
-        leave, self._leave = self._leave, ()
-        try:
-            close = getattr(self._body, "close", None)
-            if close is not None:
-                close()
-        finally:
-            for step in leave:
-                step()
 
 
 def raise_if_stale(response: Any) -> None:

@@ -132,6 +132,29 @@ class MarkFile:
         self._known = (text, marks)
         return marks
 
+    def forget(self, before: float) -> bool:
+        """Take the marks away if they were last raised before that time (of the wall clock) and nobody is inside."""
+        if not self._is_older(before):
+            return False
+        fd = self.lock(None)
+        if fd is None:
+            return False
+        try:
+            if not self._is_older(before):  # somebody came in between
+                return False
+            os.unlink(self._marks)
+            # The lock last, and while it is held: one who waits for it looks whether it is still there.
+            os.unlink(self._lock)
+            return True
+        finally:
+            unlock(fd)
+
+    def _is_older(self, before: float) -> bool:
+        try:
+            return os.stat(self._marks).st_mtime < before
+        except FileNotFoundError:
+            return False
+
     def write(self, marks: Marks) -> None:
         """Replace the marks: after a crash either the old or the new ones are there, and once this returns the new."""
         text = marks_text(self.resource, marks.by_lock, marks.appending)

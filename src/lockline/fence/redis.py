@@ -232,8 +232,11 @@ class RedisMarks:
     or where the handler itself writes through a fence, nothing is missing.
     """
 
-    def __init__(self, client: Any, *, prefix: str = "lockline:fence:", exact: bool = False) -> None:
-        self._fence = RedisFence(client, prefix=prefix, exact=exact)
+    def __init__(
+        self, client: Any, *, prefix: str = "lockline:fence:", exact: bool = False, keep: Seconds | None = None
+    ) -> None:
+        """`keep`: forget a mark that nobody has used for that long. Only where no process sleeps longer than that."""
+        self._fence = RedisFence(client, prefix=prefix, exact=exact, keep=keep)
         self.exact = self._fence.exact
         if inspect.iscoroutinefunction(getattr(client, "execute_command", None)):
             raise ConfigError("RedisMarks takes a blocking client; the middleware waits for it in a thread")
