@@ -5,12 +5,14 @@ from __future__ import annotations
 import importlib
 import json
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
 
+import lockline
 from lockline.cli import COMMANDS
-from lockline.cli.words import duration, ordinal, printable
+from lockline.cli.words import duration, ordinal, printable, table
 from tests.servers.process import free_port, wait_for
 
 from .conftest import LOCKLINE, OnScreen, Shell, end
@@ -156,6 +158,30 @@ def test_a_name_cannot_steer_the_terminal(shell: Shell) -> None:
     assert shell.json("ls")[0]["name"] == name
 
 
+def test_an_owner_cannot_steer_the_terminal_of_those_who_look(shell: Shell, on_screen: OnScreen) -> None:
+    evil = "\x1b]0;mine\x07\u202e\nroot"
+    with lockline.connect(shell.url, owner=evil) as client, client.lock("job", meta={"command": evil}):
+        said = []
+        for words in (("ls",), ("show", "job"), ("run", "job", "--no-wait", "--", "true"),
+                      ("run", "job", "--timeout", "10ms", "--", "true")):  # fmt: skip
+            done = shell(*words)
+            said.append(done.stdout + done.stderr)
+        screen = on_screen(*LOCKLINE, "evict", "job", NO_COLOR="1")
+        screen.wait_for("Take it away")
+        screen.type("n\n")
+        screen.code()
+        waiting = on_screen(*LOCKLINE, "run", "job", "--timeout", "1", "--", "true", NO_COLOR="1")
+        waiting.code()
+        assert "held by" in waiting.text
+        said += [screen.text, waiting.text]
+    for text in said:
+        assert "mine" in text
+        assert "\x1b]0" not in text
+        assert "\x07" not in text
+        assert "\u202e" not in text
+        assert "\nroot" not in text.replace("\\nroot", "")
+
+
 def test_evict_lets_in_the_next(busy: Shell) -> None:
     done = busy.json("evict", "job")
     assert set(done) == {"name", "evicted", "holders"}
@@ -163,6 +189,28 @@ def test_evict_lets_in_the_next(busy: Shell) -> None:
     assert set(done["holders"][0]) == CLAIM
     wait_for(lambda: not busy.held(), 20, "the end of the one who waited")
     assert busy("evict", "job").stdout == "job: nobody held it\n"
+
+
+def test_evict_takes_the_holder_with_that_token_and_no_other(busy: Shell) -> None:
+    token = busy.json("show", "job")["holders"][0]["token"]
+    done = busy("evict", "job", "--token", str(token - 1))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"token {token - 1} no longer holds it" in done.stderr
+    assert busy.json("show", "job")["holders"][0]["token"] == token
+    assert busy("evict", "job", "--token", str(token)).returncode == 0
+    wait_for(lambda: not busy.held(), 20, "the end of the one who waited")
+    assert busy("evict", "job", "--token", str(token)).returncode == 0
+
+
+def test_evict_without_a_stdin_does_not_ask(busy: Shell) -> None:
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$@" <&-', "sh", *LOCKLINE, "evict", "job"],
+        env=busy.env,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_doctor_says_what_the_backend_promises(shell: Shell) -> None:
@@ -242,6 +290,10 @@ def test_output_that_nobody_reads_is_no_error(busy: Shell) -> None:
     code, _, err = end(process)
     assert code != 0
     assert err == ""
+
+
+def test_no_cell_of_a_table_can_steer_the_terminal() -> None:
+    assert table(("KIND", "X"), [("a\x1b[2J", "b")]) == ["KIND      X", r"a\x1b[2J  b"]
 
 
 def test_times_read_well() -> None:

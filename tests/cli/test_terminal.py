@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Iterator
+
+import pytest
 
 from tests.servers.process import wait_for
+from tests.servers.redis import RedisServer, a_redis
 
 from .conftest import LOCKLINE, OnScreen, Shell, alive
 
@@ -123,6 +127,33 @@ def test_an_eviction_asks_first(shell: Shell, on_screen: OnScreen) -> None:
     screen.type("y\n")
     assert screen.code() == 0
     assert "evicted 1 holder" in screen.text
+
+
+@pytest.fixture
+def redis_server() -> Iterator[RedisServer]:
+    with a_redis() as server:
+        yield server
+
+
+@pytest.mark.parametrize("store", ["local", pytest.param("redis", marks=pytest.mark.server)])
+def test_an_eviction_spares_whoever_took_over_while_the_question_was_on_the_screen(
+    shell: Shell, on_screen: OnScreen, store: str, request: pytest.FixtureRequest
+) -> None:
+    if store == "redis":
+        shell.env["LOCKLINE_URL"] = request.getfixturevalue("redis_server").url
+    first = shell.run("echo $$ > first; exec sleep 60")
+    shell.pid_in("first")
+    second = shell.run("echo $$ > second; exec sleep 60")
+    wait_for(lambda: shell.waiters() == 1, 20, "a waiter")
+    screen = on_screen(*LOCKLINE, "evict", "job")
+    screen.wait_for(rf"held by \S*{first.pid} .*Take it away")
+    first.terminate()
+    child = shell.pid_in("second")
+    screen.type("y\n")
+    assert screen.code() == 1
+    assert f"held by {shell.json('show', 'job')['holders'][0]['owner']} (sh)" in screen.text
+    assert alive(child)
+    assert second.poll() is None
 
 
 def test_colours_only_on_a_terminal_and_not_when_asked_for_none(shell: Shell, on_screen: OnScreen) -> None:

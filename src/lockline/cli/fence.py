@@ -151,7 +151,7 @@ def check(sequencer: str, file_or_url: str | None, resource: str | None) -> int:
     Nothing is changed: only `enter` raises a mark.
     """
     read = parse_sequencer(sequencer)
-    click.echo(f"{read.lock}\t{read.mode}\t{read.token}")
+    click.echo(f"{printable(read.lock)}\t{read.mode}\t{read.token}")
     if file_or_url is None:
         return 0
     if resource is None:

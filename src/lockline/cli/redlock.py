@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ from ..backends.redlock.nodes import Node, from_url
 from ..errors import ConfigError
 from . import codes
 from .options import json_option, print_json, seconds
+from .terminal import asks
 from .words import printable, table
 
 EPILOG = """\
@@ -50,7 +50,7 @@ def _act(plan: cluster.Plan, *, dry_run: bool, yes: bool, as_json: bool) -> None
         if as_json:
             print_json({"plan": plan.sentences, "done": False, **plan.result})
         return
-    if not yes and sys.stdin.isatty() and not plan.sentences[0].startswith("nothing to do"):
+    if not yes and asks() and not plan.sentences[0].startswith("nothing to do"):
         click.confirm("Do this?", abort=True, err=True)
     try:
         plan.act()

@@ -159,7 +159,7 @@ def _tell_the_store(name: str, client: Client, store: Store) -> None:
         return
     where = printable(client.url)
     if store.said_by is None:
-        where = "this machine only (neither --url nor LOCKLINE_URL nor a lockline.toml names a server)"
+        where = "this machine only (no --url, LOCKLINE_URL or lockline.toml)"
     say(f"{printable(name)} on {where}", dim=True)
 
 

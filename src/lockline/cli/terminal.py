@@ -64,3 +64,8 @@ class Terminal:
 def interactive() -> bool:
     """Whether the command will talk with a person; in a pipe the neighbours may need the terminal themselves."""
     return sys.stdin is not None and sys.stdin.isatty() and sys.stdout is not None and sys.stdout.isatty()
+
+
+def asks() -> bool:
+    """Whether there is a person to ask; without a stdin there is nobody."""
+    return sys.stdin is not None and sys.stdin.isatty()
