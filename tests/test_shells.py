@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from lockline import aio, sync
+from lockline.core.block import Exit
 
 CLASSES = ("Client", "Lease", "Lock", "Lost", "RWLock")
 AWAITED = {
@@ -31,6 +32,7 @@ def members(cls: type) -> dict[str, Any]:
     """Everything the class itself defines for its user."""
     found = {}
     for name, value in vars(cls).items():
+        value = value.method if isinstance(value, Exit) else value
         if isinstance(value, (FunctionType, property)) and (not name.startswith("_") or name.startswith("__")):
             found[mirror(name)] = value
     return found

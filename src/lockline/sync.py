@@ -11,6 +11,7 @@ from .backends import open_backend
 from .core import arguments
 from .core.ask import Ask, ask_for
 from .core.backend import Findings
+from .core.block import Exit, bind
 from .core.blocking import BlockingRuntime, refuse_green_threads, run
 from .core.claim import WHOLE, Line
 from .core.engine import Engine
@@ -103,25 +104,33 @@ class Lease(Handle):
         run(self._engine.release(self))
 
     def __enter__(self) -> Lease:
+        bind(self, self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._leave(kind, error, trace)
+
+    def _leave(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         try:
-            self.release()
+            run(self._engine.release(self))
         except LocklineError as problem:
             if error is None:
                 raise
             attach(error, problem)
         except BaseException:
             # Whatever strikes, the block is left.
-            self._engine.give_up(self)
+            run(self._engine.give_up(self))
             raise
 
 
 class Lock:
     """A lock, one mode of a read-write lock, or a semaphore: a handle factory without state of its own."""
+
+    _given = False
 
     def __init__(self, engine: Engine, ask: Ask) -> None:
         self._engine = engine
@@ -142,7 +151,7 @@ class Lock:
             lease._given = True
             return lease
         except BaseException:
-            self._engine.give_up(lease)
+            run(self._engine.give_up(lease))
             raise
 
     def try_acquire(self) -> Lease | None:
@@ -154,7 +163,7 @@ class Lock:
                 lease._given = True
             return lease
         except BaseException:
-            self._engine.give_up(lease)
+            run(self._engine.give_up(lease))
             raise
 
     def _lease(self, live: LiveClaim) -> Lease:
@@ -169,10 +178,11 @@ class Lock:
         try:
             lease = run(self._engine.acquire(self._ask, None, self._lease))
             assert lease is not None
-            self._entered.append(lease)
+            if not bind(self, lease):
+                self._entered.append(lease)
             return lease
         except BaseException:
-            self._engine.give_up(lease)
+            run(self._engine.give_up(lease))
             raise
 
     def __exit__(
@@ -182,15 +192,20 @@ class Lock:
         try:
             lease = last_entered(self._entered, self._engine.runtime.me(), self.name)
             take_out(self._entered, lease)
-            lease.__exit__(kind, error, trace)
+            lease._leave(kind, error, trace)
         except LocklineError:
             raise
         except BaseException:
             if lease is None:
                 lease = last_entered(self._entered, self._engine.runtime.me(), self.name)
             take_out(self._entered, lease)
-            self._engine.give_up(lease)
+            run(self._engine.give_up(lease))
             raise
+
+
+# Each block that a `with` begins has an end of its own, so that even one that was cut off before its end could run is known.
+Lease.__exit__ = Exit(Lease.__exit__)  # type: ignore[method-assign, assignment]
+Lock.__exit__ = Exit(Lock.__exit__)  # type: ignore[method-assign, assignment]
 
 
 class RWLock:

@@ -101,5 +101,5 @@ def test_a_client_remembers_nothing_of_what_it_gave_back(world: Scene) -> None:
     for party in (alice, bob):
         engine = party.client.real._engine
         assert not engine._mine
-        assert not engine._keeper._books
+        assert not engine._keeper.books
         world.wait_for(lambda engine=engine: not engine._keeper._kept and not engine._keeper._debts)

@@ -118,7 +118,10 @@ class Room:
 
     @staticmethod
     def _find(line: list[Stood], claim: Claim) -> int | None:
-        return next((at for at, stood in enumerate(line) if stood.claim.id == claim.id), None)
+        for at, stood in enumerate(line):
+            if stood.claim.id == claim.id:
+                return at
+        return None
 
     def enter(self, claim: Claim, wait: bool, tell: Callable[[str], None]) -> Grant | Waiting | None:
         return self._step(self._enter, claim, wait, tell)

@@ -399,17 +399,19 @@ class Engine:
         if live._signal is not None:
             live.tell()
 
-    def give_up(self, handle: Handle | None) -> None:
-        """Cut short on its way into the caller's hands, or out of them: the keeper gives it back."""
+    async def give_up(self, handle: Handle | None) -> None:
+        """Cut short on its way into the caller's hands, or out of them: nobody else will give it back."""
         if handle is None:
             return
         handle._open = False
         live = handle._live
-        if not live.handles and not live.under_way():
-            live.released = live.lost is None
-            self._keeper.drop(live)
-            self._forget(live)
-            self._keeper.owe(live.claim)
+        if live.handles or live.under_way() or live.claim.id not in self._keeper.books:
+            return
+        live.released = live.lost is None
+        self._keeper.drop(live)
+        self._forget(live)
+        await self._withdraw(live.claim)
+        self._keeper.strike(live.claim)
 
     async def extend(self, live: LiveClaim, ttl: object) -> None:
         """Make the claim good for at least that long from now, once; its regular renewal goes on as before."""

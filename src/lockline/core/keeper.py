@@ -57,7 +57,7 @@ class Keeper:
         """As new; in a forked child the parent's worker, locks and claims do not exist."""
         self._kept: dict[str, LiveClaim] = {}
         self._debts: dict[str, Debt] = {}
-        self._books: dict[str, LiveClaim] = {}
+        self.books: dict[str, LiveClaim] = {}
         """Every claim that may stand in the store: from before its first request until its end was confirmed or is owed."""
         self._worker: Worker | None = None
         self._settler: Worker | None = None
@@ -76,13 +76,13 @@ class Keeper:
 
     def note(self, live: LiveClaim) -> None:
         """Withdraw this claim as soon as nobody answers for it, until it is struck out."""
-        self._books[live.claim.id] = live
+        self.books[live.claim.id] = live
         if self._planned == float("inf"):
             self._wake()
 
     def strike(self, claim: Claim) -> None:
         """Nothing of this claim is left in the store, or it is owed."""
-        self._books.pop(claim.id, None)
+        self.books.pop(claim.id, None)
 
     def add(self, live: LiveClaim) -> None:
         """Keep this claim alive from now on."""
@@ -97,12 +97,12 @@ class Keeper:
     def owe(self, claim: Claim) -> None:
         """Withdraw this claim in the background, until it is confirmed or its ttl is over."""
         self._debts[claim.id] = Debt(claim, self._runtime.now() + claim.ttl)
-        self._books.pop(claim.id, None)
+        self.books.pop(claim.id, None)
         self._wake()
 
     def others_under_way(self, me: object) -> bool:
         """Whether a call that is not this thread's or task's own is at a claim that it will strike out."""
-        return any(live.under_way() and live.key[0] is not me for live in list(self._books.values()))
+        return any(live.under_way() and live.key[0] is not me for live in list(self.books.values()))
 
     def kept(self) -> list[LiveClaim]:
         """Every claim that is being kept."""
@@ -180,7 +180,7 @@ class Keeper:
                 log.exception("the keeper met an unexpected error and goes on")
                 plan = self._runtime.now() + 0.05
             now = self._runtime.now()
-            if self._books or self._debts:
+            if self.books or self._debts:
                 idle_since = None
             elif idle_since is None:
                 idle_since = now
@@ -192,7 +192,7 @@ class Keeper:
     def _retire(self) -> bool:
         # First, so that a claim added after the look below finds no plan that it could rely on.
         self._planned = float("inf")
-        if self._books or self._debts or self._signal.is_set():
+        if self.books or self._debts or self._signal.is_set():
             return False
         self._worker = None
         return True
@@ -243,8 +243,8 @@ class Keeper:
 
     def _take_over_orphans(self) -> None:
         """Owe every claim whose call is over and that is in nobody's hands: an exception struck between two instructions."""
-        for live in list(self._books.values()):
-            if live.answered_for() or live.claim.id not in self._books:
+        for live in list(self.books.values()):
+            if live.answered_for() or live.claim.id not in self.books:
                 continue
             live.released = live.lost is None
             self._debts[live.claim.id] = Debt(live.claim, self._runtime.now() + live.claim.ttl)

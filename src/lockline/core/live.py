@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 from ..errors import Cause, ConfigError, LeaseDropped, LeaseLost, LocklineError, NotHeld, Reason
+from .block import Block
 from .claim import Claim
 from .clock import validity
 from .runtime import Runtime, Signal
@@ -96,12 +97,12 @@ class LiveClaim:
     @property
     def handles(self) -> int:
         """How many handles are open."""
-        return sum(1 for ref in self._handles if (handle := ref()) is not None and handle._open)
+        return sum(1 for ref in self._handles if (handle := ref()) is not None and handle.in_hand())
 
     @property
     def writes(self) -> bool:
         """Whether an open handle writes."""
-        return any((handle := ref()) is not None and handle._open and handle._writes for ref in self._handles)
+        return any((handle := ref()) is not None and handle._writes and handle.in_hand() for ref in self._handles)
 
     @property
     def shared(self) -> bool:
@@ -276,15 +277,21 @@ def _takes_an_argument(callback: Callable[..., object]) -> bool:
 class Handle:
     """What the caller holds: everything about a lease that needs no I/O."""
 
-    __slots__ = ("__weakref__", "_given", "_live", "_open", "_writes")
+    __slots__ = ("__weakref__", "_block", "_given", "_live", "_open", "_writes")
 
     def __init__(self, live: LiveClaim, writes: bool) -> None:
         self._live = live
         self._given = False
         """Whether the caller has it in hand; before that, and in a `with`, its end without release means that we were cut."""
+        self._block: weakref.ref[Block] | None = None
+        """The `with` that the lease is bound to."""
         self._open = True
         self._writes = writes
         live._handles.append(weakref.ref(self))
+
+    def in_hand(self) -> bool:
+        """Whether somebody may still release it: it was not, and the block that would is not left."""
+        return self._open and (self._block is None or self._block() is not None)
 
     @property
     def name(self) -> str:
@@ -368,7 +375,11 @@ class Handle:
             return
         live = self._live
         self._open = False
-        if not self._given or live.released or live.handles:
+        if live.released or live.handles:
+            return
+        if not self._given:
+            # Cut short on its way: the keeper finds that nobody answers for it, and gives it back.
+            live.runtime.on_stray()
             return
         live.abandoned = True
         if live.remaining() > 0:
