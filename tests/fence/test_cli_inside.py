@@ -12,11 +12,15 @@ from typing import Any
 
 import pytest
 
+from lockline import BackendUnavailable
 from lockline.cli.fence import door
 from lockline.fence import Offer
 
 from ..cli.conftest import alive
+from ..cli.test_killed_runner import adopting
 from ..servers.process import wait_for
+
+__all__ = ["adopting"]
 
 
 class Inside:
@@ -60,7 +64,7 @@ class Inside:
             if process.poll() is None:
                 process.kill()
             process.wait()
-        if self.pid.exists():
+        if self.pid.exists() and alive(int(self.pid.read_text())):
             try:
                 os.kill(int(self.pid.read_text()), signal.SIGKILL)
             except ProcessLookupError:
@@ -101,16 +105,32 @@ def test_a_fence_that_is_killed_takes_its_command_with_it(inside: Inside) -> Non
     assert inside.data.read_text() == ""
 
 
-def test_a_folder_of_marks_stays_shut_until_the_command_of_a_killed_fence_has_ended(tmp_path: Path) -> None:
+def test_a_folder_of_marks_stays_shut_until_the_command_of_a_killed_fence_has_ended(
+    tmp_path: Path, adopting: None
+) -> None:
     (tmp_path / "marks").mkdir()
     inside = Inside(str(tmp_path / "marks"), tmp_path)
+    guard = 0
     try:
         process = inside.start(5, "while :; do sleep 0.02; done")
         command = inside.begun()
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        (guard,) = (int(pid) for pid in children if int(pid) != command)
+        os.kill(guard, signal.SIGSTOP)  # a busy machine: it gets its turn late
         process.kill()
+        process.wait(20)
+        with pytest.raises(BackendUnavailable, match="stayed inside"):
+            door(inside.marks).admit("r", Offer("r", 6, ""), writes=False, patience=0.2)
+        assert alive(command)
+        os.kill(guard, signal.SIGCONT)
         inside.entered(6)
         assert not alive(command)
+        os.waitpid(command, 0)
+        os.waitpid(guard, 0)
+        guard = 0
     finally:
+        if guard and alive(guard):
+            os.kill(guard, signal.SIGCONT)
         inside.clean()
 
 

@@ -37,9 +37,9 @@ class AsgiRequest:
 
     def __init__(self, then: Receive) -> None:
         self._then = then
-        self._spool = a_spool()
+        self._first: Message | None = None
+        self._spool: IO[bytes] | None = None
         self._left = 0
-        self._told = False
 
     async def read(self, largest: int) -> None:
         """Wait for the last of the body; TooLarge or CutOff if that cannot be."""
@@ -51,23 +51,35 @@ class AsgiRequest:
             self._left += len(body)
             if self._left > largest:
                 raise TooLarge
+            more = part.get("more_body", False)
+            if self._spool is None and not more:
+                self._first = part  # all of it came at once, as most do
+                return
+            if self._spool is None:
+                self._spool = a_spool()
             self._spool.write(body)
-            if not part.get("more_body"):
+            if not more:
                 self._spool.seek(0)
                 return
 
     async def receive(self) -> Message:
         """What the application gets: the body, then what the server has to say, that the caller has gone."""
-        if self._told:
+        if self._first is not None:
+            part, self._first = self._first, None
+            return part
+        if self._spool is None:
             return await self._then()
         piece = self._spool.read(PIECE)
         self._left -= len(piece)
-        self._told = self._left <= 0
-        return {"type": "http.request", "body": piece, "more_body": not self._told}
+        if self._left <= 0:
+            self.close()
+        return {"type": "http.request", "body": piece, "more_body": self._spool is not None}
 
     def close(self) -> None:
         """Let go of what was kept."""
-        self._spool.close()
+        if self._spool is not None:
+            self._spool.close()
+            self._spool = None
 
 
 class AsgiAnswer:
@@ -75,17 +87,20 @@ class AsgiAnswer:
 
     def __init__(self) -> None:
         self._messages: list[tuple[Message, int]] = []
+        self._in_memory = 0
         self._spool: IO[bytes] | None = None
 
     async def keep(self, message: Message) -> None:
         """What the application has for `send`."""
         body = message.get("body", b"") if message["type"] == "http.response.body" else b""
-        if body:
-            if self._spool is None:
-                self._spool = a_spool()
-            self._spool.write(body)
-            message = {**message, "body": b""}
-        self._messages.append((message, len(body)))
+        self._in_memory += len(body)
+        if self._in_memory <= IN_MEMORY:
+            self._messages.append((message, 0))
+            return
+        if self._spool is None:
+            self._spool = a_spool()
+        self._spool.write(body)
+        self._messages.append(({**message, "body": b""} if body else message, len(body)))
 
     async def send(self, send: Send) -> None:
         """Hand all of it on."""
