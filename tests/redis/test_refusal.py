@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ from lockline.core import clock
 from lockline.core.backend import REFUSAL
 from lockline.core.blocking import BlockingRuntime, run
 from lockline.core.claim import Claim, Grant
-from tests.servers.process import free_port
+from tests.servers.process import free_port, wait_for
 from tests.servers.proxy import Proxy
 from tests.servers.redis import RedisServer
 
@@ -109,6 +110,28 @@ def test_a_silent_server_is_waited_for_and_called_silent(server: RedisServer, ca
             run(CALLS[call](backend, began + 2 * MOMENT))
         assert clock.now() - began > MOMENT
         assert not told.value.unsent, "it may have been received"
+        run(backend.close())
+
+
+def test_what_may_have_arrived_before_the_server_went_away_is_not_called_unsent(server: RedisServer) -> None:
+    with Proxy(server.address) as proxy:
+        backend = connect(f"redis://127.0.0.1:{proxy.port}", BlockingRuntime())
+        run(backend.list("", clock.now() + 5))
+        proxy.black_hole()
+        before = proxy.requests
+
+        def go_away() -> None:
+            wait_for(lambda: proxy.requests > before, 5, "the request on its way")
+            proxy.refuse()
+            proxy.cut()
+
+        thread = threading.Thread(target=go_away)
+        thread.start()
+        with pytest.raises(lockline.BackendUnavailable) as told:
+            run(backend.enter(a_claim(), wait=False, until=clock.now() + 5))
+        thread.join(10)
+        assert not told.value.unsent
+        assert "c-1" in backend._doubtful
         run(backend.close())
 
 

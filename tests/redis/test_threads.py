@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 import lockline
+from lockline.core import clock
 from tests.servers.redis import RedisServer
 
 pytestmark = pytest.mark.server
@@ -86,4 +87,21 @@ def test_busy_threads_use_no_more_connections_than_they_may(server: RedisServer,
         theirs = [each for each in server.client().client_list() if each["cmd"] != "client|list"]
     # The keeper has one of its own, and there may be a subscription.
     assert len(theirs) <= 5, theirs
+    lease.release()
+
+
+def test_a_lease_is_renewed_while_every_connection_of_the_threads_is_in_use(
+    server: RedisServer, connect: Connect
+) -> None:
+    client = connect(server.url, max_connections=2)
+    lease = client.lock("held", ttl=1).acquire()
+    pool = client._engine.backend._port._pool(server.address, False)
+    wires = [pool.take(clock.now() + 5) for _ in range(2)]
+    until = time.monotonic() + 2.5
+    while time.monotonic() < until:
+        assert lease.valid
+        time.sleep(0.02)
+    lease.extend(1)
+    for wire in wires:
+        pool.give_back(wire)
     lease.release()

@@ -9,11 +9,13 @@ import threading
 from collections.abc import Callable
 
 import pytest
+import redis
 
 import lockline
 from lockline.backends.redis import port as port_module
 from lockline.core import clock
 from lockline.core.blocking import run
+from lockline.fence import RedisFence
 from tests.servers.process import wait_for
 from tests.servers.redis import RedisServer
 
@@ -44,6 +46,28 @@ def test_hiredis_is_given_texts_and_bytes_alone(
     assert run(backend.examine(clock.now() + 5))
     assert client.evict("x") == 1
     assert lease.lost.wait(5)
+    assert seen
+    assert set(seen) <= {str, bytes}
+
+
+def test_a_fence_gives_its_client_no_numbers(server: RedisServer) -> None:
+    seen: list[type] = []
+    with redis.Redis(port=server.port) as client:
+        fence = RedisFence(client)
+        send = fence._port.send
+
+        async def watched(*words: object) -> object:
+            seen.extend(map(type, words))
+            return await send(*words)
+
+        fence._port.send = watched
+        fence.enter("counter", 1, lock="x")
+        assert fence.incr("counter", 1, 7, lock="x") == 7
+        fence.set("ratio", 1, 2.5, ttl=10, lock="x")
+        assert fence.get("ratio", 1, lock="x") == b"2.5"
+        fence.hset("table", 1, {1: 2, "three": 4.0}, lock="x")
+        assert client.hgetall("table") == {b"1": b"2", b"three": b"4.0"}
+        assert fence.eval("counter", 1, "return ARGV[1] + 1", args=[41], lock="x") == 42
     assert seen
     assert set(seen) <= {str, bytes}
 
