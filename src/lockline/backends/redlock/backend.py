@@ -7,6 +7,7 @@ out, and otherwise seldom.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 from collections.abc import Collection, Sequence
@@ -16,7 +17,7 @@ from ...core.backend import Finding
 from ...core.claim import Claim, Gone, Grant, Line, Standing, Unanswered, Waiting
 from ...core.clock import DRIFT
 from ...core.runtime import Runtime
-from ...errors import ConfigError, QuorumNotReached
+from ...errors import BackendUnavailable, ConfigError, QuorumNotReached
 from ...guarantees import Guarantees
 from . import questions, requests, rules
 from .examine import examine
@@ -44,6 +45,10 @@ LOOK_EVERY = 2.0
 """How often a waiter tries although nothing was heard: the net under the hints."""
 SHORT_WAIT = 0.01
 """Who waits no longer than that is not worth showing."""
+TOGETHER = 100
+"""Leases that are released in one conversation, at most: their answers have to come within one node's timeout."""
+A_MOMENT = 0.02
+"""How long a holder that has waited tells people that it no longer does."""
 TRIES = 5
 """How often a `try_acquire` that met another attempt half-way tries again before it says no."""
 
@@ -125,7 +130,14 @@ class RedlockBackend:
         elif claim.id in self._queues.get(self._prefix + claim.name, ()):
             return Waiting(self._queues[self._prefix + claim.name].index(claim.id), stands=False)
         for more in range(TRIES - 1, -1, -1):
-            grant = await self._try(stood, until)
+            try:
+                grant = await self._try(stood, until)
+            except BackendUnavailable as problem:
+                problem.unsent = problem.unsent and stood.tries == 1
+                if problem.unsent:
+                    # Nobody will withdraw what was never sent.
+                    self._stood.pop(claim.id, None)
+                raise
             if grant is not None:
                 return grant
             if wait or self._taken(stood):
@@ -181,6 +193,8 @@ class RedlockBackend:
         stood = self._stood.get(claim.id)
         if stood is None:
             return Gone()
+        if stood.attempt is not None and stood.attempt.token is not None:
+            return Grant(stood.attempt.token, stood.attempt.sent)
         name = self._prefix + claim.name
         subscribed = False
         try:
@@ -198,7 +212,9 @@ class RedlockBackend:
                         if grant is not None:
                             self._no_longer_waits(claim)
                             if stood.shown:
-                                await questions.hide(self.port, name, claim.id, self._runtime.now())
+                                # It holds, whatever becomes of this: what people see ends by itself.
+                                with contextlib.suppress(BackendUnavailable):
+                                    await questions.hide(self.port, name, claim.id, self._runtime.now() + A_MOMENT)
                             return grant
                         stood.next_try = self._next_try(stood)
                     wake = min(until, stood.next_try)
@@ -215,6 +231,10 @@ class RedlockBackend:
                     await self._runtime.sleep(self._random.random() * stood.spread)
                     stood.next_try = 0.0
             return None
+        except BackendUnavailable as problem:
+            # An earlier try was, and the place in this client's own line has to be given up.
+            problem.unsent = False
+            raise
         finally:
             if subscribed:
                 self._hints.unsubscribe(FREED + name)
@@ -262,6 +282,28 @@ class RedlockBackend:
         self._stood.pop(claim.id, None)
         return there
 
+    async def leave_all(self, claims: Sequence[Claim], until: float) -> Sequence[bool]:
+        there = [False] * len(claims)
+        held: list[tuple[int, Attempt]] = []
+        for at, claim in enumerate(claims):
+            stood = self._stood.get(claim.id)
+            self._no_longer_waits(claim)
+            if stood is None:
+                continue
+            attempt = stood.attempt
+            if stood.shown or attempt is None or attempt.token is None:
+                # It waits, or was cut short: there is more to undo than a lease.
+                there[at] = await self.leave(claim, until)
+            else:
+                held.append((at, attempt))
+        for begin in range(0, len(held), TOGETHER):
+            batch = held[begin : begin + TOGETHER]
+            verdicts = await self.protocol.release_all([attempt for _, attempt in batch], until)
+            for (at, _), was_there in zip(batch, verdicts, strict=True):
+                there[at] = was_there
+                self._stood.pop(claims[at].id, None)
+        return there
+
     async def renew(self, claims: Sequence[Claim], until: float) -> Sequence[Gone | Unanswered | None]:
         fates: list[Gone | Unanswered | None] = [None] * len(claims)
         held: list[tuple[int, Attempt, float]] = []
@@ -297,9 +339,10 @@ class RedlockBackend:
         names = await questions.names(self.port, self._prefix + prefix, until)
         return [name[len(self._prefix) :] for name in names]
 
-    async def evict(self, name: str, until: float) -> int:
+    async def evict(self, name: str, until: float, token: int | None = None) -> int:
         seen = await questions.look(self.port, self._prefix + name, until)
-        if seen.holder is None:
+        # Evicted is the attempt that was seen, and no other: one with another token is another attempt.
+        if seen.holder is None or (token is not None and seen.holder.number != token):
             return 0
         ttl = float(seen.holder.info.split("\x1f", 2)[1])
         return int(

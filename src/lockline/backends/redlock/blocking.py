@@ -6,9 +6,8 @@ thread, alive only while there is something to do, reconnects what broke and rep
 
 from __future__ import annotations
 
-import threading
 import time
-import weakref
+from _thread import start_new_thread
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
@@ -16,17 +15,21 @@ from typing import Any
 import redis
 
 from ...core import clock
-from ...errors import ClientClosed
+from ...errors import ClientClosed, QuorumNotReached
 from . import requests
 from .bundle import Bundle
 from .membership import PREPARATION, Membership, durable, greeting
 from .nodes import TROUBLE, Node
+from .pool import Bell, Pool
 from .port import Note
 from .requests import Request, command
 from .rules import majority
 
 BUNDLES = 4
-"""Conversations that may go on at once; more threads take turns."""
+"""Conversations that may go on at once; more threads take turns, in order of arrival."""
+KEPT = 2
+"""Beside them, for renewals alone: no number of busy threads makes a lease late."""
+MOST_SPARES = BUNDLES + KEPT
 SETTLE = 0.02
 """How long a first connection waits for the slower nodes once a majority is there."""
 TICK = 0.25
@@ -49,6 +52,22 @@ def time_to_connect(now: float, until: float, node_timeout: float, lively: int, 
     return min(until - min(node_timeout, (until - now) / 2), now + patience)
 
 
+class Tender:
+    """One background thread."""
+
+    __slots__ = ("ended",)
+
+    def __init__(self) -> None:
+        self.ended = Bell()
+
+
+def busy() -> QuorumNotReached:
+    """The error for a thread that found every bundle in use for all of its time."""
+    error = QuorumNotReached("every connection of this client was in use, by other threads", nodes={})
+    error.unsent = True
+    return error
+
+
 class BlockingPort:
     """Sockets and threads."""
 
@@ -63,20 +82,17 @@ class BlockingPort:
         self._begin()
 
     def _begin(self) -> None:
-        self._mutex = threading.Condition(threading.Lock())
-        self._idle: list[Bundle] = []
-        self._queue = 0
-        # Weak, so that one which an interrupt made away with is not missed for ever.
-        self._bundles: weakref.WeakSet[Bundle] = weakref.WeakSet()
+        self._bundles = Pool(BUNDLES, lambda: Bundle(self, self._bundles))
+        self._kept = Pool(KEPT, lambda: Bundle(self, self._kept))
         self.spares: list[deque[Any]] = [deque() for _ in self._nodes]
-        self._wanted: set[int] = set()
+        self._wanted: dict[int, None] = {}
         self._retry_at = [0.0] * len(self._nodes)
         self._backoff = [0.1] * len(self._nodes)
         self._debts: list[dict[str, tuple[Request, float]]] = [{} for _ in self._nodes]
         self.silent: set[int] = set()
         """Nodes that were last seen not to answer, or not to be there."""
-        self._bell = threading.Event()
-        self._tender: threading.Thread | None = None
+        self._bell = Bell()
+        self._tender: Tender | None = None
         self._used = 0.0
 
     def forked(self) -> None:
@@ -95,10 +111,14 @@ class BlockingPort:
 
     # -- conversations -----------------------------------------------------------------------------
 
-    async def talk(self, note: Note, until: float) -> Bundle:
+    async def talk(self, note: Note, until: float, *, kept: bool = False) -> Bundle:
         if self.closed:
             raise ClientClosed("this client is closed; connect a new one")
-        bundle = self._take(until)
+        self._used = clock.now()
+        # Its own are for when the others are in use: those have their connections already.
+        bundle = (self._bundles.take_idle() or self._kept.take(until)) if kept else self._bundles.take(until)
+        if bundle is None:
+            raise busy()
         try:
             up = bundle.begin(note)
             if self.membership.cluster is None:
@@ -114,34 +134,6 @@ class BlockingPort:
             raise
         return bundle
 
-    def _take(self, until: float) -> Bundle:
-        self._used = clock.now()
-        with self._mutex:
-            while not self._idle:
-                if len(self._bundles) < BUNDLES:
-                    bundle = Bundle(self)
-                    self._bundles.add(bundle)
-                    return bundle
-                self._queue += 1
-                try:
-                    free = self._mutex.wait(max(0.0, min(until - clock.now(), 0.1)))
-                finally:
-                    self._queue -= 1
-                if not free and clock.now() >= until:
-                    raise self.membership.error()
-            return self._idle.pop()
-
-    def give_back(self, bundle: Bundle) -> None:
-        with self._mutex:
-            if self.closed:
-                bundle.close()
-            else:
-                self._idle.append(bundle)
-            if self._queue:
-                self._mutex.notify()
-        if self._tender is None and not self.closed:
-            self._start_tender()
-
     # -- connections -------------------------------------------------------------------------------
 
     def _connect(self, bundle: Bundle, note: Note, until: float) -> None:
@@ -151,20 +143,24 @@ class BlockingPort:
         )
         opening: set[int] = set()
         failed: set[int] = set()
+        ended: deque[tuple[int, bool]] = deque()
+        bell = Bell()
 
         def open_one(node: int) -> None:
             opened = False
             try:
                 opened = self._open(node)
             finally:
-                with self._mutex:
-                    if not opened:
-                        failed.add(node)
-                    opening.discard(node)
-                    self._mutex.notify_all()
+                ended.append((node, opened))
+                bell.ring()
 
         settled = float("inf")
         while True:
+            while ended:
+                node, opened = ended.popleft()
+                opening.discard(node)
+                if not opened:
+                    failed.add(node)
             up = bundle.begin(note)
             now = clock.now()
             missing = [wire.node for wire in bundle.wires if wire.sock is None]
@@ -172,14 +168,13 @@ class BlockingPort:
                 settled = min(settled, now + SETTLE)
             if now >= min(until, settled) or failed.issuperset(missing):
                 return
-            with self._mutex:
-                # Another bundle may have taken the connection that was made for this one: then make another.
-                for node in missing:
-                    if node not in opening and node not in failed and not self.spares[node]:
-                        opening.add(node)
-                        threading.Thread(target=open_one, args=(node,), name="lockline-connect", daemon=True).start()
-                if not any(self.spares[node] for node in missing) and not failed.issuperset(missing):
-                    self._mutex.wait(max(0.0, min(until, settled) - now))
+            # Another bundle may have taken the connection that was made for this one: then make another.
+            for node in missing:
+                if node not in opening and node not in failed and not self.spares[node]:
+                    opening.add(node)
+                    start_new_thread(open_one, (node,))
+            if not any(self.spares[node] for node in missing):
+                bell.wait(min(until, settled, now + TICK) - now)
 
     @property
     def _connect_timeout(self) -> float:
@@ -201,7 +196,7 @@ class BlockingPort:
             self.membership.failed(node, f"unreachable: {problem}")
             return False
         self.silent.discard(node)
-        if len(self.spares[node]) < BUNDLES:
+        if len(self.spares[node]) < MOST_SPARES and not self.closed:
             self.spares[node].append(connection)
         else:
             # Many calls asked for it while the server was silent, and none of them waits any more.
@@ -211,8 +206,8 @@ class BlockingPort:
     def want(self, node: int) -> None:
         """A connection to this node is missing: let the background make one."""
         if not self.closed:
-            self._wanted.add(node)
-            self._bell.set()
+            self._wanted[node] = None
+            self._bell.ring()
 
     def owe(self, node: int, request: Request) -> None:
         """A release has to arrive: repeat it until it is acknowledged or its ttl is over."""
@@ -250,93 +245,88 @@ class BlockingPort:
 
     # -- the background ----------------------------------------------------------------------------
 
-    def _start_tender(self) -> None:
-        with self._mutex:
-            if self._tender is None:
-                self._tender = threading.Thread(target=self._tend, name="lockline-redlock", daemon=True)
-                self._tender.start()
+    def tended(self) -> None:
+        """A conversation is over: somebody has to look after what it left."""
+        if self._tender is None and not self.closed:
+            # Started in one instruction, and it enters itself: nothing is left half done. Of two, the first finds itself replaced.
+            start_new_thread(self._tend, (Tender(),))
 
-    def _tend(self) -> None:
+    def _tend(self, me: Tender) -> None:
         try:
-            self._tend_while_needed()
+            if self._tender is None:
+                self._tender = me
+                self._tend_while_needed(me)
         finally:
             # Whatever ended it, the next conversation can start another.
-            with self._mutex:
-                if self._tender is threading.current_thread():
-                    self._tender = None
+            if self._tender is me:
+                self._tender = None
+            me.ended.ring()
 
-    def _tend_while_needed(self) -> None:
-        me = threading.current_thread()
+    def _tend_while_needed(self, me: Tender) -> None:
         while not self.closed and self._tender is me:
             self._bell.wait(TICK)
-            self._bell.clear()
             now = clock.now()
             for node in list(self._wanted):
                 if self.spares[node] and not self._debts[node]:
-                    self._wanted.discard(node)
+                    self._wanted.pop(node, None)
                 elif now >= self._retry_at[node]:
                     self._retry(node)
-            busy = False
-            with self._mutex:
-                for bundle in self._idle:
-                    busy = bundle.tidy() or busy
-                busy = busy or any(self._debts)
-                if not busy and clock.now() - self._used > LINGER:
-                    # Here and not later: whoever comes after this starts another.
-                    self._tender = None
-                    return
+            due = [pool.tidy() for pool in (self._bundles, self._kept)]
+            if not any(due) and not any(self._debts) and clock.now() - self._used > LINGER:
+                return
             if self._wanted:
-                pause = min(self._retry_at[node] for node in self._wanted) - clock.now()
-                if pause > 0 and self._bell.is_set():
-                    # Somebody asks again for a node that is not to be tried yet.
+                pause = min((self._retry_at[node] for node in list(self._wanted)), default=0.0) - clock.now()
+                if pause > 0:
+                    # Somebody may ask again and again for a node that is not to be tried yet.
                     time.sleep(min(pause, TICK))
 
     def _retry(self, node: int) -> None:
         there = self._pay_over_spare(node) if self.spares[node] else self._open(node)
         if there and not self._debts[node]:
-            self._wanted.discard(node)
+            self._wanted.pop(node, None)
             self._backoff[node] = 0.1
         else:
             self._backoff[node] = min(2.0, self._backoff[node] * 2)
         self._retry_at[node] = clock.now() + self._backoff[node]
-        with self._mutex:
-            self._mutex.notify_all()
 
     def close(self) -> None:
-        with self._mutex:
-            self.closed = True
-            idle, self._idle = self._idle, []
-            tender, self._tender = self._tender, None
-            self._mutex.notify_all()
-        self._bell.set()
+        self.closed = True
+        tender, self._tender = self._tender, None
+        self._bell.ring()
         # A release repeated over another connection may have to leave a tombstone: better to hear of the first one.
         until = clock.now() + min(self.node_timeout, LAST_CHANCE)
-        for bundle in idle:
+        for bundle in (*self._bundles.empty(), *self._kept.empty()):
             while bundle.tidy() and (left := until - clock.now()) > 0:
                 bundle.read(left)
-            for wire in bundle.wires:
-                for _, request, _, _ in wire.due:
-                    self.owe(wire.node, request)
-            bundle.close()
-        if tender is not None and tender is not threading.current_thread():
-            tender.join(1.0)
+            bundle.drop()
+        if tender is not None:
+            tender.ended.wait(1.0)
         # What could not be delivered yet gets a last chance; after that only its ttl ends it.
-        last = [
-            threading.Thread(target=self._open, args=(node,), name="lockline-connect", daemon=True)
-            for node, debts in enumerate(self._debts)
-            if debts
-        ]
-        for thread in last:
-            thread.start()
+        owing = [node for node, debts in enumerate(self._debts) if debts]
+        paid: deque[int] = deque()
+        bell = Bell()
+
+        def pay(node: int) -> None:
+            try:
+                self._open(node)
+            finally:
+                paid.append(node)
+                bell.ring()
+
+        for node in owing:
+            start_new_thread(pay, (node,))
         until = clock.now() + LAST_CHANCE
-        for thread in last:
-            thread.join(max(0.0, until - clock.now()))
+        while len(paid) < len(owing) and (left := until - clock.now()) > 0:
+            bell.wait(left)
         self._no_spares()
 
     def _no_spares(self) -> None:
         for spares in self.spares:
             while spares:
-                spares.pop().disconnect()
+                try:
+                    spares.pop().disconnect()
+                except IndexError:
+                    pass  # taken by another thread in this moment
 
 
 def _ask(connection: Any, *words: Any) -> Any:

@@ -19,6 +19,7 @@ from .requests import SETTINGS, TIDYING, Failure, Reply, Request, command
 
 if TYPE_CHECKING:
     from .blocking import BlockingPort
+    from .pool import Pool
 
 Due = tuple[int, Request, float, Note]
 NO_ROUND = -1
@@ -81,8 +82,9 @@ class Wire:
 class Bundle:
     """A conversation over one connection to each node."""
 
-    def __init__(self, port: BlockingPort) -> None:
+    def __init__(self, port: BlockingPort, pool: Pool) -> None:
         self._port = port
+        self._pool = pool
         self.wires = [Wire(node) for node in range(len(port.labels))]
         self._by_fd: dict[int, Wire] = {}
         self._poll = select.poll()
@@ -90,7 +92,10 @@ class Bundle:
         # True while requests and answers are being counted: a Ctrl-C that finds it so makes the bundle worthless.
         self._torn = False
         self._packed: tuple[Request | None, bytes] = (None, b"")
-        self._began = 0.0
+        self.began = clock.now()
+        """When the latest conversation began."""
+        self.gone = False
+        """Of no use any more."""
         self._note: Note | None = None
         self._due = 0
         self._answers: deque[tuple[int, Request, Reply]] = deque()
@@ -98,7 +103,7 @@ class Bundle:
     def begin(self, note: Note | None) -> int:
         """Ready for a conversation; to how many nodes there is a connection."""
         port = self._port
-        now = self._began = clock.now()
+        now = self.began = clock.now()
         self._round += 1
         self._note = note
         self._due = 0
@@ -133,14 +138,14 @@ class Bundle:
         request = SETTINGS
         if wire.lasting:
             request, wire.lasting = Request("vouch", (wire.lasting,)), ""
-            if self._began > wire.looked + LOOK_AGAIN:
+            if self.began > wire.looked + LOOK_AGAIN:
                 # Too long ago to be told as news.
                 return
         else:
-            wire.looked = self._began
+            wire.looked = self.began
         data = hiredis.pack_command(command(request, self._port.cluster, whole=True))
         self._torn = True
-        wire.due.append((NO_ROUND, request, self._began, told))
+        wire.due.append((NO_ROUND, request, self.began, told))
         try:
             wire.write(data, self._port.node_timeout)
         except OSError as problem:
@@ -155,7 +160,7 @@ class Bundle:
     def send_all(self, request: Request) -> None:
         data = hiredis.pack_command(command(request, self._port.cluster))
         # The same as `_send` to each, without its costs: this is the path of every acquire and release.
-        due = (self._round, request, self._began, self._note)
+        due = (self._round, request, self.began, self._note)
         length = len(data)
         for wire in self.wires:
             sock = wire.sock
@@ -176,7 +181,7 @@ class Bundle:
         # A conversation keeps its connections or loses them. In a later one, only where the answer is still to come is it clear
         # that the acquire went over this one.
         wire = self.wires[node]
-        return wire.sock is not None and (self._began <= sent or _is_due(wire, "acquire", attempt))
+        return wire.sock is not None and (self.began <= sent or _is_due(wire, "acquire", attempt))
 
     def _send(self, wire: Wire, request: Request, data: bytes) -> None:
         note = self._note
@@ -186,7 +191,7 @@ class Bundle:
             self._port.owe(wire.node, request)
             return
         self._torn = True
-        wire.due.append((self._round, request, self._began, note))
+        wire.due.append((self._round, request, self.began, note))
         self._due += 1
         try:
             wire.write(data, self._port.node_timeout)
@@ -287,10 +292,20 @@ class Bundle:
         note, self._note = self._note, None
         while self._answers and note is not None:
             note(*self._answers.popleft())
-        if self._torn:
-            self.close()
+        if self._torn or self._port.closed:
+            self.drop()
         else:
-            self._port.give_back(self)
+            self._pool.give_back(self)
+        self._port.tended()
+
+    def drop(self) -> None:
+        """Of no use any more: what is due on it will not be heard, what must arrive is repeated."""
+        self.gone = True
+        for wire in self.wires:
+            for _, request, _, _ in wire.due:
+                self._port.owe(wire.node, request)
+        self.close()
+        self._pool.dropped()
 
     def tidy(self) -> bool:
         """Between conversations: take late answers, give up on what is overdue. Whether anything is still due."""

@@ -11,13 +11,15 @@ import socket
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import hiredis
 
 from ...core import clock
-from ...core.looping import stay_cancelled
+from ...core.looping import TaskWorker, stay_cancelled
 from .nodes import TROUBLE, Node
+from .pulse import ended
 from .rules import majority
 from .scripts import FREED, VICTIM
 
@@ -281,7 +283,7 @@ class LoopHints:
         self._channels: dict[str, int] = {}
         self._waits_for: dict[str, set[int]] = {}
         self._writers: dict[int, Any] = {}
-        self._tasks: list[asyncio.Task[None]] = []
+        self._workers: list[TaskWorker] = []
         self._change: asyncio.Event | None = None
 
     @property
@@ -292,11 +294,11 @@ class LoopHints:
         self._channels[channel] = self._channels.get(channel, 0) + 1
         if self._change is None:
             self._change = asyncio.Event()
-        if not self._tasks:
+        if not self._workers:
             self._waits_for[channel] = set(range(len(self._nodes)))
             loop = asyncio.get_running_loop()
-            self._tasks = [
-                loop.create_task(self._listen(node), name=f"lockline-hints-{node}") for node in range(len(self._nodes))
+            self._workers = [
+                TaskWorker(partial(self._begin, loop, node), lasting=True) for node in range(len(self._nodes))
             ]
         elif self._channels[channel] == 1:
             self._waits_for[channel] = set()
@@ -310,6 +312,9 @@ class LoopHints:
                     await self._change.wait()
             except TimeoutError:
                 return
+
+    def _begin(self, loop: asyncio.AbstractEventLoop, node: int) -> asyncio.Task[None]:
+        return loop.create_task(self._listen(node), name=f"lockline-hints-{node}")
 
     def unsubscribe(self, channel: str) -> None:
         left = self._channels.get(channel, 0) - 1
@@ -367,8 +372,7 @@ class LoopHints:
         """Nobody is stuck in a read here."""
 
     async def close(self) -> None:
-        tasks, self._tasks = self._tasks, []
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks, timeout=1.0)
+        workers, self._workers = self._workers, []
+        for worker in workers:
+            await worker.join(clock.now())
+        await ended(workers, clock.now() + 1.0)

@@ -12,13 +12,14 @@ import hiredis
 import redis
 
 from ...core import clock
-from ...core.looping import stay_cancelled
+from ...core.looping import TaskWorker, stay_cancelled
 from ...errors import ClientClosed
 from . import requests
 from .blocking import LAST_CHANCE, SETTLE, connect_timeout, time_to_connect
 from .membership import LOOK_AGAIN, PREPARATION, Membership, durable, greeting
 from .nodes import TROUBLE, Node
 from .port import Note
+from .pulse import Pulse, ended
 from .requests import SETTINGS, TIDYING, Failure, Reply, Request, command
 from .rules import majority
 from .words import nothing
@@ -30,7 +31,7 @@ SHORTEST, LONGEST = 0.1, 2.0
 class Conversation:
     """One round of requests; its answers are queued for whoever asks next, and noted after it has ended."""
 
-    __slots__ = ("_answers", "_due", "_note", "_open", "_port", "_waiter")
+    __slots__ = ("_answers", "_due", "_missed", "_note", "_open", "_port", "_waiter")
 
     def __init__(self, port: LoopPort, note: Note) -> None:
         self._port = port
@@ -39,6 +40,7 @@ class Conversation:
         self._due = 0
         self._answers: deque[tuple[int, Request, Reply]] = deque()
         self._waiter: asyncio.Future[None] | None = None
+        self._missed = port.pulse.missed
 
     def send(self, node: int, request: Request) -> None:
         self._send(node, request, hiredis.pack_command(command(request, self._port.cluster)))
@@ -72,8 +74,10 @@ class Conversation:
         return self._open
 
     async def next(self, until: float) -> tuple[int, Request, Reply] | None:
+        pulse = self._port.pulse
         while not self._answers:
-            left = until - clock.now()
+            # What a busy loop could not hear in time was not late: the time that it missed is added.
+            left = until + pulse.missed - self._missed - clock.now()
             if not self._due or left <= 0:
                 return None
             loop = asyncio.get_running_loop()
@@ -115,29 +119,42 @@ class LoopWire:
         self._due: deque[tuple[Conversation | None, Request, float]] = deque()
         self._debts: dict[str, tuple[Request, float]] = {}
         self._repeats: asyncio.TimerHandle | None = None
+        self._overdue = False
         self._looked = 0.0
         """When the server's settings were last asked for."""
         self._pause = SHORTEST
         self._backoff = SHORTEST
         self._hurry = asyncio.Event()
-        self._task = asyncio.get_running_loop().create_task(self._live(), name=f"lockline-redlock-{node}")
+        loop = asyncio.get_running_loop()
+        self._worker = TaskWorker(lambda: loop.create_task(self._live(), name=f"lockline-redlock-{node}"), lasting=True)
 
     def send(self, request: Request, data: bytes, talk: Conversation | None) -> None:
-        now = clock.now()
-        if self.up and self._due and now - self._due[0][2] > self._port.node_timeout:
-            self._lose(Failure("timed out", f"no answer for {now - self._due[0][2]:.2f} s"))
         if not self.up:
             self._owe(request)
             if talk is not None:
                 talk.take(self.node, request, Failure("unreachable", self.problem))
             return
+        pulse = self._port.pulse
+        now = clock.now()
         if now > self._looked + LOOK_AGAIN:
             self._looked = now
-            self._due.append((None, SETTINGS, now))
+            self._due.append((None, SETTINGS, pulse.now()))
             self._writer.write(hiredis.pack_command(SETTINGS.args))
-        self._due.append((talk, request, now))
+        self._due.append((talk, request, pulse.now()))
+        pulse.beat()
         # No drain: a node that does not read is given up after its timeout, long before much has piled up.
         self._writer.write(data)
+
+    def look(self, now: float) -> bool:
+        """Give the node up if it has been silent for too long, by the time in which this loop listened. Whether anything is due."""
+        if self.up and self._due and now - self._due[0][2] > self._port.node_timeout:
+            # At the second look: its answer may lie there already, still to be read.
+            if self._overdue:
+                self._lose(Failure("timed out", f"no answer for {self._port.node_timeout:.2f} s"))
+            self._overdue = True
+        else:
+            self._overdue = False
+        return self.up and bool(self._due)
 
     async def _live(self) -> None:
         while not self._port.closed:
@@ -204,20 +221,8 @@ class LoopWire:
         reader, stream = hiredis.Reader(), self._connection._reader
         failure = Failure("error", "the server closed the connection")
         try:
-            while self.up:
-                wait = None
-                if self._due:
-                    wait = max(0.001, self._due[0][2] + self._port.node_timeout - clock.now())
-                try:
-                    async with asyncio.timeout(wait):
-                        data = await stream.read(65536)
-                except TimeoutError:
-                    if self._due and clock.now() - self._due[0][2] > self._port.node_timeout:
-                        failure = Failure("timed out", f"no answer for {self._port.node_timeout:.2f} s")
-                        break
-                    continue
-                if not data:
-                    break
+            while self.up and (data := await stream.read(65536)):
+                self._overdue = False
                 reader.feed(data)
                 while self.up and (reply := reader.gets()) is not False:
                     self._take(reply)
@@ -234,7 +239,7 @@ class LoopWire:
         if isinstance(reply, hiredis.ReplyError):
             text = str(reply)
             if text.startswith("NOSCRIPT") and (request.op in TIDYING or self._still_wanted(talk, request)):
-                self._due.append((talk, request, clock.now()))
+                self._due.append((talk, request, self._port.pulse.now()))
                 self._writer.write(hiredis.pack_command(command(request, self._port.cluster, whole=True)))
                 return
             reply = Failure("refused", text)
@@ -244,7 +249,7 @@ class LoopWire:
         if request is SETTINGS and talk is None:
             # Its record has to be as true as its settings.
             vouch = Request("vouch", (durable(reply),))
-            self._due.append((None, vouch, clock.now()))
+            self._due.append((None, vouch, self._port.pulse.now()))
             self._writer.write(hiredis.pack_command(command(vouch, self._port.cluster, whole=True)))
         elif talk is None and request.op == "release" and not isinstance(reply, Failure):
             self._debts.pop(request.args[1], None)
@@ -311,10 +316,11 @@ class LoopWire:
             last.send(self.node, Request("raw", ("PING",)))
             await last.next(clock.now() + min(self._port.node_timeout, LAST_CHANCE))
         self._lose(Failure("error", "closed"))
-        self._task.cancel()
         if self._repeats is not None:
             self._repeats.cancel()
-        await asyncio.wait([self._task], timeout=1.0)
+        until = clock.now() + 1.0
+        await self._worker.join(clock.now())
+        await ended([self._worker], until)
         if self._debts:
             # What could not be delivered yet gets a last chance; after that only its ttl ends it.
             try:
@@ -339,11 +345,17 @@ class LoopPort:
         self.membership = Membership(self.labels)
         self.wires: list[LoopWire] = []
         self.closed = False
+        self.pulse = Pulse(self._look)
         self._waiters: set[asyncio.Future[None]] = set()
 
     def forked(self) -> None:
         """In a child: the parent's loop and sockets are left alone."""
         self.wires = []
+        self.pulse = Pulse(self._look)
+
+    def _look(self, now: float) -> bool:
+        due = [wire.look(now) for wire in self.wires]
+        return any(due)
 
     @property
     def cluster(self) -> str:
@@ -360,7 +372,7 @@ class LoopPort:
         for waiter in self._waiters:
             _settle(waiter)
 
-    async def talk(self, note: Note, until: float) -> Conversation:
+    async def talk(self, note: Note, until: float, *, kept: bool = False) -> Conversation:
         if self.closed:
             raise ClientClosed("this client is closed; connect a new one")
         needed = majority(len(self.labels))
@@ -404,6 +416,7 @@ class LoopPort:
         self.closed = True
         if self.wires:
             await asyncio.gather(*(wire.close() for wire in self.wires))
+        self.pulse.stop()
 
 
 async def _ask(connection: Any, *words: Any) -> Any:

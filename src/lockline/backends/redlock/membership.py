@@ -164,4 +164,7 @@ class Membership:
             text = "too few servers remember; `lockline redlock replace` for each empty one, `init --floor` if a majority is"
         else:
             text = "too few servers can be reached"
-        return QuorumNotReached(text, nodes=nodes)
+        error = QuorumNotReached(text, nodes=nodes)
+        # Nothing is asked of servers that are not known to belong together.
+        error.unsent = True
+        return error

@@ -44,5 +44,8 @@ class Port(Protocol):
     def patience(self, ttl: float) -> float:
         """How long one node may take, small beside this ttl."""
 
-    async def talk(self, note: Note, until: float) -> Talk:
-        """A conversation; QuorumNotReached if too few servers belong to the cluster."""
+    async def talk(self, note: Note, until: float, *, kept: bool = False) -> Talk:
+        """A conversation; QuorumNotReached if too few servers belong to the cluster.
+
+        `kept`: it is about leases that are held, and waits for nobody who wants one.
+        """

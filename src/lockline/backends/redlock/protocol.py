@@ -6,6 +6,7 @@ nodes hold under one number has that number as its token: any later attempt shar
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from ...errors import QuorumNotReached
@@ -229,7 +230,7 @@ class Protocol:
             if request.op == "promote":
                 holds[by_id[request.args[1]]][0].note(node, request, reply)
 
-        talk = await port.talk(late, until)
+        talk = await port.talk(late, until, kept=True)
         try:
             # One that ends soon must not take the others' time: `until` is where it needs an answer.
             until = min(until, port.now() + port.patience(max(hold.ttl for hold, _ in holds)))
@@ -312,3 +313,40 @@ class Protocol:
         if yes + no >= needed:
             return True
         raise unreached(port, f"the release of {attempt.name!r} was not confirmed by a majority", replies)
+
+    async def release_all(self, attempts: Sequence[Attempt], until: float) -> list[bool]:
+        """As `release`, for many holds in one conversation; QuorumNotReached if any of them was not confirmed by a majority."""
+        port = self.port
+        nodes = len(port.labels)
+        needed = rules.majority(nodes)
+        yes, no = Counter[str](), Counter[str]()
+        replies: dict[int, Reply] = {}
+        open_ones = {attempt.id for attempt in attempts}
+        talk = await port.talk(nothing, until)
+        try:
+            until = min(until, port.now() + port.patience(max(attempt.ttl for attempt in attempts)))
+            for attempt in attempts:
+                high = max(attempt.high, attempt.token or 0)
+                known = requests.release(attempt.name, attempt.id, high, 0)
+                for node in range(nodes):
+                    if node not in attempt.never_done:
+                        talk.send(node, known if attempt.knows(node) else self._bury(talk, node, attempt, high))
+            while open_ones:
+                answer = await talk.next(until)
+                if answer is None:
+                    break
+                node, request, reply = answer
+                replies[node] = reply
+                if isinstance(reply, Failure):
+                    continue
+                one = request.args[1]
+                yes[one] += reply[0] == b"yes"
+                no[one] += reply[0] == b"no"
+                if yes[one] >= needed or no[one] > nodes - needed:
+                    open_ones.discard(one)
+        finally:
+            talk.part()
+        left = [one for one in open_ones if yes[one] + no[one] < needed]
+        if left:
+            raise unreached(port, f"{len(left)} of {len(attempts)} releases were not confirmed by a majority", replies)
+        return [no[attempt.id] <= nodes - needed for attempt in attempts]

@@ -202,7 +202,7 @@ class SimulatedPort:
     def patience(self, ttl: float) -> float:
         return min(self.node_timeout, ttl / 5)
 
-    async def talk(self, note: Note, until: float) -> SimulatedTalk:
+    async def talk(self, note: Note, until: float, *, kept: bool = False) -> SimulatedTalk:
         return SimulatedTalk(self, note)
 
     def connected_since(self, node: int) -> float:

@@ -10,9 +10,13 @@ from .requests import Failure, Reply, Request
 def unreached(port: Port, message: str, replies: dict[int, Reply], *, yes: str = "free") -> QuorumNotReached:
     """The error that tells what happened at each node. If they are another cluster's now, the next call finds out which."""
     port.membership.heard(replies.values())
-    return QuorumNotReached(
+    error = QuorumNotReached(
         message, nodes={label: describe(replies.get(node), yes) for node, label in enumerate(port.labels)}
     )
+    error.unsent = len(replies) == len(port.labels) and all(
+        isinstance(reply, Failure) and reply.kind == "unreachable" for reply in replies.values()
+    )
+    return error
 
 
 def too_long(ttl: float, lasts: float, longest: float) -> ConfigError:

@@ -1,0 +1,87 @@
+"""What a caller's deadline means on a cluster without a majority; many leases released at once; one holder evicted and no other."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+import lockline
+from lockline import BackendUnavailable
+from tests.servers.redis import a_folder
+
+from .servers import Servers, servers
+from .test_late_requests import both, client_of
+
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture(scope="module")
+def three() -> Iterator[Servers]:
+    with servers(3, keeps_data=True) as made:
+        yield made
+
+
+@both
+@pytest.mark.parametrize("met", [True, False])
+def test_an_acquire_goes_on_until_its_deadline_and_is_granted_when_a_majority_is_back(
+    three: Servers, flavour: str, met: bool
+) -> None:
+    with client_of(flavour, three.url) as one:
+        if met:
+            warm = one.do(lambda: one.client.lock("x").try_acquire())
+            one.do(lambda: warm.release())
+        for node in three.nodes[:2]:
+            node.kill()
+        back = [threading.Timer(1.5, node.start) for node in three.nodes[:2]]
+        for timer in back:
+            timer.start()
+        try:
+            lease = one.do(lambda: one.client.lock("y").acquire(timeout=30))
+            one.do(lambda: lease.release())
+        finally:
+            for timer in back:
+                timer.join()
+
+
+@both
+def test_calls_that_do_not_insist_say_soon_that_nobody_is_there_and_that_nothing_was_sent(flavour: str) -> None:
+    with a_folder("redlock") as folder:
+        # Nobody listens on these ports.
+        nobody = Servers(folder, 3)
+        with client_of(flavour, nobody.url) as one:
+            for call in (
+                lambda: one.client.lock("x").try_acquire(),
+                lambda: one.client.inspect("x"),
+                lambda: one.client.list(),
+                lambda: one.client.evict("x"),
+            ):
+                began = time.monotonic()
+                with pytest.raises(BackendUnavailable) as caught:
+                    one.do(call)
+                assert time.monotonic() - began < 1.0
+                assert caught.value.unsent
+
+
+@both
+def test_closing_releases_thousands_of_leases_at_once(three: Servers, flavour: str) -> None:
+    with client_of(flavour, three.url) as one:
+        held = [
+            one.do(lambda number=number: one.client.lock(f"many-{number}", ttl=50).acquire()) for number in range(1000)
+        ]
+    assert not any(lease.valid for lease in held)
+    assert not any(three.left_over("lockline:redlock:lease:many-*"))
+
+
+@both
+def test_an_eviction_by_token_concerns_that_holder_or_nobody(three: Servers, flavour: str) -> None:
+    with client_of(flavour, three.url) as one:
+        lease = one.do(lambda: one.client.lock("x", ttl=20).acquire())
+        assert one.do(lambda: one.client.evict("x", token=lease.token - 1)) == 0
+        assert one.do(lambda: one.client.evict("x", token=lease.token + 1)) == 0
+        one.do(lambda: lease.extend(20))
+        assert one.do(lambda: one.client.evict("x", token=lease.token)) == 1
+        with pytest.raises(lockline.LeaseLost):
+            one.do(lambda: lease.extend(20))
