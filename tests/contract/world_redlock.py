@@ -15,6 +15,7 @@ from .worlds import World, joins
 NOT_PROMISED = {
     "test_a_grant_that_is_pushed_is_trusted_only_as_far_as_the_last_renewal": "a waiter wins by a request of its own",
     "test_a_grant_that_was_evicted_before_it_was_heard_of_is_no_loss": "a waiter wins by a request of its own, and hears at once",
+    "test_a_waiter_is_not_evicted_by_its_ticket": "a waiter stands in no line, and so has no ticket",
     "test_a_thousand_locks_and_a_thousand_waiters_are_granted_in_order": "redlock has no order",
 }
 """Tests of what redlock does not promise (`guarantees.fifo` is False), each with the reason why it cannot."""

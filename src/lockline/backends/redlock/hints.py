@@ -277,13 +277,17 @@ class LoopHints:
         self._nodes = nodes
         self._timeout = timeout
         self._tally = Tally(len(nodes), freed, victim)
+        self._workers: list[TaskWorker] = []
+        self._inherited: list[list[TaskWorker]] = []
         self.forked()
 
     def forked(self) -> None:
+        # Kept, because the end of a stream would be felt by the parent, which shares the selector.
+        self._inherited.append(self._workers)
         self._channels: dict[str, int] = {}
         self._waits_for: dict[str, set[int]] = {}
         self._writers: dict[int, Any] = {}
-        self._workers: list[TaskWorker] = []
+        self._workers = []
         self._change: asyncio.Event | None = None
 
     @property

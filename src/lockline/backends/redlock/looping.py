@@ -346,10 +346,14 @@ class LoopPort:
         self.wires: list[LoopWire] = []
         self.closed = False
         self.pulse = Pulse(self._look)
+        self._inherited: list[list[LoopWire]] = []
         self._waiters: set[asyncio.Future[None]] = set()
 
     def forked(self) -> None:
         """In a child: the parent's loop and sockets are left alone."""
+        # Kept, because their end would be felt by the parent: a stream that is garbage takes itself out of the selector, which
+        # both processes share.
+        self._inherited.append(self.wires)
         self.wires = []
         self.pulse = Pulse(self._look)
 
