@@ -207,3 +207,25 @@ def test_a_thread_that_was_struck_down_in_the_line_holds_up_nobody() -> None:
     threading.Timer(0.1, pool.give_back, (bundle,)).start()
     # Its bell is kept alive by a traceback, say: it is passed over all the same.
     assert pool.take(clock.now() + 5) is bundle
+
+
+def test_a_thread_that_comes_back_at_once_does_not_overtake_those_who_wait() -> None:
+    pool = a_pool(1)
+    bundle = pool.take(clock.now() + 1)
+    assert bundle is not None
+    order: list[str] = []
+
+    def wait() -> None:
+        mine = pool.take(clock.now() + 10)
+        assert mine is not None
+        order.append("who waited")
+        pool.give_back(mine)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    wait_for(lambda: len(pool._line) == 1, 5, "its place in the line")
+    pool.give_back(bundle)
+    assert pool.take(clock.now() + 10) is bundle
+    order.append("who came back")
+    waiting.join(10)
+    assert order == ["who waited", "who came back"]
