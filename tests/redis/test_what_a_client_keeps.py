@@ -25,7 +25,7 @@ Connect = Callable[..., lockline.Client]
 def test_what_is_prepared_for_names_and_metadata_is_bounded_in_bytes(server: RedisServer) -> None:
     backend = connect_backend(server.url, BlockingRuntime())
     until = clock.now() + 60
-    for n in range(600):
+    for n in range(2500):
         claim = Claim(f"{n}-" + "x" * 500, f"c-{n}", "me", "lock", 1, 1, 10.0, 0.0, f'{{"n": "{n:03900}"}}')
         run(backend.enter(claim, wait=False, until=until))
         run(backend.leave(claim, until))

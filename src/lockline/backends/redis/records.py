@@ -9,7 +9,7 @@ from ...core.claim import Standing
 from .port import pack
 from .scripts import ENTER, LEAVE, Script
 
-ROOM: Final = 1 << 20
+ROOM: Final = 4 << 20
 """Bytes of prepared text that a client keeps, of each kind: thousands of names, or of wishes."""
 
 OVERHEAD: Final = 400
