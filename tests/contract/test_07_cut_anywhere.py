@@ -6,6 +6,7 @@ free, no thread hangs, and the same client goes on as if nothing had been; also 
 
 from __future__ import annotations
 
+import os
 import random
 import re
 import warnings
@@ -30,10 +31,10 @@ TTL = 60.0
 """Nothing here is freed by its ttl."""
 SOON = 5.0
 EXHAUSTIVE = ("memory", "local")
-SAMPLES = 40
+SAMPLES = int(os.environ.get("LOCKLINE_TEST_CUTS", "40"))
 """Cuts per story where each one costs round trips."""
 
-IN_THE_CALLERS_HANDS = ("sync.py acquire RETURN_VALUE", "block.py __get__")
+IN_THE_CALLERS_HANDS = ("sync.py acquire RETURN_VALUE", "sync.py try_acquire RETURN_VALUE", "block.py __get__")
 """After its last instruction what `acquire()` gave is the caller's, up to the block that it is bound to: cut off there, it was
 dropped by the caller, and its ttl frees it unless the same thread asks again."""
 

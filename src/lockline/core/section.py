@@ -25,11 +25,12 @@ class Inside(RuntimeError):
 
 
 class Section:
-    """Runs one piece of work at a time, whatever strikes; two sections are never nested.
+    """Runs one piece of work at a time, whatever strikes.
 
     A `Context` lets nobody in while somebody is in it, and the interpreter itself lets him out, in C, by whatever way the
     work ended: there is no moment at which it could be entered and not left. The context also tells a thread that is inside
-    already (a signal handler, a `__del__`) from one that has to wait: it is the current one.
+    already (a signal handler, a `__del__`) from one that has to wait: it is the current one. Of two nested ones only the inner
+    one is, so what a handler may ask for has nothing nested in it.
     """
 
     __slots__ = ("_context", "_waiting")
@@ -50,6 +51,19 @@ class Section:
             if self._waiting:
                 self._let_in()
         return self._wait(work, args)
+
+    def attempt(self, work: Callable[..., object], *args: Any) -> bool:
+        """Whether the work could be done now, because nobody was inside."""
+        try:
+            self._context.run(work, *args)
+        except RuntimeError as problem:
+            if not _refused(problem):
+                raise
+            return False
+        finally:
+            if self._waiting:
+                self._let_in()
+        return True
 
     def _wait(self, work: Callable[..., T], args: tuple[Any, ...]) -> T:
         if self.entered():

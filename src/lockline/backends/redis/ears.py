@@ -11,7 +11,6 @@ import os
 import secrets
 import select
 import ssl
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -20,7 +19,8 @@ import redis
 
 from ...core import clock
 from ...core.looping import stay_cancelled
-from ...errors import ClientClosed
+from ...core.section import Inside, Section
+from ...errors import BackendUnavailable, ClientClosed
 from .port import ServerError, pack
 from .problems import Address, NoAnswer, failed_login, said_no
 from .scripts import NO_CHANNEL
@@ -121,8 +121,8 @@ class BlockingEars:
         self._ears: dict[Address, Ear] = {}
         self._broken: set[Address] = set()
         self._channels: dict[Address, str] = {}
-        self._reading = threading.Lock()
-        self._opening = threading.Lock()
+        self._reading = Section()
+        self._opening = Section()
         self._wake = None
         self._closed = False
         self._version = 0
@@ -138,58 +138,75 @@ class BlockingEars:
         return self._listen(address, until).channel
 
     def _listen(self, address: Address, until: float) -> Ear:
-        with self._opening:
-            if self._closed:
-                raise ClientClosed("this client is closed; connect a new one")
-            ear = self._ears.get(address)
-            if ear is not None:
-                return ear
+        ear = self._ears.get(address)
+        if ear is not None and not self._closed:
+            return ear
+        try:
+            return self._opening(self._open, address, until)
+        except Inside as problem:
+            error = BackendUnavailable("asked by a signal handler in the middle of connecting to this very server")
+            error.unsent = True
+            raise error from problem
+
+    def _open(self, address: Address, until: float) -> Ear:
+        if self._closed:
+            raise ClientClosed("this client is closed; connect a new one")
+        ear = self._ears.get(address)
+        if ear is None:
             channel = self._channels.setdefault(address, new_channel(self._prefix))
             ear = Ear(self._target, address, channel, until)
-            self._ears[address] = ear
+            # First, so that it is never polled by one who does not know that there is something new.
             self._version += 1
-        # Whoever reads now does not know of this one yet.
-        self.nudge()
+            self._ears[address] = ear
+            if self._closed:
+                ear.wire.drop()
+            # Whoever reads now does not know of this one yet.
+            self.nudge()
         return ear
 
     def receive(self, seconds: float) -> list[str]:
         """Wait at most that long; the claims that were spoken of."""
-        with self._reading:
-            if self._broken:
-                self._mend()
-            if self._poll_for != self._version:
-                self._prepare_poll()
-            wait = min(seconds, QUIET if self._polled else 0.1)
-            ready = {fd for fd, _ in self._poll.poll(wait * 1000 if wait > 0 else 0)}
-            told: list[str] = []
-            # Each of them, each time: one that is deaf shall not hide behind another that is busy.
-            for fd, ear in self._polled.items():
-                if fd in ready:
-                    told += self._hear(ear)
-                elif not ear.still_works():
-                    self._lose(ear)
-            wake = self._wake_pipe()[0]
-            if wake in ready:
-                os.read(wake, 4096)
-            return told
+        return self._reading(self._receive, seconds)
+
+    def _receive(self, seconds: float) -> list[str]:
+        if self._broken:
+            self._mend()
+        if self._poll_for != self._version:
+            self._prepare_poll()
+        wait = min(seconds, QUIET if self._polled else 0.1)
+        ready = {fd for fd, _ in self._poll.poll(wait * 1000 if wait > 0 else 0)}
+        told: list[str] = []
+        # Each of them, each time: one that is deaf shall not hide behind another that is busy.
+        for fd, ear in self._polled.items():
+            if fd in ready:
+                told += self._hear(ear)
+            elif not ear.still_works():
+                self._lose(ear)
+        wake = self._wake_pipe()[0]
+        if wake in ready:
+            os.read(wake, 4096)
+        return told
 
     def _prepare_poll(self) -> None:
-        self._poll_for = self._version
-        self._poll = select.poll()
-        self._polled = {ear.wire.sock.fileno(): ear for ear in list(self._ears.values())}
-        for fd in (self._wake_pipe()[0], *self._polled):
-            self._poll.register(fd, select.POLLIN)
+        version = self._version
+        poll = select.poll()
+        polled = {ear.wire.sock.fileno(): ear for ear in list(self._ears.values())}
+        for fd in (self._wake_pipe()[0], *polled):
+            poll.register(fd, select.POLLIN)
+        self._poll = poll
+        self._polled = polled
+        # Last: cut short before, it is prepared once more.
+        self._poll_for = version
 
     def drain(self) -> None:
         """Hear what has arrived, if nobody else is listening; never waits."""
-        if not self._ears or not self._reading.acquire(blocking=False):
-            return
-        try:
-            for ear in list(self._ears.values()):
-                for claim_id in self._hear(ear):
-                    self._deliver(claim_id)
-        finally:
-            self._reading.release()
+        if self._ears:
+            self._reading.attempt(self._drain)
+
+    def _drain(self) -> None:
+        for ear in list(self._ears.values()):
+            for claim_id in self._hear(ear):
+                self._deliver(claim_id)
 
     def _hear(self, ear: Ear) -> list[str]:
         try:
@@ -201,9 +218,10 @@ class BlockingEars:
 
     def _lose(self, ear: Ear) -> None:
         if self._ears.get(ear.address) is ear:
-            del self._ears[ear.address]
+            # In this order: cut short in between, it is lost once more.
             self._version += 1
             self._broken.add(ear.address)
+            self._ears.pop(ear.address, None)
         ear.wire.drop()
 
     def _mend(self) -> None:
@@ -211,13 +229,13 @@ class BlockingEars:
 
         Once only: the server may be gone for good, and those who look subscribe where their lines are now.
         """
-        while self._broken:
-            address = self._broken.pop()
+        for address in list(self._broken):
             try:
                 self._listen(address, clock.now() + MENDING)
             except Exception:
                 pass  # those who look find out why
             self._look_all()
+            self._broken.discard(address)
 
     def _wake_pipe(self) -> tuple[int, int]:
         if self._wake is None:
@@ -235,13 +253,15 @@ class BlockingEars:
                 pass  # full of wake-ups already
 
     async def close(self) -> None:
-        with self._opening:
-            self._closed = True
-            ears, self._ears = self._ears, {}
-            self._version += 1
-            self._broken.clear()
-        for ear in ears.values():
-            ear.wire.drop()
+        # First: one that is being opened is closed by who opens it, or by the look below.
+        self._closed = True
+        self._version += 1
+        self._broken.clear()
+        while self._ears:
+            try:
+                self._ears.popitem()[1].wire.drop()
+            except KeyError:
+                pass  # lost by its reader just now
         self.nudge()
 
     def __del__(self) -> None:
