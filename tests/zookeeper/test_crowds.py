@@ -123,6 +123,7 @@ def test_fifty_busy_threads_do_not_cost_a_held_lease(url: str, client_of: Client
     lease.release()
 
 
+@pytest.mark.slow
 def test_a_client_that_holds_twelve_hundred_lets_go_of_them_in_a_few_requests(
     url: str, proxy: Proxy, client_of: Clients
 ) -> None:

@@ -70,7 +70,10 @@ def test_what_was_held_up_on_its_way_and_then_confirmed_is_not_trusted_as_news(
             assert session.timeout == SESSION
             time.sleep(2 + trial * 0.3)
             risen = session.ceiling.until
-            wait_for(lambda session=session, risen=risen: session.ceiling.until > risen, 3, "a confirmation")
+            wait_for(
+                lambda session=session, risen=risen, lease=lease: session.ceiling.until > risen or not lease.valid,
+                3, "a confirmation",
+            )  # fmt: skip
             risen = session.ceiling.until
             proxy.black_hole()
             time.sleep(STALL * SESSION)

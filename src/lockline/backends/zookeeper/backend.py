@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
-from kazoo import exceptions as problems
 from kazoo.protocol.serialization import (
     CheckVersion,
-    Create2,
-    Delete,
-    Exists,
-    GetChildren,
     GetData,
     Transaction,
 )
@@ -25,10 +19,12 @@ from ...errors import BackendUnavailable
 from ...guarantees import Guarantees
 from .batch import CUT
 from .doctor import findings
+from .entries import Entries
 from .leavings import Leavings
-from .line import admitted, node_name, position, read_line
+from .line import admitted
 from .lines import Lines, checked
-from .node import Node, written
+from .looks import Looks, View
+from .node import Node
 from .pulse import Pulse
 from .removals import Removals
 from .renewals import Renewals
@@ -74,12 +70,17 @@ class ZooKeeperBackend:
         self._news: set[str] = set()
         self._interrupted = False
         self._lines = Lines(wire, self._runtime, self._root, self._settings.acl, self._nodes)
-        self._watching = Watching(wire, self._mailbox, self._nodes, self._news, self._settings.chroot)
+        self._looks = Looks(wire)
+        self._watching = Watching(wire, self._looks, self._mailbox, self._nodes, self._news, self._settings.chroot)
         self._leavings = Leavings(wire, self._forget)
         self._removals = Removals(wire, self._lines)
         self._renewals = Renewals(wire, self._runtime, self._root, self._settings.acl, self._nodes)
         self._pulse = Pulse(self._beat, self._runtime)
         wire.alarm = self._pulse.by
+        self._entries = Entries(
+            wire, self._runtime, self._settings.acl, lines=self._lines, looks=self._looks, watching=self._watching,
+            leavings=self._leavings, pulse=self._pulse,
+        )  # fmt: skip
 
     def forked(self) -> None:
         self._wire.abandon()
@@ -98,7 +99,7 @@ class ZooKeeperBackend:
             return None
         node = known or self._nodes.setdefault(claim.id, Node(claim, self._lines.parent(claim.name)))
         try:
-            await self._create(node, until, doubt=known is not None, wait=wait)
+            await self._entries.create(node, until, doubt=known is not None, wait=wait)
         except BackendUnavailable as problem:
             if problem.unsent:
                 # There is nothing that anybody would have to withdraw.
@@ -118,97 +119,6 @@ class ZooKeeperBackend:
         line = await self._lines.read(claim.name, until, ttl=claim.ttl, insist=False)
         return admitted([*line, claim]) > len(line)
 
-    async def _create(self, node: Node, until: float, *, doubt: bool, wait: bool) -> None:
-        """Make the node, once however often it takes, and look at the line in the same round trip."""
-        claim = node.claim
-        request = Create2(
-            f"{node.parent}/{node_name(claim.weight, claim.capacity, claim.id)}", written(claim), self._settings.acl, 3
-        )
-        look = GetChildren(node.parent, None)
-        parents: list[Any] = []
-        tried = doubt
-        while True:
-            try:
-                session = await self._wire.connected(claim.ttl, until, insist=wait)
-                if doubt and await self._find(node, until):
-                    return
-            except BackendUnavailable as problem:
-                problem.unsent = problem.unsent and not tried
-                raise
-            tried = True
-            sent = self._runtime.now()
-            *_, made, children = await self._wire.ask(
-                *parents, request, look, until=until, proof=True, then=partial(self._landed, node, sent, wait)
-            )
-            if isinstance(made, problems.NoNodeError):
-                # First of its name, or the server has just removed the empty parent: make it on the way.
-                if parents:
-                    await self._lines.make(node.parent, until)
-                parents = self._lines.containers(node.parent)
-                continue
-            doubt = True
-            if isinstance(made, CUT) or isinstance(children, (*CUT, problems.NoNodeError)):
-                continue
-            checked(made, children)
-            if node.session is session and not node.gone:
-                self._pulse.by(min(node.expires, sent + session.timeout / PROOFS))
-                return
-
-    def _landed(self, node: Node, sent: float, wait: bool, answers: list[Any]) -> None:
-        """In kazoo's thread: the node is made. Whoever must wait watches at once what decides its turn."""
-        *_, made, children = answers
-        if not isinstance(made, tuple):
-            return
-        path, stat = made
-        node.path = path
-        if node.withdrawn:
-            # The caller had given up before the request got through.
-            self._leavings.add(node)
-            return
-        if self._stands(node, stat, sent) and isinstance(children, list):
-            node.stand(read_line(children))
-            node.held_at_once = node.holds
-            if wait:
-                self._watching.watch(node)
-
-    def _stands(self, node: Node, stat: Any, sent: float) -> bool:
-        """Whether the node belongs to the session that we have now: only then it is ours to hold."""
-        session = self._wire.session
-        if session is None or session.ended or stat.ephemeralOwner != session.id:
-            return False
-        node.token, node.session, node.end = stat.czxid, session, None
-        node.holds = node.stale = False
-        node.expires = max(node.expires, sent + node.claim.ttl)
-        node.watched.clear()
-        return True
-
-    async def _find(self, node: Node, until: float) -> bool:
-        """Whether the claim stands in the line already: then the reply to an earlier request was lost."""
-        while True:
-            sent = self._runtime.now()
-            line = await self._lines.read(node.claim.name, until)
-            at = position(line, node.claim.id)
-            if at is None:
-                return False
-            path = f"{node.parent}/{line[at].node}"
-            await self._wire.connected(None, until)
-            (stat,) = await self._wire.ask(Exists(path, None), until=until)
-            if isinstance(stat, CUT) or stat is None:
-                continue
-            checked(stat)
-            node.path = path
-            if self._stands(node, stat, sent):
-                node.stand(line)
-                node.held_at_once = node.holds
-                node.stale = not node.holds
-                self._pulse.by(node.expires)
-                return True
-            # Made by a session of ours that has ended; it goes with that, or now.
-            node.path = None
-            (answer,) = await self._wire.ask(Delete(path, -1), until=until)
-            if not isinstance(answer, (*CUT, problems.NoNodeError)):
-                checked(answer)
-
     # -- turn --------------------------------------------------------------------------------------
 
     async def turn(self, claim: Claim, until: float) -> Grant | Gone | None:
@@ -224,15 +134,26 @@ class ZooKeeperBackend:
                 return None
             if node.stale:
                 await self._wire.connected(None, until)
-                (children,) = await self._wire.ask(
-                    GetChildren(node.parent, None), until=until, then=partial(self._watching.looked, node)
-                )
-                if not isinstance(children, (*CUT, problems.NoNodeError)):
-                    checked(children)
+                checked(await self._look_again(node, until))
                 continue
             if not await self._mailbox.wait(claim.id, min(until, self._runtime.now() + NET)):
                 node.stale = node.stale or self._runtime.now() < until
         return None
+
+    async def _look_again(self, node: Node, until: float) -> Any:
+        """Read the line once more for this claim; a refusal, or None."""
+        done = self._runtime.signal()
+        answers: list[Any] = []
+
+        def looked(view: View) -> None:
+            answers.append(None if view.line is not None or isinstance(view.answer, CUT) else view.answer)
+            self._watching.looked(node, view)
+            done.set()
+
+        self._looks.look(node.parent, looked)
+        if not await done.wait(until):
+            raise self._wire.no_answer()
+        return answers[0]
 
     def _session_changed(self) -> None:
         """In kazoo's thread: the connection or the session was lost, and with it every watch."""
@@ -316,7 +237,7 @@ class ZooKeeperBackend:
         if not self._wire.client.connected:
             return min(soonest, now + session.timeout / PROOFS)
         if session.due(now) <= now:
-            self._wire.post(Transaction([CheckVersion(living.path, -1)]), proof=True)
+            self._wire.post(Transaction([CheckVersion(living.path, -1)]), proof=True, urgent=True)
         return min(soonest, session.due(now))
 
     async def news(self) -> Collection[str]:

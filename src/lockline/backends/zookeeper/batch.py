@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from kazoo import exceptions as problems
 
+from ...core.clock import now
 from ...core.runtime import Signal
 
 log = logging.getLogger("lockline.zookeeper")
@@ -35,6 +36,11 @@ class Answer:
         self._batch = batch
         self._at = at
 
+    def leaves(self, now: float) -> None:
+        """In kazoo's thread: the request is being written. What it waited for that is our own affair, not the server's."""
+        if not self._at:
+            self._batch.left = now
+
     def set(self, value: Any = None) -> None:
         self._batch.put(self._at, value)
 
@@ -45,11 +51,14 @@ class Answer:
 class Batch:
     """Requests that travel together; `done` is set when the last has its answer, a value or an exception."""
 
-    __slots__ = ("_left", "_mutex", "answers", "done", "sent", "then")
+    __slots__ = ("_left", "_mutex", "answers", "came", "done", "left", "sent", "then")
 
     def __init__(self, count: int, sent: float, done: Signal | None, then: Callable[[Batch], None] | None) -> None:
         self.answers: list[Any] = [UNANSWERED] * count
         self.sent = sent
+        """When it was asked for."""
+        self.left = self.came = 0.0
+        """When the first request was written to the server, and when its answer was read."""
         self.done = done
         self.then = then
         self._left = count
@@ -67,6 +76,8 @@ class Batch:
             if self.answers[at] is not UNANSWERED:
                 return
             self.answers[at] = value
+            if not at:
+                self.came = now()
             self._left -= 1
             if self._left:
                 return

@@ -135,6 +135,19 @@ def _timeouts(found: Findings, session: Session, told: dict[tuple[str, int], dic
         found.append(Finding("warning", f"{text}: longer pauses end every lease", "raise maxSessionTimeout"))
     else:
         found.append(Finding("ok", text))
+    limits = {
+        (facts["minSessionTimeout"], facts["maxSessionTimeout"])
+        for facts in told.values()
+        if "minSessionTimeout" in facts and "maxSessionTimeout" in facts
+    }
+    if len(limits) > 1:
+        found.append(
+            Finding(
+                "warning",
+                "the servers give sessions of different lengths: which one a client has depends on where it connects",
+                "set the same minSessionTimeout and maxSessionTimeout on all",
+            )
+        )
     for (host, port), facts in told.items():
         low, high, tick = (facts.get(key) for key in ("minSessionTimeout", "maxSessionTimeout", "tickTime"))
         if low and high and tick:

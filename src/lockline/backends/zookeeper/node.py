@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any, NamedTuple
 
 from ...core.claim import Claim
-from .line import Place, admitted, decisive, position
+from .line import Place, admitted, decisive
 from .session import Session
 
 
@@ -56,9 +56,8 @@ class Node:
         """The nodes it consists of, in the order in which they have to go."""
         return [path for path in (self.lighter, self.path) if path is not None]
 
-    def stand(self, line: list[Place]) -> None:
-        """Take in the line as it was read; if the claim is not in it, it is gone."""
-        at = position(line, self.claim.id)
+    def stand(self, line: list[Place], at: int | None) -> None:
+        """Take in the line as it was read, and the place in it; a claim that has none is gone."""
         if at is None:
             self.end = self.end or "evicted"
             return
@@ -66,10 +65,9 @@ class Node:
         # Who holds goes on to hold: nobody comes in ahead. A look that was overtaken by an event changes nothing.
         self.holds = self.holds or at < admitted(line)
 
-    def ahead_left(self, gone: str) -> None:
-        """A node ahead has gone."""
-        self.watched.discard(gone)
-        self.ahead = [place for place in self.ahead if place.node != gone]
+    def ahead_left(self, gone: Container[str]) -> None:
+        """These nodes have gone."""
+        self.ahead = [place for place in self.ahead if place.node not in gone]
         assert self.mine is not None
         self.holds = self.holds or admitted([*self.ahead, self.mine]) > len(self.ahead)
 

@@ -55,7 +55,7 @@ class Renewals:
                 if not asked:
                     break
                 (answers,) = await self._wire.ask(
-                    Transaction([request for _, request in asked]), until=until, proof=True
+                    Transaction([request for _, request in asked]), until=until, proof=True, urgent=True
                 )
                 if not isinstance(answers, CUT):
                     if not any(isinstance(answer, Exception) for answer in checked(answers)):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import socket
 import threading
+from collections import deque
 from typing import Any, Protocol
 
 from kazoo import exceptions as problems
@@ -18,6 +19,7 @@ from kazoo.client import KazooClient
 from kazoo.protocol.states import KeeperState
 
 from ...core.clock import now
+from .batch import Answer
 
 AT_ONCE = 200
 """How many requests travel together at most."""
@@ -53,6 +55,7 @@ class Tap:
         self._silent: dict[tuple[str, int], float] = {}
         self._servers: int | None = None
         self._failures = 0
+        self._urgent: deque[tuple[Any, Any]] = deque()
 
     @classmethod
     def of(cls, client: KazooClient) -> Tap:
@@ -93,11 +96,15 @@ class Tap:
 
     # -- requests go out -----------------------------------------------------------------------------
 
-    def send(self, requests: list[tuple[Any, Any]]) -> None:
-        """Have these sent, and their answers put where they belong. Never waits, in whatever thread."""
+    def send(self, requests: list[tuple[Any, Any]], *, urgent: bool = False) -> None:
+        """Have these sent, and their answers put where they belong; one that is urgent before all that waits.
+
+        Never waits, in whatever thread.
+        """
         refused = _REFUSED.get(self._client._state)
         if refused is None:
-            self._client._queue.extend(requests)
+            # Only kazoo's own thread may put something to the front of its queue.
+            (self._urgent if urgent and self._hearers else self._client._queue).extend(requests)
             if self._ring():
                 return
             refused = problems.ConnectionClosedError
@@ -118,6 +125,8 @@ class Tap:
     def _send_what_waits(self, read_timeout: float, connect_timeout: float) -> None:
         """kazoo sends one request for each time it looks round; what waits goes out together."""
         queue = self._client._queue
+        while self._urgent:
+            queue.appendleft(self._urgent.popleft())
         try:
             # First, so that whoever comes from here on is heard again.
             self._client._connection._read_sock.recv(65536, _AT_ONCE_OR_NOT)
@@ -126,6 +135,9 @@ class Tap:
         for _ in range(AT_ONCE) if self._hearers else itertools.count():
             if not queue:
                 break
+            answer = queue[0][1]
+            if isinstance(answer, Answer):
+                answer.leaves(now())
             # kazoo takes one back for each.
             self._ring()
             self._send_request(read_timeout, connect_timeout)

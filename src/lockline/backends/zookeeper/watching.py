@@ -11,11 +11,11 @@ from functools import partial
 from typing import Any
 
 from kazoo import exceptions as problems
-from kazoo.protocol.serialization import GetChildren, GetData
+from kazoo.protocol.serialization import GetData
 from kazoo.protocol.states import EventType
 
 from ...core.runtime import Mailbox
-from .line import read_line
+from .looks import Looks, View
 from .node import Node
 from .wire import Wire
 
@@ -23,19 +23,28 @@ from .wire import Wire
 class Watching:
     """The watches of one client."""
 
-    def __init__(self, wire: Wire, mailbox: Mailbox, nodes: dict[str, Node], news: set[str], chroot: str) -> None:
+    def __init__(
+        self, wire: Wire, looks: Looks, mailbox: Mailbox, nodes: dict[str, Node], news: set[str], chroot: str
+    ) -> None:
         self._wire = wire
         self._mailbox = mailbox
         self._nodes = nodes
         self._news = news
         self._chroot = chroot
+        self._looks = looks
         self._waiters: dict[str, set[str]] = {}
+        self._gone: dict[str, set[str]] = {}
+        """Nodes of a line that have left it, as long as somebody of ours waits there: what one hears of, all know."""
+        self._waiting: dict[str, set[str]] = {}
+        """Who of ours waits in a line."""
         self._own: dict[str, str] = {}
 
     def forget_all(self) -> None:
         """The connection was lost, and with it every watch."""
         self._waiters.clear()
         self._own.clear()
+        self._gone.clear()
+        self._waiting.clear()
 
     def forget(self, node: Node) -> None:
         """This claim has been removed by ourselves."""
@@ -44,17 +53,20 @@ class Watching:
         for name in tuple(node.watched):
             # An empty set stays for as long as that watch does: kazoo's thread may be adding to it.
             self._waiters.get(f"{node.parent}/{name}", set()).discard(node.claim.id)
+        waiting = self._waiting.get(node.parent)
+        if waiting is not None:
+            waiting.discard(node.claim.id)
+            if not waiting:
+                self._waiting.pop(node.parent, None)
+                self._gone.pop(node.parent, None)
 
-    def looked(self, node: Node, answers: list[Any]) -> None:
+    def looked(self, node: Node, view: View) -> None:
         """The line was read again."""
-        (children,) = answers
-        if isinstance(children, list):
-            node.stale = False
-            node.stand(read_line(children))
-        elif isinstance(children, problems.NoNodeError):
-            node.stand([])
-        else:
+        if view.line is None:
             node.stale = True
+        else:
+            node.stale = False
+            node.stand(view.line, view.places.get(node.claim.id))
         self._go_on(node)
 
     def watch(self, node: Node) -> None:
@@ -64,6 +76,7 @@ class Watching:
         wanted = node.to_watch()
         if not wanted:
             return
+        self._waiting.setdefault(node.parent, set()).add(node.claim.id)
         for name in wanted:
             # Before the request goes out: the event may be here before its answer is.
             node.watched.add(name)
@@ -99,12 +112,15 @@ class Watching:
         """A deletion is the ensemble's own decision and there is no way back into the line, so it counts as it is."""
         if node.withdrawn or node.gone:
             return
-        node.ahead_left(name)
+        node.watched.discard(name)
+        gone = self._gone.setdefault(node.parent, set())
+        gone.add(name)
+        node.ahead_left(gone)
         if node.holds:
             self._go_on(node)
         else:
             # Who stood ahead of that one may have left unwatched.
-            self._wire.post(GetChildren(node.parent, None), then=partial(self.looked, node))
+            self._looks.look(node.parent, partial(self.looked, node))
 
     def _go_on(self, node: Node) -> None:
         if node.holds or node.stale or node.gone:

@@ -211,23 +211,31 @@ class Wire:
         *requests: Any,
         until: float,
         proof: bool = False,
+        urgent: bool = False,
         then: Callable[[list[Any]], None] | None = None,
     ) -> list[Any]:
         """The answers, each a value or an exception of kazoo's; BackendUnavailable when one is missing by then."""
         done = self._runtime.signal()
-        batch = self.post(*requests, proof=proof, then=then, done=done)
+        batch = self.post(*requests, proof=proof, urgent=urgent, then=then, done=done)
         if not await done.wait(until):
-            raise BackendUnavailable(f"no answer from ZooKeeper at {_hosts(self.client)} in time")
+            raise self.no_answer()
         return batch.answers
+
+    def no_answer(self) -> BackendUnavailable:
+        """The error of one who has waited long enough."""
+        return BackendUnavailable(f"no answer from ZooKeeper at {_hosts(self.client)} in time")
 
     def post(
         self,
         *requests: Any,
         proof: bool = False,
+        urgent: bool = False,
         then: Callable[[list[Any]], None] | None = None,
         done: Signal | None = None,
     ) -> Batch:
-        """Send and do not wait. `proof` says that the first is a write, which only a majority can answer."""
+        """Send and do not wait. `proof` says that the first is a write, which only a majority can answer;
+        `urgent`, that it keeps claims alive and goes before all others.
+        """
         sent = self._runtime.now()
         session = self.session if proof else None
         if session is not None:
@@ -238,7 +246,7 @@ class Wire:
             now = self._runtime.now()
             self._silence.answered(batch, now)
             if session is not None and session is self.session and batch.decided:
-                session.confirm(sent, now)
+                session.confirm(batch.left or sent, batch.came or now)
                 if session.due(now) <= now:
                     self.alarm(now)
             if then is not None:
@@ -247,7 +255,7 @@ class Wire:
         batch = Batch(len(requests), sent, done, answered)
         if self._silence.asked(batch):
             self.alarm(self._silence.limit(sent))
-        self._tap.send([(request, Answer(batch, at)) for at, request in enumerate(requests)])
+        self._tap.send([(request, Answer(batch, at)) for at, request in enumerate(requests)], urgent=urgent)
         return batch
 
     # -- the end -----------------------------------------------------------------------------------
