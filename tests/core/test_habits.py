@@ -7,6 +7,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -103,6 +104,7 @@ def test_milliseconds_for_a_ttl_are_warned_of(connect: Any, make: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         getattr(client, make)("x", ttl=30000, max_hold=30000)
+        getattr(client, make)("x", ttl=timedelta(days=30))
         getattr(client, make)("x", ttl=3600)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
 from .arguments import a_flag, a_meta, a_name, a_ttl
@@ -37,10 +38,10 @@ def ask_for(
 ) -> Ask:
     """The arguments of a lock, checked."""
     seconds = a_ttl(ttl)
-    if seconds > AN_HOUR and max_hold is None:
+    if seconds > AN_HOUR and max_hold is None and not isinstance(ttl, timedelta):
         warnings.warn(
             f"a ttl of {seconds:g} seconds keeps a crashed holder's lock for {seconds / 3600:.1f} hours; it is in seconds, and "
-            "10 is enough because leases are renewed. If it is meant, say so with max_hold=",
+            "10 is enough because leases are renewed. If it is meant, say so with a timedelta or with max_hold=",
             RuntimeWarning,
             stacklevel=3,
         )
