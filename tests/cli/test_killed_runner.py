@@ -47,6 +47,9 @@ def test_a_killed_run_that_began_with_closed_files_takes_its_command_with_it(she
     run = with_closed(shell, closed, "sh", "-c", WORK)
     try:
         child = shell.pid_in("child")
+        for number, word in enumerate(("<&-", ">&-", "2>&-")):
+            # Nothing of ours may have such a number: what is meant for a person would go there.
+            assert word not in closed.split() or os.readlink(f"/proc/{run.pid}/fd/{number}") == os.devnull
         run.kill()
         wait_for(lambda: not alive(child), 10, "the end of the command")
         assert shell("run", "job", "--timeout", "20", "--", "true").returncode == 0
