@@ -73,7 +73,7 @@ def test_a_client_that_only_pretends_is_refused_because_we_would_reach_another_s
     pretender = type("FakeRedis", (redis.Redis,), {"__module__": "fakeredis._connection"})
     heir = type("Mine", (pretender,), {})
     for kind in (pretender, heir):
-        with pytest.raises(ConfigError, match="client object of a backend"):
+        with pytest.raises(ConfigError, match="no server is behind it"):
             lockline.connect(kind())
 
 
