@@ -513,10 +513,9 @@ class Engine:
             return
         self._closed = True
         self.backend.interrupt()
-        until = self.runtime.now() + CLOSING
-        await self._keeper.stop(until)
+        await self._keeper.stop(self.runtime.now() + CLOSING)
         try:
-            until = await self._release_all(until)
+            until = await self._release_all()
             # Those who waited withdraw their own claims on the way out.
             while self._keeper.others_under_way(self.runtime.me()) and self.runtime.now() < until:
                 await self.runtime.sleep(0.005)
@@ -524,9 +523,8 @@ class Engine:
         finally:
             await self.backend.close()
 
-    async def _release_all(self, until: float) -> float:
+    async def _release_all(self) -> float:
         """Give back every lease, many at a time; until when what is left to do may go on."""
-        latest = until - CLOSING + LONGEST_CLOSING
         held = [live for live in self._keeper.kept() if live.token is not None]
         for live in held:
             self._keeper.drop(live)
@@ -534,6 +532,9 @@ class Engine:
             if live.listened_to:
                 self.runtime.call_aside(live.tell)
         claims = [live.claim for live in held]
+        # Only now: to take note of thousands takes its own time on a busy machine.
+        until = self.runtime.now() + CLOSING
+        latest = until - CLOSING + LONGEST_CLOSING
         for at in range(0, len(claims), BATCH):
             try:
                 await leave_all(self.backend, claims[at : at + BATCH], until)
