@@ -6,10 +6,11 @@ import time
 
 import pytest
 
+import lockline
 from lockline import BackendUnavailable
 from lockline.core import engine as engine_module
 from tests.contract.faults import Faults
-from tests.contract.parties import ThreadParty
+from tests.contract.parties import Face, ThreadParty
 
 
 class Denied(BackendUnavailable):
@@ -77,4 +78,28 @@ def test_a_store_that_says_no_is_not_asked_again(alice: ThreadParty, call: str) 
     assert faults.count(call) == 1
     assert not alice.client.inspect("x").waiters
     held.release()
+    other.end()
+
+
+def test_a_waiter_that_nobody_could_renew_for_a_while_gets_a_lease_worth_having(alice: ThreadParty) -> None:
+    """Its turn comes a moment before its place would have run out: the grant is renewed before it is handed over."""
+    other = ThreadParty("other")
+    other.client = Face(other, lockline.connect(alice.client.url))
+    held = alice.lock("x", ttl=30).acquire()
+    faults = Faults(other)
+    faults.fail("renew", times=None)
+    waits = other.lock("x", ttl=3.0).acquire.start(timeout=20)
+    deadline = time.monotonic() + 10
+    while not alice.client.inspect("x").waiters:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    while alice.client.inspect("x").waiters[0].remaining > 0.7:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    faults.heal()
+    held.release()
+    lease = waits.result(5)
+    assert lease.remaining() > 1.5
+    lease.release()
+    other.client.close()
     other.end()

@@ -28,7 +28,7 @@ from .backend import Backend, leave_all
 from .claim import Claim, Gone, Grant, Line, Unanswered, Waiting
 from .fork import tell_after_fork
 from .keeper import BATCH, Keeper
-from .live import Call, Ceiling, H, Handle, LiveClaim, not_held
+from .live import RENEWALS_PER_TTL, Call, Ceiling, H, Handle, LiveClaim, not_held
 from .runtime import Runtime
 
 T = TypeVar("T")
@@ -199,12 +199,16 @@ class Engine:
             return False
         self._remember(live)
         self._keeper.add(live)
-        if waited and not live.renews:
+        if waited and (not live.renews or live.remaining() < claim.ttl / RENEWALS_PER_TTL):
+            # Nobody renews it, or nobody could for a while: what is handed over shall be worth having.
             try:
                 await self.extend(live, claim.ttl)
             except LeaseLost:
                 # Evicted between the grant and our hearing of it: nobody held anything yet.
                 return False
+            except BackendUnavailable:
+                if not live.renews:
+                    raise
         if self._closed:
             raise self._closed_error()
         return True
