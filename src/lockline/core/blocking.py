@@ -36,7 +36,7 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
     raise RuntimeError("a blocking port suspended; it must not await anything that does")
 
 
-def _ring(gate: LockType) -> None:
+def ring(gate: LockType) -> None:
     """Wake the one who sleeps on this lock, now or when it next lies down."""
     try:
         gate.release()
@@ -62,7 +62,7 @@ class BlockingSignal:
         while self._sleeping:
             try:
                 gate = self._sleeping[0]
-                _ring(gate)
+                ring(gate)
                 # After the ring: whoever is cut in between and tries again finds it once more.
                 self._sleeping.remove(gate)
             except (IndexError, ValueError):
@@ -109,7 +109,7 @@ class _Slot:
         self.mail = False
 
     def ring(self) -> None:
-        _ring(self.gate)
+        ring(self.gate)
 
 
 class BlockingMailbox:

@@ -6,6 +6,7 @@ the mutex and noting it, or between its last statement and giving it back; then 
 
 from __future__ import annotations
 
+import sys
 from _thread import LockType, allocate_lock
 from collections import deque
 from collections.abc import Callable
@@ -29,8 +30,7 @@ class Section:
 
     A `Context` lets nobody in while somebody is in it, and the interpreter itself lets him out, in C, by whatever way the
     work ended: there is no moment at which it could be entered and not left. The context also tells a thread that is inside
-    already (a signal handler, a `__del__`) from one that has to wait: it is the current one. Of two nested ones only the inner
-    one is, so what a handler may ask for has nothing nested in it.
+    already (a signal handler, a `__del__`) from one that has to wait: it is the current one.
     """
 
     __slots__ = ("_context", "_waiting")
@@ -66,7 +66,7 @@ class Section:
         return True
 
     def _wait(self, work: Callable[..., T], args: tuple[Any, ...]) -> T:
-        if self.entered():
+        if self.entered() or self._below():
             raise Inside("a signal handler or finaliser asked for what the thread under it is in the middle of")
         gate = allocate_lock()
         gate.acquire()
@@ -98,8 +98,20 @@ class Section:
             pass  # another one was quicker; or it was called twice, because it queued again just then
 
     def entered(self) -> bool:
-        """Whether this very thread is inside."""
+        """Whether this very thread is inside, and in no other section within."""
         return _inside.get(None) is self
+
+    def _below(self) -> bool:
+        """Whether one of the calls under us is of this section: it is nested, and its thread was interrupted further in."""
+        frame = sys._getframe(2).f_back
+        while frame is not None:
+            if frame.f_code in _OURS and frame.f_locals.get("self") is self:
+                return True
+            frame = frame.f_back
+        return False
+
+
+_OURS = frozenset({Section.__call__.__code__, Section.attempt.__code__, Section._wait.__code__})
 
 
 def _refused(problem: RuntimeError) -> bool:

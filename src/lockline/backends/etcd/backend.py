@@ -64,7 +64,7 @@ class EtcdBackend:
         self._mailbox = self._runtime.mailbox(self._receive, self._nudge_reader)
         self._watches = Watches(
             self._channel,
-            self._runtime.mutex(),
+            self._runtime.section(),
             self._keys.client(self._client),
             self._mailbox.deliver,
             self._heard_home,

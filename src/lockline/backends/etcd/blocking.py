@@ -6,18 +6,33 @@ import os
 import select
 import socket
 import ssl
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import sys
+from _thread import LockType, allocate_lock, get_ident
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
 
 from ...core import clock
+from ...core.blocking import ring
+from ...core.section import Inside, Section
 from .address import Address, Endpoint
 from .streams import Streams
 from .wire import Broken, Call, Full, NotTaken, Wire
 
 AGAIN = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+T = TypeVar("T")
+
+LOOK = 0.25
+"""How long one who waits leaves the reading to the first without looking whether that one is still there."""
 STUCK = 2.0
 """How long the server may refuse to take what we send."""
+
+
+def _gate() -> LockType:
+    gate = allocate_lock()
+    gate.acquire()
+    return gate
 
 
 class BlockingLink:
@@ -34,9 +49,12 @@ class BlockingLink:
         """Told by `receive` when the connection has ended: there may be no request that would notice."""
         self.freed: Callable[[], None] | None = None
         """Told when calls have ended: there is room for others."""
-        self._mutex = threading.Lock()
-        self._waiting: dict[threading.Event, None] = {}
-        self._led = False
+        self._alone = Section()
+        """Who changes the wire; what an exception struck in the middle of is noted by `_midway`."""
+        self._midway = False
+        self._reading = Section()
+        self._waiting: OrderedDict[int, LockType] = OrderedDict()
+        """The threads that wait, each with the lock it sleeps on. The first of them reads: nobody is appointed."""
         self._ended = False
         self._nudged = False
         self._bell, self._ear = socket.socketpair()
@@ -53,31 +71,31 @@ class BlockingLink:
         ends: bool = True, spared: int = 0,
     ) -> Call:  # fmt: skip
         """Begin a call; Full when that would leave fewer than `spared` for others."""
-        with self._mutex, self._whole():
-            call = self.wire.start(method, messages, token, hear, ends, spared)
-            self._transmit()
+        return self._wholly(self._start, method, messages, token, hear, ends, spared)
+
+    def _start(self, *request: Any) -> Call:
+        call = self.wire.start(*request)
+        self._transmit()
         return call
 
     def more(self, call: Call, messages: bytes) -> None:
         """Another message on a call that goes on."""
-        with self._mutex, self._whole():
-            self.wire.more(call, messages)
-            self._transmit()
+        self._wholly(self._sending, self.wire.more, call, messages)
 
     def cancel(self, call: Call) -> None:
         """Nobody waits for this any more."""
-        with self._mutex, self._whole():
-            self.wire.cancel(call)
-            self._transmit()
+        self._wholly(self._sending, self.wire.cancel, call)
         if self.freed is not None:
             self.freed()
 
     def ping(self) -> None:
         """Ask for a sign of life."""
         self.pinged = clock.now()
-        with self._mutex, self._whole():
-            self.wire.ping()
-            self._transmit()
+        self._wholly(self._sending, self.wire.ping)
+
+    def _sending(self, change: Callable[..., object], *args: Any) -> None:
+        change(*args)
+        self._transmit()
 
     def _transmit(self) -> None:
         data = self.wire.outgoing()
@@ -91,32 +109,53 @@ class BlockingLink:
         except OSError as problem:
             self._wake(self.wire.fail(f"sending failed: {problem}"))
 
-    @contextmanager
-    def _whole(self) -> Iterator[None]:
+    def _wholly(self, work: Callable[..., T], *args: Any) -> T:
         """Whatever is done here to the wire is done to its end, or the connection is given up.
 
         Ctrl-C may come anywhere: with half a frame sent, or bytes lost on the way to the wire, nothing that follows would be
         understood.
         """
         try:
-            yield
+            result: T = self._alone(self._noted, work, args)
+            return result
+        except Inside as problem:
+            raise Broken("asked by a signal handler in the middle of another request of the same thread") from problem
         except (Broken, Full, OSError):
             raise
         except BaseException:
-            self._wake(self.wire.fail("interrupted"))
+            self._wake(self._alone(self._give_up_if_midway))
             raise
+
+    def _noted(self, work: Callable[..., T], args: tuple[Any, ...]) -> T:
+        done: list[Call] = self._give_up_if_midway()
+        if done:
+            self._wake(done)
+        self._midway = True
+        try:
+            result = work(*args)
+        except (Broken, Full, OSError):
+            self._midway = False
+            raise
+        self._midway = False
+        return result
+
+    def _give_up_if_midway(self) -> list[Call]:
+        if not self._midway:
+            return []
+        self._midway = False
+        return self.wire.fail("interrupted")
 
     # -- receiving ---------------------------------------------------------------------------------
 
     async def finished(self, call: Call, until: float) -> bool:
         """Wait for the end of this call; whether it came by then."""
-        event = threading.Event()
-        call.wake = event.set
-        return self._wait(event, lambda: call.done, until)
+        gate = _gate()
+        call.wake = partial(ring, gate)
+        return self._wait(gate, lambda: call.done, until)
 
     def receive(self, until: float) -> None:
         """Read for others until then, or until nudged."""
-        self._wait(threading.Event(), lambda: self._nudged, until)
+        self._wait(_gate(), lambda: self._nudged, until)
         self._nudged = False
         if self.wire.broken is not None and self.lost is not None:
             self.lost()
@@ -125,8 +164,11 @@ class BlockingLink:
         """End a `receive` that runs now, or the next one."""
         self._nudged = True
         self._ring()
-        for event in list(self._waiting):
-            event.set()
+        self._ring_all()
+
+    def _ring_all(self) -> None:
+        for gate in list(self._waiting.values()):
+            ring(gate)
 
     def _ring(self) -> None:
         try:
@@ -145,57 +187,54 @@ class BlockingLink:
 
     def glance(self) -> None:
         """Read what is there, without waiting."""
-        with self._mutex:
-            if self._led or self._ended:
-                return
-            self._led = True
-        try:
-            self._read(0.0)
-        finally:
-            self._free()
-            self._hand_on()
+        if not self._ended:
+            self._reading.attempt(self._read, 0.0)
+        self._let_go_if_ended()
 
-    def _wait(self, event: threading.Event, done: Callable[[], bool], until: float) -> bool:
+    def _wait(self, gate: LockType, done: Callable[[], bool], until: float) -> bool:
+        me = get_ident()
         try:
             while not done():
                 left = until - clock.now()
-                if left <= 0 or self.wire.broken is not None:
+                if left <= 0 or self.wire.broken is not None or self._ended:
                     return done()
-                with self._mutex:
-                    if self._ended:
-                        return done()
-                    leads, self._led = not self._led, True
-                    if not leads:
-                        self._waiting[event] = None
-                if not leads:
-                    if not done():
-                        event.wait(min(left, 60.0))
-                    event.clear()
-                    continue
-                try:
-                    while not done() and left > 0 and self.wire.broken is None:
-                        self._read(left)
-                        left = until - clock.now()
-                finally:
-                    self._free()
+                if self._waiting.get(me) is not gate:
+                    # In the place of an earlier wait of this thread, which was cut short or lies under us; that one comes back.
+                    self._waiting[me] = gate
+                if self._reading.entered():
+                    # A signal handler on top of the thread that reads: until it returns nobody else will.
+                    self._read(left)
+                elif self._first() == me:
+                    self._reading(self._read, left)
+                elif not gate.acquire(True, min(left, LOOK)):
+                    self._bury_the_first()
             return True
         finally:
-            self._waiting.pop(event, None)
-            self._hand_on()
+            led = self._first() == me
+            if self._waiting.get(me) is gate:
+                self._waiting.pop(me, None)
+            # Woken without an answer, the next one finds that it is the first now.
+            heir = self._waiting.get(self._first() or 0) if led else None
+            if heir is not None:
+                ring(heir)
+            self._let_go_if_ended()
 
-    def _free(self) -> None:
-        with self._mutex:
-            self._led = False
-            if self._ended:
-                self._let_go()
+    def _first(self) -> int | None:
+        while True:
+            try:
+                return next(iter(self._waiting), None)
+            except RuntimeError:
+                pass  # somebody came or went between the two calls
 
-    def _hand_on(self) -> None:
-        if self._led:
-            return
-        for event in list(self._waiting):
-            # Any will do: woken without an answer, it finds the place free and takes it.
-            event.set()
-            break
+    def _bury_the_first(self) -> None:
+        """Let another one read if the first was cut short in the moment of leaving: its thread is in no wait of ours."""
+        first = self._first()
+        gate = None if first is None else self._waiting.get(first)
+        frame = sys._current_frames().get(first or 0)
+        while frame is not None and not (frame.f_code is _WAIT and frame.f_locals.get("gate") is gate):
+            frame = frame.f_back
+        if first is not None and frame is None and self._waiting.get(first) is gate:
+            self._waiting.pop(first, None)
 
     def _read(self, seconds: float) -> None:
         pending = isinstance(self._sock, ssl.SSLSocket) and self._sock.pending()
@@ -208,19 +247,20 @@ class BlockingLink:
                     self._ear.recv(4096)
                 except AGAIN:
                     pass
-        with self._mutex, self._whole():
-            try:
-                data = self._sock.recv(1 << 18)
-            except AGAIN:
-                return
-            except OSError as problem:
-                done = self.wire.fail(f"receiving failed: {problem}")
-            else:
-                self.heard = clock.now()
-                done = self.wire.feed(data) if data else self.wire.fail("the server closed the connection")
-                if self.wire.must_send(done):
-                    self._transmit()
-        self._wake(done)
+        self._wake(self._wholly(self._take_in))
+
+    def _take_in(self) -> list[Call]:
+        try:
+            data = self._sock.recv(1 << 18)
+        except AGAIN:
+            return []
+        except OSError as problem:
+            return self.wire.fail(f"receiving failed: {problem}")
+        self.heard = clock.now()
+        done = self.wire.feed(data) if data else self.wire.fail("the server closed the connection")
+        if self.wire.must_send(done):
+            self._transmit()
+        return done
 
     def _wake(self, calls: list[Call]) -> None:
         for call in calls:
@@ -229,24 +269,24 @@ class BlockingLink:
         if calls and self.freed is not None:
             self.freed()
         if self.wire.broken is not None:
-            for event in list(self._waiting):
-                event.set()
+            self._ring_all()
 
     # -- the end -----------------------------------------------------------------------------------
 
     def close(self, why: str) -> None:
         """Let go of the socket; whoever still waits gets no answer."""
-        with self._mutex:
-            if self._ended:
-                return
-            self._ended = True
-            calls = self.wire.fail(why)
-            if not self._led:
-                self._let_go()
-            else:
-                # Whoever reads now lets go: the number of a closed socket could become somebody else's under it.
-                self._ring()
-        self._wake(calls)
+        self._ended = True
+        try:
+            self._wake(self._alone(self.wire.fail, why))
+        except Inside:
+            pass  # by a signal handler: the request under it finds that the connection has ended
+        # Whoever reads now lets go: the number of a closed socket could become somebody else's under it.
+        self._ring()
+        self._let_go_if_ended()
+
+    def _let_go_if_ended(self) -> None:
+        if self._ended and self._bell.fileno() >= 0:
+            self._reading.attempt(self._let_go)
 
     def _let_go(self) -> None:
         for sock in (self._sock, self._bell, self._ear):
@@ -256,6 +296,9 @@ class BlockingLink:
         """In a forked child: let go of the socket without a word to the server."""
         for sock in (self._sock, self._bell, self._ear):
             os.close(sock.detach())
+
+
+_WAIT = BlockingLink._wait.__code__
 
 
 async def open_link(address: Address, endpoint: Endpoint, until: float) -> BlockingLink:
@@ -272,8 +315,7 @@ async def open_link(address: Address, endpoint: Endpoint, until: float) -> Block
             sock = address.tls.wrap_socket(sock, server_hostname=endpoint.host)
         sock.setblocking(False)
         link = BlockingLink(sock, Wire(str(endpoint), address.scheme), endpoint)
-        with link._mutex:
-            link._transmit()
+        link._wholly(link._transmit)
     except TimeoutError:
         sock.close()
         raise Broken(f"{endpoint}: no connection in time") from None

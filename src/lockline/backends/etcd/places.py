@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 
 from ...core.claim import Claim
 from ...core.runtime import Runtime, Worker
+from ...core.section import Inside
 from ...errors import LocklineError
 from .keys import Stood
 from .leases import Lease
@@ -70,7 +71,7 @@ class Places:
         """As new."""
         self._places: dict[str, Place] = {}
         self._worker: Worker | None = None
-        self._mutex = self._runtime.mutex()
+        self._alone = self._runtime.section()
         self._signal = self._runtime.signal()
         self._planned = 0.0
         self._closed = False
@@ -91,14 +92,20 @@ class Places:
         return self._places.pop(claim_id, None)
 
     def _wake(self) -> None:
-        with self._mutex:
-            if self._closed:
-                return
-            if self._worker is None or not self._worker.alive():
-                self._planned = float("inf")
-                self._worker = self._runtime.spawn(self._sweep, "lockline-etcd-sweeper", lasting=True)
-            else:
-                self._signal.set()
+        try:
+            self._alone(self._wake_sweeper)
+        except Inside:
+            self._signal.set()
+
+    def _wake_sweeper(self) -> None:
+        if self._closed:
+            return
+        if self._worker is None or not self._worker.alive():
+            self._planned = float("inf")
+            # One whose start was cut short here is alone with a second one for a while: both only remove what is over.
+            self._worker = self._runtime.spawn(self._sweep, "lockline-etcd-sweeper", lasting=True)
+        else:
+            self._signal.set()
 
     async def _sweep(self) -> None:
         idle_since: float | None = None
@@ -125,23 +132,21 @@ class Places:
                 idle_since = None
             elif idle_since is None:
                 idle_since = now
-            elif now >= idle_since + LINGER and self._retire():
+            elif now >= idle_since + LINGER and self._alone(self._retire):
                 return
             self._planned = plan
             await self._signal.wait(plan)
 
     def _retire(self) -> bool:
-        with self._mutex:
-            if self._places or self._signal.is_set():
-                return False
-            self._worker = None
-            return True
+        if self._places or self._signal.is_set():
+            return False
+        self._worker = None
+        return True
 
     async def stop(self, until: float) -> None:
         """End the sweeper."""
-        with self._mutex:
-            self._closed = True
-            worker, self._worker = self._worker, None
+        self._closed = True
+        worker = self._worker
         self._signal.set()
         if worker is not None:
             await worker.join(until)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
 from typing import Any
 
+from ...core.runtime import Section
+from ...core.section import Inside
 from . import channel as ways
 from . import messages as m
 from .channel import Channel
@@ -24,13 +25,13 @@ class Watches:
     def __init__(
         self,
         channel: Channel,
-        mutex: AbstractContextManager[object],
+        alone: Section,
         home: bytes,
         tell: Callable[[str], object],
         tell_home: Callable[[bytes, bool], None],
     ) -> None:
         self._channel = channel
-        self._mutex = mutex
+        self._alone = alone
         self._home = home
         self._tell = tell
         self._tell_home = tell_home
@@ -62,8 +63,11 @@ class Watches:
         Nothing is missed in between: the server begins with the past. False when there is no connection now.
         """
         wanted = dict(keys)
-        with self._mutex:
-            return self._watch(claim_id, wanted, revision)
+        try:
+            return self._alone(self._watch, claim_id, wanted, revision)
+        except Inside:
+            # A signal handler on top of another watch: without a watch of its own it looks again now and then.
+            return False
 
     def _watch(self, claim_id: str, wanted: dict[bytes, bool], revision: int) -> bool:
         self._leave_refused_stream()
@@ -82,26 +86,36 @@ class Watches:
 
     def watch_home(self, revision: int = 0) -> bool:
         """Hear of what happens to this client's own keys after this revision (0: from now on)."""
-        with self._mutex:
-            if self.at_home and self._stream is not None:
-                return True
-            self._leave_refused_stream()
-            number = next(self._numbers)
-            self._for[number] = HOME
-            create = m.WatchCreateRequest(
-                key=self._home, range_end=after(self._home), watch_id=number, start_revision=revision and revision + 1
-            )
-            self.at_home = self._send([m.WatchRequest(create_request=create)])
-            return self.at_home
+        try:
+            return self._alone(self._watch_home, revision)
+        except Inside:
+            return False
+
+    def _watch_home(self, revision: int) -> bool:
+        if self.at_home and self._stream is not None:
+            return True
+        self._leave_refused_stream()
+        number = next(self._numbers)
+        self._for[number] = HOME
+        create = m.WatchCreateRequest(
+            key=self._home, range_end=after(self._home), watch_id=number, start_revision=revision and revision + 1
+        )
+        self.at_home = self._send([m.WatchRequest(create_request=create)])
+        return self.at_home
 
     def drop(self, claim_id: str) -> None:
         """This claim waits no more."""
         if claim_id not in self._by_claim:
             return
-        with self._mutex:
-            known = self._by_claim.pop(claim_id, None)
-            if known and self._stream is not None:
-                self._send([self._dropped(number) for number in known.values()])
+        try:
+            self._alone(self._drop, claim_id)
+        except Inside:
+            pass  # what it still hears is of no claim that waits
+
+    def _drop(self, claim_id: str) -> None:
+        known = self._by_claim.pop(claim_id, None)
+        if known and self._stream is not None:
+            self._send([self._dropped(number) for number in known.values()])
 
     def _leave_refused_stream(self) -> None:
         """Begin anew with fresh credentials; whoever watched on the old stream looks again."""
