@@ -151,9 +151,9 @@ def command(request: Request, cluster: str, *, whole: bool = False) -> tuple[Any
     if request.op == "scan":
         cursor, prefix = request.args
         pattern = "".join(f"\\{letter}" if letter in "*?[]\\^-" else letter for letter in prefix)
-        return ("SCAN", cursor, "MATCH", f"{scripts.LEASE}{pattern}*", "COUNT", 1000)
+        return ("SCAN", cursor, "MATCH", f"{scripts.LEASE}{pattern}*", "COUNT", "1000")
     keys, arguments = keys_and_arguments(request, cluster)
     script = scripts.SCRIPTS[request.op]
-    if whole:
-        return ("EVAL", script.text, len(keys), *keys, *arguments)
-    return ("EVALSHA", script.sha, len(keys), *keys, *arguments)
+    # Texts alone: hiredis crashes when a signal handler raises while it turns a number into text.
+    words = (str(len(keys)), *keys, *map(str, arguments))
+    return ("EVAL", script.text, *words) if whole else ("EVALSHA", script.sha, *words)

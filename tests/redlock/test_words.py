@@ -1,0 +1,118 @@
+"""Numbers go to hiredis as text: it does not survive an exception while it makes text of them itself."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import hiredis
+import pytest
+
+import lockline
+from lockline import aio
+from lockline.backends.redlock import bundle, hints, looping
+from tests.servers.process import wait_for
+
+from .servers import Servers, servers
+
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture(scope="module")
+def three() -> Iterator[Servers]:
+    with servers(3) as made:
+        yield made
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> set[type]:
+    """The types of all words that are packed."""
+    types: set[type] = set()
+
+    def pack(words: tuple[Any, ...]) -> bytes:
+        types.update(map(type, words))
+        return hiredis.pack_command(words)  # type: ignore[arg-type]
+
+    watched = SimpleNamespace(**{**vars(hiredis), "pack_command": pack})
+    for module in (bundle, hints, looping):
+        monkeypatch.setattr(module, "hiredis", watched)
+    return types
+
+
+def test_hiredis_is_given_texts_alone_by_threads(three: Servers, seen: set[type]) -> None:
+    with lockline.connect(three.url) as client:
+        lease = client.lock("x", ttl=0.6).acquire()
+
+        def wait() -> None:
+            with pytest.raises(lockline.AcquireTimeout):
+                client.lock("x").acquire(timeout=0.5)
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        wait_for(lambda: len(client.inspect("x").waiters) == 1, 5, "a waiter")
+        thread.join(10)
+        assert client.list() == ["x"]
+        assert client.evict("x") == 1
+        assert lease.lost.wait(5)
+    assert seen == {str}
+
+
+def test_hiredis_is_given_texts_alone_by_tasks(three: Servers, seen: set[type]) -> None:
+    async def main() -> None:
+        async with aio.connect(three.url) as client, aio.connect(three.url) as other:
+            async with client.lock("x", ttl=0.6):
+                with pytest.raises(lockline.AcquireTimeout):
+                    await other.lock("x").acquire(timeout=0.5)
+                assert await client.list() == ["x"]
+                assert len((await client.inspect("x")).holders) == 1
+            lease = await client.lock("x", ttl=0.6).acquire()
+            assert await client.evict("x") == 1
+            await lease.lost.wait()
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+    assert seen == {str}
+
+
+INTERRUPTED = """
+import signal, sys, time
+import hiredis, lockline
+from lockline.backends.redlock.requests import acquire, command
+
+class Interrupt(BaseException):
+    pass
+
+def strike(*_):
+    raise Interrupt
+
+signal.signal(signal.SIGALRM, strike)
+client = lockline.connect(sys.argv[1])
+client.lock("x").acquire().release()
+signal.setitimer(signal.ITIMER_REAL, 0.001, 0.0007)
+end = time.monotonic() + 2
+while time.monotonic() < end:
+    try:
+        for _ in range(2000):
+            hiredis.pack_command(command(acquire("x", "id", 12345678, 10**12, ""), "cluster"))
+        with client.lock("x", ttl=0.6):
+            pass
+    except Interrupt:
+        pass
+    except Exception:
+        pass
+signal.setitimer(signal.ITIMER_REAL, 0)
+print("alive")
+"""
+
+
+@pytest.mark.slow
+def test_an_exception_in_the_midst_of_a_request_never_brings_the_interpreter_down(three: Servers) -> None:
+    ran = subprocess.run([sys.executable, "-c", INTERRUPTED, three.url], capture_output=True, text=True, timeout=60)
+    assert ran.returncode != -signal.SIGSEGV, ran.stderr
+    # The last alarm may strike where nobody catches it: that is an ordinary end.
+    assert "alive" in ran.stdout or "Interrupt" in ran.stderr
