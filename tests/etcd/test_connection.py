@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import subprocess
 import threading
 import time
@@ -15,7 +16,7 @@ import pytest
 
 import lockline
 from lockline.backends.etcd.address import parse
-from lockline.backends.etcd.examine import revokes_living_leases
+from lockline.backends.etcd.examine import revokes_living_leases, serves_old_reads
 from lockline.errors import BackendUnavailable, ConfigError
 
 from ..servers.etcd import EtcdCluster, newer_binary
@@ -359,3 +360,76 @@ def test_the_doctor_knows_the_cluster(single: EtcdCluster, client_of: Clients) -
 )  # fmt: skip
 def test_the_doctor_knows_which_releases_end_leases_before_their_time(version: str, affected: bool) -> None:
     assert revokes_living_leases(version) is affected
+
+
+@pytest.mark.parametrize(
+    ("version", "affected"),
+    [("3.4.23", True), ("3.4.41", True), ("3.4.42", False), ("3.5.27", True), ("3.5.28", False), ("3.6.8", True), ("3.6.9", False), ("3.7.0", False)],
+)  # fmt: skip
+def test_the_doctor_knows_which_releases_may_read_from_an_old_state(version: str, affected: bool) -> None:
+    assert serves_old_reads(version) is affected
+
+
+@server
+def test_the_doctor_warns_of_a_release_that_may_read_from_an_old_state(single: EtcdCluster, client_of: Clients) -> None:
+    found = client_of(f"{single.url}/doctor").examine()
+    told = [finding for finding in found if "old state" in finding.text]
+    assert len(told) == serves_old_reads(single.members[0].version())
+    assert all(finding.level == "warning" and finding.cure for finding in told)
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["etcd://http://h1", "etcd://https://h1:2379", "etcd://h1,http://h2", "etcd://me:secret@https://h1/locks"],
+)
+def test_a_scheme_within_the_url_is_named_with_its_cure(url: str) -> None:
+    with pytest.raises(ConfigError, match=r"http://.*tls=yes") as told:
+        parse(url)
+    assert "secret" not in str(told.value)
+
+
+def _stranger(says: bytes) -> socket.socket:
+    """Somebody who answers whatever comes with these words, as a Redis would."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        while True:
+            try:
+                end, _ = listener.accept()
+            except OSError:
+                return
+            with end:
+                end.recv(4096)
+                end.sendall(says)
+
+    threading.Thread(target=serve, daemon=True).start()
+    return listener
+
+
+@pytest.mark.parametrize("flavour", ["sync", "asyncio"])
+@pytest.mark.parametrize(
+    ("says", "told"),
+    [
+        (b"-ERR unknown command 'PRI', with args beginning with: \r\n", "no etcd.*unknown command"),
+        (b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\n\r\n", "no etcd.*HTTP/1.1 400"),
+        (b"\x15\x03\x01\x00\x02\x02\x46", "TLS.*tls=yes"),
+        (b"", "before its first word"),
+    ],
+)
+def test_a_port_where_no_etcd_is_says_so_at_once(client_of: Clients, says: bytes, told: str, flavour: str) -> None:
+    with _stranger(says) as listener:
+        url = f"etcd://127.0.0.1:{listener.getsockname()[1]}"
+        began = time.monotonic()
+
+        async def scene() -> None:
+            async with lockline.aio.connect(url) as client:
+                await client.lock("x").try_acquire()
+
+        with pytest.raises(BackendUnavailable, match=told):
+            asyncio.run(scene()) if flavour == "asyncio" else client_of(url).lock("x").try_acquire()
+        assert time.monotonic() - began < 2
+        if says:
+            # Waiting does not make it an etcd.
+            with pytest.raises(BackendUnavailable, match=told):
+                client_of(url).lock("x").acquire(timeout=20)
+            assert time.monotonic() - began < 4

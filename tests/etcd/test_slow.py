@@ -45,7 +45,7 @@ def test_a_slow_server_serves_all_threads_on_one_connection(proxy: Proxy, client
     def work(number: int) -> None:
         while time.monotonic() < until:
             try:
-                with client.lock(f"n{number}", ttl=6).acquire(timeout=1):
+                with client.lock(f"n{number}", ttl=6).acquire(timeout=2):
                     granted[number] += 1
             except LocklineError as problem:
                 problems.append(problem)
@@ -76,7 +76,7 @@ def test_a_slow_server_serves_all_tasks_on_one_connection(proxy: Proxy) -> None:
             async def work(number: int) -> None:
                 while time.monotonic() < until:
                     try:
-                        lease = await client.lock(f"n{number}", ttl=6).acquire(timeout=1)
+                        lease = await client.lock(f"n{number}", ttl=6).acquire(timeout=2)
                     except LocklineError:
                         continue
                     granted[number] += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
@@ -57,6 +58,11 @@ def parse(url: str, user: str | None = None, password: str | None = None) -> Add
     """The address in this URL; ConfigError for whatever is wrong with it."""
     if not isinstance(url, str) or not url.startswith("etcd://"):
         raise ConfigError("etcd is reached by URL: etcd://host1,host2,host3")
+    if re.match(r"etcd://([^/@]*@)?([^/]*,)?https?:/", url):
+        raise ConfigError(
+            "the hosts of an etcd URL have no http:// or https:// before them: etcd://h1:2379,h2:2379, "
+            "and ?tls=yes (or ?ca=…) at its end for https"
+        )
     parts = urlsplit(url)
     credentials, _, hosts = parts.netloc.rpartition("@")
     if credentials:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import random
 import secrets
 import time
 from collections.abc import Collection, Sequence
@@ -10,7 +11,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from ...core.backend import Finding
-from ...core.claim import Claim, Gone, Grant, Line, Waiting
+from ...core.claim import Claim, Gone, Grant, Line, Unanswered, Waiting
 from ...core.runtime import Runtime
 from ...errors import BackendUnavailable, LocklineError
 from ...guarantees import Guarantees
@@ -35,8 +36,9 @@ GUARANTEES: Final = Guarantees(
     tolerates="A minority of the members may fail, restart or be cut off, and messages may be lost or late; a restored "
     "backup takes the tokens back to its own age.",
 )
-NET: Final = 30.0
-"""How long a waiter trusts a silent watch; the keeper's renewals find a dead connection much sooner."""
+NET: Final = 60.0
+"""How long a waiter trusts a silent watch, or up to twice as long: many who came together need not look together. The
+keeper's renewals find a dead connection much sooner."""
 SHORT: Final = 0.2
 FAREWELL: Final = 1.0
 
@@ -112,14 +114,16 @@ class EtcdBackend:
         doubted = claim.id in self._doubts
         while True:
             sent = self._runtime.now()
-            lease, renewal = await self._leases.ready(claim.ttl, until, way)
+            lease, renewal = await self._leases.ready(claim.ttl, sent, until, way)
             session, generation = self._keys.session(self._client, lease.id), lease.generation
             request = requests.enter(
                 key, value, lease.id, line, self._keys.fence, session, generation, claim.capacity, room_at
             )
             self._doubts[claim.id] = lease
             try:
-                answer = await way.ask(ways.TXN, request, "TxnResponse", until, repeated=lambda: repeats.append(None))
+                answer = await way.ask(
+                    ways.TXN, request, "TxnResponse", until, repeated=lambda: repeats.append(None), newcomer=True
+                )
             except BackendUnavailable as problem:
                 # Not applied: it was refused, or it never went out.
                 if (isinstance(problem, Refused) or problem.unsent) and not repeats and not doubted:
@@ -184,7 +188,7 @@ class EtcdBackend:
                 return Grant(place.token)
             answer = await self._standing(place, until)
             return Waiting(0) if isinstance(answer, Gone) else answer
-        place.ahead, place.revision = keepers, revision
+        place.look(keepers, revision, self._runtime.now() + NET * random.uniform(1, 2))
         return Waiting(max(seen.count - 1, 1))
 
     async def _found_again(self, claim: Claim, kv: Any, lease: Lease, sent: float, until: float) -> Place:
@@ -232,13 +236,16 @@ class EtcdBackend:
                 raise
             # Puts matter only for a writer, who may become a reader in its place.
             keys = [(ahead.key, ahead.kind == "write") for ahead in place.ahead or ()]
-            watching = self._watches.watch(claim.id, keys, place.revision)
-            place.ahead = None
-            if watching:
-                await self._mailbox.wait(claim.id, min(until, now + NET))
-            else:
+            if not self._watches.watch(claim.id, keys, place.revision):
+                place.ahead = None
                 await self._runtime.sleep(0.01)
+            elif await self._mailbox.wait(claim.id, min(until, place.trusts)) or self._old(place):
+                # Otherwise what was seen still stands: the next call goes on watching, and asks nothing.
+                place.ahead = None
         return None
+
+    def _old(self, place: Place) -> bool:
+        return self._runtime.now() >= place.trusts
 
     def _end_wait(self, claim_id: str) -> None:
         self._mailbox.close(claim_id)
@@ -287,7 +294,7 @@ class EtcdBackend:
                 continue
             if keepers is None:
                 return Grant(place.token)
-            place.ahead, place.revision = keepers, seen.header.revision
+            place.look(keepers, seen.header.revision, self._runtime.now() + NET * random.uniform(1, 2))
             return Waiting(len(seen.kvs) - 1)
 
     # -- leave -------------------------------------------------------------------------------------
@@ -314,7 +321,7 @@ class EtcdBackend:
 
     # -- renew -------------------------------------------------------------------------------------
 
-    async def renew(self, claims: Sequence[Claim], until: float) -> Sequence[Gone | None]:
+    async def renew(self, claims: Sequence[Claim], until: float) -> Sequence[Gone | Unanswered | None]:
         """Give each claim its ttl again from now, never less than it has; None for each that lives on."""
         return await self._renewals.renew(claims, until)
 

@@ -18,7 +18,7 @@ from ...core.blocking import ring
 from ...core.section import Inside, Section
 from .address import Address, Endpoint
 from .streams import Streams
-from .wire import Broken, Call, Full, NotTaken, Wire
+from .wire import Broken, Call, Full, NotTaken, Who, Wire
 
 AGAIN = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 T = TypeVar("T")
@@ -68,10 +68,10 @@ class BlockingLink:
 
     def start(
         self, method: str, messages: bytes, token: str | None = None, hear: Callable[[bytes], None] | None = None,
-        ends: bool = True, spared: int = 0,
+        ends: bool = True, who: Who = "call",
     ) -> Call:  # fmt: skip
-        """Begin a call; Full when that would leave fewer than `spared` for others."""
-        return self._wholly(self._start, method, messages, token, hear, ends, spared)
+        """Begin a call; Full when as many are under way as the server takes."""
+        return self._wholly(self._start, method, messages, token, hear, ends, who)
 
     def _start(self, *request: Any) -> Call:
         call = self.wire.start(*request)

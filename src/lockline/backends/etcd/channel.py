@@ -51,13 +51,13 @@ class Channel(Connections):
         until: float,
         repeated: Callable[[], None] | None = None,
         *,
-        urgent: bool = False,
+        newcomer: bool = False,
         insist: bool = True,
     ) -> list[Any]:
         """Requests on one stream (unary methods take one), and an answer to each; repeated until that moment.
 
         A request is a message, or its bytes. `repeated` is called before a request goes out again that may have been
-        applied already. What is urgent waits behind nothing of this client that is not.
+        applied already. A newcomer lets those go first who have a claim.
         """
         body = b"".join(
             framed(request if type(request) is bytes else request.SerializeToString()) for request in requests
@@ -71,7 +71,7 @@ class Channel(Connections):
             sent, token, link = False, None, None
             try:
                 link, token = await self._linked(until, FOREVER if went else give_up)
-                call = await self._begun(link, method, body, token, urgent, until)
+                call = await self._begun(link, method, body, token, newcomer, until)
                 sent = went = True
                 await self._answered(link, call, until)
                 if len(call.answers) == len(requests):
@@ -88,7 +88,8 @@ class Channel(Connections):
                 # The server did not look at it. Only this try: an earlier one may have been applied.
                 problem, sent = not_taken, False
             except Broken as broken:
-                problem = broken
+                if problem is None or self.now() < until:
+                    problem = broken  # otherwise it was our time that was over, and what was said before tells more
             except Refused as refused:
                 problem, said = refused, True
                 if token is not None and _credentials_are_old(refused):
@@ -119,9 +120,11 @@ class Channel(Connections):
 
     # -- one call ----------------------------------------------------------------------------------
 
-    async def _begun(self, link: Link, method: str, body: bytes, token: str | None, urgent: bool, until: float) -> Call:
+    async def _begun(
+        self, link: Link, method: str, body: bytes, token: str | None, newcomer: bool, until: float
+    ) -> Call:
         """The call, once it is its turn on this connection."""
-        call = await link.streams.begin(lambda spared: link.start(method, body, token, spared=spared), urgent, until)
+        call = await link.streams.begin(lambda who: link.start(method, body, token, who=who), newcomer, until)
         if call is None:
             raise NotTaken(f"{link.endpoint} takes no more calls at once, and none of those under way has ended")
         return call
@@ -173,7 +176,7 @@ class Channel(Connections):
     async def _login(self, link: Link, until: float) -> str:
         request = messages.AuthenticateRequest(name=self._address.user, password=self._address.password)
         try:
-            call = await self._begun(link, AUTHENTICATE, framed(request.SerializeToString()), None, True, until)
+            call = await self._begun(link, AUTHENTICATE, framed(request.SerializeToString()), None, False, until)
             await self._answered(link, call, until)
         except Refused as refused:
             if refused.code in TRANSIENT:

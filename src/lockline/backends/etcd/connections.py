@@ -13,7 +13,7 @@ from . import blocking, looping
 from .address import Address, Endpoint
 from .gate import Gate, gate_for
 from .streams import Streams
-from .wire import Broken, Call, Foreign, NotTaken, Wire
+from .wire import Broken, Call, Foreign, NotTaken, Who, Wire
 
 CONNECT: Final = 1.0
 """How long a connection to one member may take before the next is tried."""
@@ -47,7 +47,7 @@ class Link(Protocol):
 
     def start(
         self, method: str, messages: bytes, token: str | None = None, hear: Callable[[bytes], None] | None = None,
-        ends: bool = True, spared: int = 0,
+        ends: bool = True, who: Who = "call",
     ) -> Call: ...  # fmt: skip
     def more(self, call: Call, messages: bytes) -> None: ...
     def cancel(self, call: Call) -> None: ...

@@ -16,6 +16,8 @@ SLOW = 0.1
 BIG = 1.5 * (1 << 30)
 MENDED = {(3, 4): 31, (3, 5): 13}
 """The first release of each line whose deposed leader no longer revokes leases that live (etcd's issue 15247)."""
+READS_MENDED = {(3, 4): 42, (3, 5): 28, (3, 6): 9}
+"""The first release of each line in which a paused leader confirms no reads by itself (etcd's issue 20418)."""
 ALARMS = {1: "NOSPACE: the database has reached its quota and takes no writes", 2: "CORRUPT: the members' data differ"}
 
 
@@ -93,6 +95,16 @@ async def _members(channel: Way, address: Address, until: float) -> list[Finding
                     "run 3.4.31, 3.5.13, 3.6 or later; and check tokens at the resource (lockline.fence, lease.guard())",
                 )
             )
+        if serves_old_reads(status.version):
+            found.append(
+                Finding(
+                    "warning",
+                    f"etcd {status.version} has a bug: a leader that was paused and deposed may answer reads from an old state. "
+                    "Locks do not rest on reads (renewals, grants and releases are written), but inspect() and list() may show "
+                    "what is over",
+                    "run 3.4.42, 3.5.28, 3.6.9 or later",
+                )
+            )
         if status.dbSize > BIG:
             found.append(
                 Finding(
@@ -115,11 +127,20 @@ async def _members(channel: Way, address: Address, until: float) -> list[Finding
 
 def revokes_living_leases(version: str) -> bool:
     """Whether this release can end a lease before its time."""
+    return _older(version, MENDED)
+
+
+def serves_old_reads(version: str) -> bool:
+    """Whether reads of this release may be old though a quorum was asked for."""
+    return _older(version, READS_MENDED)
+
+
+def _older(version: str, mended: dict[tuple[int, int], int]) -> bool:
     try:
         major, minor, patch = (int(part) for part in version.split("-")[0].split("."))
     except ValueError:
         return False
-    return patch < MENDED.get((major, minor), 0)
+    return patch < mended.get((major, minor), 0)
 
 
 async def _alarms(channel: Way, until: float) -> list[Finding]:

@@ -104,12 +104,15 @@ class Leases:
     def all(self) -> list[Lease]:
         return list(self._leases.values())
 
-    async def ready(self, ttl: float, until: float, way: Way | None = None) -> tuple[Lease, Renewal]:
-        """A lease that outlives a claim of this ttl made now, once the renewal that comes with it is confirmed."""
-        wanted = lease_seconds(ttl)
+    async def ready(self, ttl: float, since: float, until: float, way: Way | None = None) -> tuple[Lease, Renewal]:
+        """A lease that outlives a claim of this ttl, once the renewal that comes with it is confirmed.
+
+        The claim's time counts from `since`: whatever is renewed after that is enough, however long its answer takes.
+        """
+        wanted, enough = lease_seconds(ttl), since + ttl
         while True:
             lease = self._leases.get(wanted)
-            if lease is not None and lease.good_until >= self._runtime.now() + ttl:
+            if lease is not None and lease.good_until >= enough:
                 return lease, Renewal((), 0.0, None)
             # One asks for all who need it at the same time.
             async with self._gate(until) as free:
@@ -118,7 +121,6 @@ class Leases:
                 lease = self._leases.get(wanted)
                 if lease is None:
                     lease = await self._grant(wanted, until, way or self._channel)
-                enough = self._runtime.now() + ttl
                 if lease.good_until >= enough:
                     continue
                 renewal = lease.renewal
@@ -145,15 +147,13 @@ class Leases:
         self._leases[seconds] = lease
         return lease
 
-    async def renew(
-        self, leases: Collection[Lease], until: float, way: Way | None = None, urgent: bool = False
-    ) -> Renewal:
+    async def renew(self, leases: Collection[Lease], until: float, way: Way | None = None) -> Renewal:
         """Ask for all these leases to be renewed; those that are no more are buried."""
         sent = self._runtime.now()
         asked = list(leases)
         requests = [m.LeaseKeepAliveRequest(ID=lease.id) for lease in asked]
         way = way or self._channel
-        answers = await way.ask_all(ways.KEEP_ALIVE, requests, "LeaseKeepAliveResponse", until, urgent=urgent)
+        answers = await way.ask_all(ways.KEEP_ALIVE, requests, "LeaseKeepAliveResponse", until)
         terms = {answer.header.raft_term for answer in answers}
         alive = {answer.ID: answer.TTL for answer in answers if answer.TTL > 0}
         for lease in asked:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from ...core import clock
 from .address import Address, Endpoint
 from .streams import Streams
-from .wire import Broken, Call, NotTaken, Wire
+from .wire import Broken, Call, NotTaken, Who, Wire
 
 
 class LoopLink(asyncio.Protocol):
@@ -49,10 +49,10 @@ class LoopLink(asyncio.Protocol):
 
     def start(
         self, method: str, messages: bytes, token: str | None = None, hear: Callable[[bytes], None] | None = None,
-        ends: bool = True, spared: int = 0,
+        ends: bool = True, who: Who = "call",
     ) -> Call:  # fmt: skip
-        """Begin a call; Full when that would leave fewer than `spared` for others."""
-        call = self.wire.start(method, messages, token, hear, ends, spared)
+        """Begin a call; Full when as many are under way as the server takes."""
+        call = self.wire.start(method, messages, token, hear, ends, who)
         self._transmit()
         return call
 

@@ -34,6 +34,7 @@ class Place:
         "repeated",
         "revision",
         "token",
+        "trusts",
         "written",
     )
 
@@ -57,6 +58,12 @@ class Place:
         self.revision = 0
         self.ahead: list[Stood] | None = None
         """Who kept it from holding at that revision; None when that has to be looked up."""
+        self.trusts = 0.0
+        """Until when it believes that, if no watch says otherwise."""
+
+    def look(self, ahead: list[Stood], revision: int, trusts: float) -> None:
+        """These keep it from holding, by a look at the line."""
+        self.ahead, self.revision, self.trusts = ahead, revision, trusts
 
 
 class Places:

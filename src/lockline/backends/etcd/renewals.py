@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
-from ...core.claim import Claim, Gone
+from ...core.claim import Claim, Gone, Unanswered
 from ...core.runtime import Runtime
+from ...errors import BackendUnavailable
 from . import channel as ways
 from . import requests
 from .channel import NOT_FOUND, Channel
@@ -42,11 +43,11 @@ class Renewals:
         self._lose = lose
         self._remove = remove
 
-    async def renew(self, claims: Sequence[Claim], until: float) -> Sequence[Gone | None]:
+    async def renew(self, claims: Sequence[Claim], until: float) -> Sequence[Gone | Unanswered | None]:
         """Give each claim its ttl again from now, never less than it has; None for each that lives on."""
         while True:
             sent = self._runtime.now()
-            fates: dict[str, Gone | None] = {}
+            fates: dict[str, Gone | Unanswered | None] = {}
             living: list[tuple[Claim, Place, Lease]] = []
             for claim in claims:
                 place = self._places.get(claim.id)
@@ -56,18 +57,18 @@ class Renewals:
                 lease = place.lease
                 if claim.ttl > lease.seconds:
                     # The server's lease has to last as long as the holder may trust it.
-                    lease, _ = await self._leases.ready(claim.ttl, until)
+                    lease, _ = await self._leases.ready(claim.ttl, sent, until)
                 living.append((claim, place, lease))
             if not living:
                 return [fates[claim.id] for claim in claims]
-            renewal = await self._leases.renew({lease for _, _, lease in living}, until, urgent=True)
+            renewal = await self._leases.renew({lease for _, _, lease in living}, until)
             if await self._verify(living, fates, renewal, sent, until):
                 return [fates[claim.id] for claim in claims]
 
     async def _verify(
         self,
         living: list[tuple[Claim, Place, Lease]],
-        fates: dict[str, Gone | None],
+        fates: dict[str, Gone | Unanswered | None],
         renewal: Renewal,
         sent: float,
         until: float,
@@ -82,6 +83,12 @@ class Renewals:
                 if refused.code != NOT_FOUND:
                     raise
                 return False
+            except BackendUnavailable as problem:
+                if not start:
+                    raise
+                # What was confirmed before counts: were all asked for anew each time, a long list might never get through.
+                fates.update((claim.id, Unanswered(problem)) for claim, _, _ in living[start:])
+                return True
             seen = [self._seen(*one, reply) for one, reply in zip(batch, answer.responses[:-1], strict=True)]
             if not renewal.confirm(answer.header.raft_term):
                 return False
@@ -101,7 +108,7 @@ class Renewals:
     async def _seen_by_a_quorum(self, batch: list[tuple[Claim, Place, Lease]], until: float) -> Any:
         steps = [self._step(*one) for one in batch]
         request = requests.seen_by_a_quorum(steps, self._nothing)
-        return await self._channel.ask(ways.TXN, request, "TxnResponse", until, urgent=True)
+        return await self._channel.ask(ways.TXN, request, "TxnResponse", until)
 
     def _seen(self, claim: Claim, place: Place, lease: Lease, reply: Any) -> tuple[bool, bool]:
         """Whether the claim stands, and whether its key says by now what it should."""

@@ -1,4 +1,4 @@
-"""Who may begin a call: in order of arrival, when the server takes no more at once; renewals before all others."""
+"""Who may begin a call when the server takes no more at once: in order of arrival, and who is in already before who comes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from ...core.runtime import Runtime, Signal
-from .wire import SPARED, Call, Full
+from .wire import Call, Full, Who
 
 NET: Final = 0.25
 """How long a lost wake-up can go unnoticed: whoever is cut short between being woken and beginning may take it along."""
@@ -18,15 +18,20 @@ class Streams:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._ordinary: deque[Signal] = deque()
-        self._urgent: deque[Signal] = deque()
+        self._calls: deque[Signal] = deque()
+        self._newcomers: deque[Signal] = deque()
 
-    async def begin(self, start: Callable[[int], Call], urgent: bool, until: float) -> Call | None:
-        """Begin the call by `start(spared)` as soon as there is room for it; None when there was none by then."""
-        queue, spared = (self._urgent, SPARED - 1) if urgent else (self._ordinary, SPARED)
+    async def begin(self, start: Callable[[Who], Call], newcomer: bool, until: float) -> Call | None:
+        """Begin the call as soon as there is room for it; None when there was none by then.
+
+        A claim that wants to enter can wait. One that stands or holds cannot: late looks and releases make everybody wait, and late
+        renewals are lost leases.
+        """
+        queue = self._newcomers if newcomer else self._calls
+        who: Who = "newcomer" if newcomer else "call"
         if not queue:
             try:
-                return start(spared)
+                return start(who)
             except Full:
                 pass
         signal = self._runtime.signal()
@@ -34,14 +39,14 @@ class Streams:
         try:
             while True:
                 signal.clear()
-                if queue[0] is signal:
-                    try:
-                        return start(spared)
-                    except Full:
-                        pass
                 now = self._runtime.now()
                 if now >= until:
-                    return None
+                    return None  # what is sent too late only makes others late
+                if queue[0] is signal:
+                    try:
+                        return start(who)
+                    except Full:
+                        pass
                 await signal.wait(min(until, now + NET))
         finally:
             queue.remove(signal)
@@ -49,7 +54,7 @@ class Streams:
 
     def advance(self) -> None:
         """There may be room now: wake who is next."""
-        for queue in (self._urgent, self._ordinary):
+        for queue in (self._calls, self._newcomers):
             try:
                 queue[0].set()
             except IndexError:

@@ -143,7 +143,7 @@ class Watches:
                 return False
             if self._stream is None or self._stream.done or self._link is not link:
                 self._link = link
-                self._stream = link.start(ways.WATCH, body, self._channel.token, self._hear, ends=False)
+                self._stream = link.start(ways.WATCH, body, self._channel.token, self._hear, ends=False, who="watch")
                 self._stream.wake = self._ended
             else:
                 link.more(self._stream, body)

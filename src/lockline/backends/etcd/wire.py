@@ -7,7 +7,7 @@ trailers after the last. grpcio was tried first: after a fork its child shares t
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Literal
 from urllib.parse import unquote
 
 from h2.config import H2Configuration
@@ -33,11 +33,12 @@ WINDOW = 4 << 20
 LARGEST = 64 << 20
 
 
-MOST: Final = 128
-"""Calls under way at the same time, at most, whatever the server would take: more of them would only wait there instead of
-here, in the way of a renewal."""
-SPARED: Final = 2
-"""Streams that ordinary calls leave free: one for the watch, one for what must not wait."""
+MOST: Final = 32
+"""Calls under way at the same time, at most, whatever the server would take. A line's length makes each `enter` dearer, so more at
+once only make the server slower for all, and the renewals late; what waits here instead has not been sent, and can be given up."""
+
+Who = Literal["watch", "call", "newcomer"]
+"""For whom a stream is: newcomers leave a quarter of all to those who are in already, and these leave one to the watch."""
 
 
 class Broken(Exception):
@@ -143,16 +144,14 @@ class Wire:
         token: str | None = None,
         hear: Callable[[bytes], None] | None = None,
         ends: bool = True,
-        spared: int = SPARED,
+        who: Who = "call",
     ) -> Call:
-        """Begin a call with these framed messages; with `ends` false more may follow. Full when too many are under way.
-
-        `spared` streams are left free for others.
-        """
+        """Begin a call with these framed messages; with `ends` false more may follow. Full when too many are under way."""
         if self.broken is not None:
             raise NotTaken(self.broken)
         h2 = self._h2
         most = min(h2.remote_settings.max_concurrent_streams, MOST)
+        spared = 0 if who == "watch" else 1 if who == "call" else max(2, most // 4)
         if len(self._calls) >= max(1, most - spared):
             raise Full
         try:
