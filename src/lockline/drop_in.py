@@ -41,6 +41,9 @@ except ModuleNotFoundError as missing:
         "lockline.drop_in stands in for redis-py's Lock and needs redis-py: pip install 'lockline[redis]'", name="redis"
     ) from None
 
+# Now and not in the thread that takes the first lock: a child that is forked during an import can never finish it.
+from .backends import redis as _backend  # noqa: F401
+
 log = logging.getLogger("lockline")
 
 KEPT_FOR: Final = 10.0
@@ -59,17 +62,21 @@ class _Beside(NamedTuple):
 # Module state with a reason: redis-py makes a new lock object for each use and hands it nothing but its client.
 _clients: weakref.WeakKeyDictionary[Any, sync.Client] = weakref.WeakKeyDictionary()
 _loop_clients: weakref.WeakKeyDictionary[Any, _Beside] = weakref.WeakKeyDictionary()
-_mutex = threading.Lock()
 
 
 def client_of(redis: Any) -> sync.Client:
     """The Lockline client that goes with a redis-py client, for as long as that lives."""
-    with _mutex:
-        client = _clients.get(redis)
-        if client is None:
-            client = _clients[redis] = sync.connect(redis)
-            weakref.finalize(redis, client.close)
+    client = _clients.get(redis)
+    if client is not None:
         return client
+    # No mutex: a fork while another thread had it would leave it shut in the child for ever. Of two that come first, both get
+    # the same, and nobody has used the other.
+    made = sync.connect(redis)
+    forgotten = weakref.finalize(redis, made.close)
+    client = _clients.setdefault(redis, made)
+    if client is not made:
+        forgotten.detach()
+    return client
 
 
 def loop_client_of(redis: Any) -> aio.Client:

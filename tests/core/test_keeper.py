@@ -12,6 +12,7 @@ import pytest
 import lockline
 from lockline import BackendUnavailable, LeaseLost, aio
 from lockline.backends import memory
+from lockline.core import blocking
 from lockline.core import keeper as keeper_module
 from lockline.core.claim import Claim
 from tests.contract.faults import Faults
@@ -377,3 +378,37 @@ def test_a_loop_that_ends_with_a_lease_in_hand_ends_without_a_word(recwarn: pyte
     lease = asyncio.run(story())
     assert not [warning for warning in recwarn if "destroyed" in str(warning.message)]
     lease._open = False
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["thread", "launch"])
+def test_a_lease_is_kept_while_no_thread_can_be_started_and_after_it(
+    alice: ThreadParty, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """A process at its limit of threads: the first of the two that a renewal takes is refused, or the second."""
+    lease = alice.lock("x", ttl=1.0).acquire()
+
+    def refuse(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as full:
+        if where == "thread":
+            full.setattr(threading.Thread, "start", refuse)
+        else:
+            full.setattr(blocking, "start_new_thread", refuse)
+        time.sleep(1.5)
+        assert lease.valid
+    time.sleep(1.5)
+    assert lease.valid
+    lease.release()
+
+
+def test_no_lease_is_given_out_that_no_thread_could_renew(alice: ThreadParty, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as full:
+        full.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="no thread for lockline-keeper"):
+            alice.lock("x", ttl=30).acquire()
+    alice.lock("x", ttl=30).acquire().release()

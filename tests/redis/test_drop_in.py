@@ -452,3 +452,30 @@ def test_asyncio_nothing_is_left_of_a_client_that_is_gone(
             await asyncio.sleep(0.01)
 
     asyncio.run(story())
+
+
+@pytest.mark.slow
+def test_a_child_can_lock_that_was_forked_while_another_thread_took_its_first_lock(server: RedisServer) -> None:
+    story = """
+import os, signal, sys, threading, redis
+from lockline.drop_in import Lock, client_of
+
+def first_locks():
+    while True:
+        client_of(redis.Redis(port=int(sys.argv[1]))).close()
+
+for _ in range(3):
+    threading.Thread(target=first_locks, daemon=True).start()
+# With a switch every few instructions a fork finds each thread somewhere else.
+sys.setswitchinterval(0.0001)
+for number in range(20):
+    child = os.fork()
+    if child == 0:
+        signal.alarm(10)
+        with Lock(redis.Redis(port=int(sys.argv[1])), f"x{number}", timeout=2):
+            os._exit(0)
+    if os.waitpid(child, 0)[1] != 0:
+        os._exit(1)
+os._exit(0)
+"""
+    assert subprocess.run([sys.executable, "-c", story, str(server.port)], timeout=100).returncode == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 import threading
 import time
@@ -17,8 +16,6 @@ from . import clock
 from .aside import Aside
 from .fork import tell_after_fork
 from .section import Section
-
-log = logging.getLogger("lockline")
 
 T = TypeVar("T")
 
@@ -216,20 +213,24 @@ class ThreadWorker:
         self._begun.acquire()
         self._over = allocate_lock()
         self._over.acquire()
+        self._refused: RuntimeError | None = None
 
     def start(self) -> None:
+        """Have it begin; RuntimeError where no thread is to be had."""
         # `Thread.start` waits for an Event that the new thread sets; an exception in there would take the new thread down
         # with it. So a bare thread, which is started in one instruction and which no signal reaches, does it for us.
         start_new_thread(self._launch, ())
         self._begun.acquire(True, 1.0)
+        if self._refused is not None:
+            raise RuntimeError(f"no thread for {self._name}: {self._refused}")
 
     def _launch(self) -> None:
         self._thread = threading.Thread(target=self._body, name=self._name, daemon=True)
         try:
             self._thread.start()
         except RuntimeError as problem:
+            self._refused = problem
             self._over.release()
-            log.error("no thread for %s could be started: %s", self._name, problem)
         finally:
             self._begun.release()
 

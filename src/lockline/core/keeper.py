@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..errors import LocklineError, Reason
 from .backend import Backend, leave_all
@@ -38,6 +39,13 @@ class Debt:
     tries: int = 0
 
 
+class Renewal(NamedTuple):
+    """A renewal that was begun: who does it, and the claims that it has not done with yet."""
+
+    worker: Worker
+    asked: set[str]
+
+
 class Keeper:
     """Renews what is due, notes what is lost, and withdraws what could not be withdrawn at once.
 
@@ -61,9 +69,7 @@ class Keeper:
         """Every claim that may stand in the store: from before its first request until its end was confirmed or is owed."""
         self._worker: Worker | None = None
         self._settler: Worker | None = None
-        self._renewals: list[Worker] = []
-        self._asked: set[str] = set()
-        """Claims whose renewal is under way."""
+        self._renewals: list[Renewal] = []
         self._talked_of: set[str] = set()
         """Those of them that a push spoke of meanwhile."""
         self._alone = self._runtime.section()
@@ -98,7 +104,11 @@ class Keeper:
         """Withdraw this claim in the background, until it is confirmed or its ttl is over."""
         self._debts[claim.id] = Debt(claim, self._runtime.now() + claim.ttl)
         self.books.pop(claim.id, None)
-        self._wake()
+        try:
+            self._wake()
+        except RuntimeError as problem:
+            # Whoever owes has an error of its own to tell; the next one who wakes the worker starts it.
+            log.error("a claim on %r is left to its ttl for now: %s", claim.name, problem)
 
     def others_under_way(self, me: object) -> bool:
         """Whether a call that is not this thread's or task's own is at a claim that it will strike out."""
@@ -133,7 +143,7 @@ class Keeper:
         if worker is not None:
             await worker.join(until)
         # What asks the store may be at it for longer than anybody wants to wait, and does no harm.
-        for one in (self._settler, *self._renewals):
+        for one in (self._settler, *(renewal.worker for renewal in self._renewals)):
             if one is not None:
                 await one.join(min(until, self._runtime.now() + A_MOMENT))
 
@@ -206,13 +216,16 @@ class Keeper:
             self._talked_of.update(await self._backend.news())
         ripe: list[LiveClaim] = []
         soon: list[LiveClaim] = []
+        # By those who are at it, so that none that was never begun, or was cut short, keeps its claims from the next.
+        self._renewals = [renewal for renewal in self._renewals if renewal.worker.alive()]
+        asked = {claim_id for renewal in self._renewals for claim_id in renewal.asked}
         for live in list(self._kept.values()):
             if now >= live.deadline:
                 self._end(live, "expired")
                 continue
             if live.token is not None:
                 plan = min(plan, live.deadline)
-            if live.claim.id in self._asked:
+            if live.claim.id in asked:
                 continue
             talked_of = live.claim.id in self._talked_of
             if not self._wanted(live):
@@ -230,15 +243,18 @@ class Keeper:
             else:
                 plan = min(plan, live.due)
         # What was said before an answer that is still under way has to be asked for again.
-        self._talked_of.intersection_update(self._asked)
+        self._talked_of.intersection_update(asked)
         if ripe:
-            self._begin_renewal(ripe + soon)
+            await self._begin_renewal(ripe + soon)
         elif soon:
             plan = min(plan, *(live.due for live in soon))
         if self._debts:
             plan = min(plan, now + 0.5)
             if self._settler is None or not self._settler.alive():
-                self._settler = self._runtime.spawn(self._settle_for_a_while, "lockline-keeper-debts")
+                try:
+                    self._settler = self._runtime.spawn(self._settle_for_a_while, "lockline-keeper-debts")
+                except RuntimeError as problem:
+                    log.debug("what is owed has to wait: %s", problem)
         return plan
 
     def _take_over_orphans(self) -> None:
@@ -255,26 +271,27 @@ class Keeper:
     async def _settle_for_a_while(self) -> None:
         await self.settle(self._runtime.now() + 2.0)
 
-    def _begin_renewal(self, batch: list[LiveClaim]) -> None:
-        self._renewals = [renewal for renewal in self._renewals if renewal.alive()]
+    async def _begin_renewal(self, batch: list[LiveClaim]) -> None:
         if len(self._renewals) >= AT_ONCE:
             # The next one that ends wakes us.
             return
         asked = {live.claim.id for live in batch}
-        self._asked |= asked
 
         async def renewal() -> None:
             try:
                 await self._renew(batch)
             finally:
-                self._asked -= asked
+                asked.clear()
                 self._signal.set()
 
         try:
-            self._renewals.append(self._runtime.spawn(renewal, "lockline-keeper-renewal"))
-        except BaseException:
-            self._asked -= asked
-            raise
+            worker = self._runtime.spawn(renewal, "lockline-keeper-renewal")
+        except RuntimeError as problem:
+            # No thread to be had: to watch deadlines late is better than to let leases go.
+            log.warning("renewing %d claims in the keeper's own thread: %s", len(batch), problem)
+            await self._renew(batch)
+            return
+        self._renewals.append(Renewal(worker, asked))
 
     def _wanted(self, live: LiveClaim) -> bool:
         if live.token is None:

@@ -73,7 +73,8 @@ class Runtime(Protocol):
     def spawn(self, work: Callable[[], Awaitable[None]], name: str, *, lasting: bool = False) -> Worker:
         """Run this in the background: a daemon thread or a task.
 
-        One that lasts is begun again when somebody cancels it who cancels every task there is.
+        One that lasts is begun again when somebody cancels it who cancels every task there is. RuntimeError where no thread
+        is to be had.
         """
 
     def call_aside(self, callback: Callable[[], object]) -> None:

@@ -371,7 +371,10 @@ class RedisBackend:
             deaf = set(self._deaf)
             if self._long_deaf & deaf:
                 # Beside the keeper: it has deadlines to watch and must not wait for a connection.
-                self._listener = self._runtime.spawn(self._give_ears, "lockline-listen")
+                try:
+                    self._listener = self._runtime.spawn(self._give_ears, "lockline-listen")
+                except RuntimeError:
+                    pass  # no thread to be had now
             self._long_deaf = deaf
         return news
 

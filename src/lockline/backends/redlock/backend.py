@@ -359,7 +359,10 @@ class RedlockBackend:
             if self._news_asked > 1 and held:
                 self._victim_channel = VICTIM + requests.client_of(held[0])
                 # In the background: nothing may hold up the keeper.
-                self._runtime.spawn(self._listen_for_evictions, "lockline-ears")
+                try:
+                    self._runtime.spawn(self._listen_for_evictions, "lockline-ears")
+                except RuntimeError:
+                    self._victim_channel = ""  # no thread to be had now
         self._hints.drain()
         news, self._news = self._news, []
         return news
