@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
 
 import pytest
 
 from tests.servers.process import free_port, wait_for
 
-from .conftest import Shell, end
+from .conftest import LOCKLINE, Shell, end
 
 
 def redis_is_here() -> bool:
@@ -157,3 +158,17 @@ def test_waiters_run_one_after_the_other_in_order(shell: Shell) -> None:
     (shell.folder / "go").touch()
     assert [end(process)[0] for process in (first, *others)] == [0, 0, 0, 0]
     assert (shell.folder / "order").read_text().split() == ["0", "1", "2", "3"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"), [(["doctor"], 71), (["--help"], 71), (["run", "", "--", "true"], 64), (["nonsense"], 64)]
+)
+def test_a_full_disk_under_the_output_is_an_exit_code_and_no_traceback(
+    shell: Shell, arguments: list[str], code: int
+) -> None:
+    command = [*LOCKLINE, *arguments]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, env=shell.env, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+        assert done.returncode == code
+        assert "Traceback" not in done.stderr
+        assert subprocess.run(command, env=shell.env, stdout=full, stderr=full, timeout=60).returncode == code

@@ -97,6 +97,7 @@ def test_connect_knows_the_file_and_what_is_required(bare: Shell, flavour: str) 
         (("--config", "empty.toml"), {}),
         (("--config", "unknown.toml"), {}),
         (("--config", "broken.toml"), {}),
+        (("--config", "key.toml"), {}),
         (("--config", "number.toml"), {}),
         (("--config", "."), {}),
     ],
@@ -108,6 +109,7 @@ def test_a_job_that_needs_a_server_never_runs_on_this_machine_alone(
     (bare.folder / "empty.toml").write_text("")
     (bare.folder / "unknown.toml").write_text(f'ulr = "redis://:{SECRET}@h"\n')
     (bare.folder / "broken.toml").write_text(f"url = redis://:{SECRET}@h\n")
+    (bare.folder / "key.toml").write_text(f'"redis://:{SECRET}@h" = 1\n')
     (bare.folder / "number.toml").write_text("url = 6379\n")
     done = bare("run", "job", *options, "--", "touch", "ran", **env)
     assert done.returncode == 64

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 from ..errors import ConfigError
+from .url import shortened
 
 FALLBACK: Final = "local:"
 OF_THE_MACHINE = Path("/etc/lockline.toml")
@@ -105,9 +106,9 @@ def read(file: Path) -> Saying | None:
         where = problem if isinstance(problem, tomllib.TOMLDecodeError) else "not UTF-8"
         raise ConfigError(f'{file} is not TOML: {where}; write lines like: url = "redis://localhost:6379"') from None
     for key, value in found.items():
-        # Never the value: it may be a password in the wrong place.
+        # Never the value: it may be a password in the wrong place. The key can be a URL in the wrong place.
         if key not in ("url", "require"):
-            raise ConfigError(f"{file}: {key!r} is not known; it may say url and require")
+            raise ConfigError(f"{file}: {shortened(key)} is not known; it may say url and require")
         if not isinstance(value, str) or not value:
             raise ConfigError(f"{file}: {key} must be a text in quotes")
     return Saying(str(file), found.get("url"), found.get("require"))

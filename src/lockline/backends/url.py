@@ -8,7 +8,7 @@ from urllib.parse import unquote
 
 PORTS: Final = {6379: "redis", 26379: "redis+sentinel", 2181: "zk", 2379: "etcd"}
 """Whose port it usually is."""
-_SECRET = re.compile(r"((?:password|secret|token|key)[^=&#]*=)[^&#]*", re.IGNORECASE)
+_SECRET = re.compile(r"((?:password|secret|token|key)[^=&#]*=)([^&#]*)", re.IGNORECASE)
 
 
 def redacted(url: str) -> str:
@@ -16,18 +16,22 @@ def redacted(url: str) -> str:
     head, at, rest = url.rpartition("@")
     if at:
         scheme, slashes, _ = head.partition("//")
-        url = f"{scheme if slashes else scheme.partition(':')[0] + ':'}{slashes}…@{rest}"
+        if not slashes:
+            scheme = "".join(scheme.partition(":")[:2]) if ":" in scheme else ""
+        url = f"{scheme}{slashes}…@{rest}"
     return _SECRET.sub(r"\1…", url)
 
 
 def scrubbed(message: str, url: str) -> str:
-    """The message without the parts of the URL's login that it quotes, whole or in pieces as a parser cut them."""
+    """The message without the parts of the URL's login that it quotes, whole or in pieces as a parser cut them, and without
+    whatever else of the URL sounds like a secret.
+    """
+    pieces = {text for _, value in _SECRET.findall(url) for text in (value, unquote(value))}
     head, at, _ = url.rpartition("@")
-    if not at:
-        return message
-    login = head.partition("//")[2] or head.partition(":")[2]
-    password = login.partition(":")[2] or login
-    pieces = {login, unquote(login), password, unquote(password), *re.split(r"[/?#:@,\[\]]", password)}
+    if at:
+        login = head.partition("//")[2] or head.partition(":")[2]
+        password = login.partition(":")[2] or login
+        pieces |= {login, unquote(login), password, unquote(password), *re.split(r"[/?#:@,\[\]]", password)}
     for piece in sorted(pieces, key=len, reverse=True):
         if len(piece) >= 3:
             message = message.replace(piece, "…")

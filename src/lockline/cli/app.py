@@ -12,7 +12,7 @@ import click
 from .. import __version__
 from ..errors import AcquireTimeout, ConfigError, LeaseLost, LocklineError
 from . import COMMANDS, codes
-from .words import printable
+from .words import printable, say
 
 EPILOG = """\
 \b
@@ -76,28 +76,33 @@ def run(arguments: Sequence[str]) -> int:
     try:
         code = lockline.main(list(arguments), prog_name="lockline", standalone_mode=False)
         return code if isinstance(code, int) else codes.FINE
-    except click.NoSuchOption as problem:
-        problem.show()
-        if problem.ctx is not None and problem.ctx.info_name == "run":
-            click.echo("Options of the command itself go behind --, as in: lockline run NAME -- ls -l", err=True)
-        return codes.USAGE
-    except click.UsageError as problem:
-        problem.show()
-        return codes.USAGE
     except click.ClickException as problem:
-        problem.show()
-        return problem.exit_code
+        _show(problem)
+        return codes.USAGE if isinstance(problem, click.UsageError) else problem.exit_code
     except click.Abort as stopped:
         if isinstance(stopped.__cause__, KeyboardInterrupt):
             # In the middle of something, not at a question: what it did by then, only the command can say.
             return codes.SIGNALLED + signal.SIGINT
-        click.echo("lockline: stopped, nothing was changed", err=True)
+        say("stopped, nothing was changed")
         return codes.DANGEROUS
     except KeyboardInterrupt:
         return codes.SIGNALLED + signal.SIGINT
     except LocklineError as problem:
-        click.echo(f"lockline: {printable(str(problem))}", err=True)
+        say(printable(str(problem)))
         return code_of(problem)
+    except OSError as problem:
+        # A full disk under our output, no more processes or files: nobody needs a traceback for that.
+        say(f"the system says no: {problem.strerror or problem}")
+        return codes.SYSTEM
+
+
+def _show(problem: click.ClickException) -> None:
+    try:
+        problem.show()
+        if isinstance(problem, click.NoSuchOption) and problem.ctx is not None and problem.ctx.info_name == "run":
+            click.echo("Options of the command itself go behind --, as in: lockline run NAME -- ls -l", err=True)
+    except OSError:  # nobody can read it; the exit code says it as well
+        pass
 
 
 def code_of(problem: LocklineError) -> int:

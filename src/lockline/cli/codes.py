@@ -9,6 +9,8 @@ DANGEROUS: Final = 1
 """`lockline doctor` found an error."""
 USAGE: Final = 64
 UNREACHABLE: Final = 69
+SYSTEM: Final = 71
+"""The system refused something to us: room for our output, another process, another file."""
 BUSY: Final = 75
 """The lock was taken, or stayed taken for the whole wait: try again later."""
 LOST: Final = 76
