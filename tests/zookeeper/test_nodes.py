@@ -155,3 +155,28 @@ def test_a_wait_that_timed_out_leaves_nothing_in_the_clients_memory(client_of: C
     assert not any(backend._watching._waiters.values())  # type: ignore[attr-defined]
     assert not backend._nodes  # type: ignore[attr-defined]
     held.release()
+
+
+def test_a_line_where_somebody_always_waits_leaves_nothing_of_the_past_in_the_clients_memory(
+    client_of: Clients, url: str
+) -> None:
+    client = client_of(url)
+    watching = client._engine.backend._watching  # type: ignore[attr-defined]
+    most: list[int] = []
+    done = threading.Event()
+
+    def work() -> None:
+        while not done.is_set():
+            with client.lock("x"):
+                most.append(sum(map(len, watching._gone.values())))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    wait_for(lambda: len(most) >= 400, 60, "four hundred grants")
+    done.set()
+    for thread in threads:
+        thread.join(30)
+    assert max(most) <= 100
+    # Many a watch came too late for the node that it was meant for.
+    assert [watching._waiters, watching._gone, watching._waiting] == [{}, {}, {}]

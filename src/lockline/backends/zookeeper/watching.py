@@ -7,6 +7,7 @@ only err by what has left it already.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
@@ -18,6 +19,9 @@ from ...core.runtime import Mailbox
 from .looks import Looks, View
 from .node import Node
 from .wire import Wire
+
+FEW = 64
+"""How many departures from a line are remembered at least, beside two for each of ours that waits there."""
 
 
 class Watching:
@@ -97,7 +101,9 @@ class Watching:
     def _watched(self, node: Node, names: list[str], answers: list[Any]) -> None:
         for name, answer in zip(names, answers, strict=True):
             if isinstance(answer, problems.NoNodeError):
-                self._left(node, name)
+                # No watch was set, so no event will come and take this along.
+                for waiter in self._living({node.claim.id, *self._waiters.pop(f"{node.parent}/{name}", ())}):
+                    self._left(waiter, name)
             elif isinstance(answer, Exception):
                 node.stale = True
                 self._go_on(node)
@@ -116,11 +122,32 @@ class Watching:
         gone = self._gone.setdefault(node.parent, set())
         gone.add(name)
         node.ahead_left(gone)
+        self._remember_few(node.parent, gone)
         if node.holds:
             self._go_on(node)
         else:
             # Who stood ahead of that one may have left unwatched.
             self._looks.look(node.parent, partial(self.looked, node))
+
+    def _living(self, claim_ids: Iterable[str]) -> list[Node]:
+        """Those that still stand in their line, with a place that is known."""
+        nodes = [self._nodes.get(claim_id) for claim_id in tuple(claim_ids)]
+        return [node for node in nodes if node is not None and not node.gone and node.mine is not None]
+
+    def _remember_few(self, parent: str, gone: set[str]) -> None:
+        """In a line where somebody of ours always waits, nobody would ever forget who has left it.
+
+        So at times each that waits takes in what has gone; who comes later reads a line without those.
+        """
+        waiting = self._waiting.get(parent, set())
+        if len(gone) <= FEW + 2 * len(waiting):
+            return
+        for node in self._living(waiting):
+            held = node.holds
+            node.ahead_left(gone)
+            if node.holds and not held:
+                self._go_on(node)
+        gone.clear()
 
     def _go_on(self, node: Node) -> None:
         if node.holds or node.stale or node.gone:
@@ -133,16 +160,14 @@ class Watching:
         if event.type == EventType.NONE:
             return
         path = self._chroot + event.path
+        name = path.rpartition("/")[2]
         deleted = event.type == EventType.DELETED
-        for claim_id in tuple(self._waiters.pop(path, ())):
-            node = self._nodes.get(claim_id)
-            if node is None or node.gone or node.mine is None:
-                continue
+        for node in self._living(self._waiters.pop(path, ())):
             if deleted:
-                self._left(node, path.rpartition("/")[2])
+                self._left(node, name)
             else:
                 node.stale = True
-                node.watched.discard(path.rpartition("/")[2])
+                node.watched.discard(name)
                 self._go_on(node)
         own = self._own.pop(path, None)
         if own is not None and own in self._nodes:
