@@ -9,11 +9,14 @@ import stat
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import lockline
 from lockline.backends.local import files, schema, store
+from lockline.core import clock
+from lockline.core.claim import Claim, Gone, Grant
 
 NOBODY = 65534
 
@@ -43,6 +46,12 @@ def refusal(file: Path) -> str:
     ):
         client.lock("x").acquire(timeout=1)
     return str(refused.value)
+
+
+def ask(client: lockline.Client, statement: str) -> Any:
+    """The first row that the client's own connection gives."""
+    store: Any = client._engine.backend._store  # type: ignore[attr-defined]
+    return store.read(lambda db: db.execute(statement).fetchone())
 
 
 def mode(path: Path) -> int:
@@ -122,14 +131,13 @@ def test_a_full_disk_is_named_with_the_cure(file: Path) -> None:
     take(file)
     with lockline.connect(f"local://{file}") as client:
         client.lock("x").acquire().release()
-        db = client._engine.backend._store._db  # type: ignore[attr-defined]
-        (pages,) = db.execute("PRAGMA page_count").fetchone()
-        db.execute(f"PRAGMA max_page_count = {pages}")
+        (pages,) = ask(client, "PRAGMA page_count")
+        ask(client, f"PRAGMA max_page_count = {pages}")
         with pytest.raises(lockline.BackendUnavailable) as refused:
             _ = [client.lock(f"n-{n}", meta={"filler": "x" * 900}).acquire(timeout=1) for n in range(1000)]
         assert str(file) in str(refused.value)
         assert "disk is full" in str(refused.value)
-        db.execute("PRAGMA max_page_count = 1000000")
+        ask(client, "PRAGMA max_page_count = 1000000")
         client.lock("afterwards").acquire(timeout=1).release()
 
 
@@ -219,8 +227,7 @@ def test_a_used_up_block_of_tickets_is_synced_before_the_next(file: Path, monkey
         for _ in range(50):
             with client.lock("x") as lease:
                 tokens.append(lease.token)
-                store_of_client = client._engine.backend._store  # type: ignore[attr-defined]
-                last, ceiling = store_of_client._db.execute(schema.LAST_TICKET).fetchone()
+                last, ceiling = ask(client, schema.LAST_TICKET)
                 assert last == lease.token <= ceiling
     assert tokens == sorted(set(tokens))
     monkeypatch.setattr(store, "boot_id", lambda: "the next boot")
@@ -245,13 +252,39 @@ def test_the_boot_id_is_one_per_boot() -> None:
     assert files.boot_id() == files.boot_id() != ""
 
 
+def test_a_claim_whose_step_was_undone_never_takes_another_ones_place(file: Path) -> None:
+    """Its ticket goes to the next who comes: withdrawing or renewing the one must not touch the other."""
+
+    class Undone(Exception):
+        pass
+
+    ours, theirs = store.Store(file, clock.now), store.Store(file, clock.now)
+    claim = Claim("x", "ours-1", "me", "lock", 1, 1, 30.0, 0.0, "")
+
+    def cut_short(db: sqlite3.Connection) -> None:
+        ours._enter(db, claim, True, "0" * 16, 1)
+        raise Undone
+
+    with pytest.raises(Undone):
+        ours.step(cut_short)
+    granted, _ = theirs.enter(claim._replace(id="theirs-1"), True, "1" * 16, 2)
+    assert isinstance(granted, Grant)
+    assert ours._places[claim.id][0] == granted.token
+    assert isinstance(ours.standing(claim)[0], Gone)
+    assert ours.renew([claim])[0] == [Gone()]
+    assert ours.leave(claim) == (False, [])
+    assert ours.leave_all([claim]) == ([False], [])
+    assert [held.id for held in theirs.look("x").holders] == ["theirs-1"]
+    ours.close()
+    theirs.close()
+
+
 def test_nothing_is_left_when_the_claims_are_gone(file: Path) -> None:
     with lockline.connect(f"local://{file}") as client:
         for number in range(50):
             with client.lock(f"name-{number}"):
                 pass
-        db = client._engine.backend._store._db  # type: ignore[attr-defined]
-        assert db.execute("SELECT count(*) FROM claims").fetchone() == (0,)
+        assert ask(client, "SELECT count(*) FROM claims") == (0,)
         assert client.list() == []
     assert sorted(path.name for path in file.parent.iterdir()) == ["local.db", "local.db-peers"]
     assert list((file.parent / "local.db-peers").iterdir()) == []
@@ -268,9 +301,8 @@ def test_what_a_crash_left_on_an_unused_name_is_swept(file: Path, monkeypatch: p
     monkeypatch.setattr(store, "SWEEP_EVERY", 0.0)
     with lockline.connect(f"local://{file}") as client:
         lease = client.lock("x", ttl=1.0).acquire()
-        db = client._engine.backend._store._db  # type: ignore[attr-defined]
         until = lease._live.runtime.now() + 5
-        while db.execute("SELECT count(*) FROM claims WHERE name = 'never used again'").fetchone() != (0,):
+        while ask(client, "SELECT count(*) FROM claims WHERE name = 'never used again'") != (0,):
             assert lease._live.runtime.now() < until
             lease.lost.wait(0.05)
         lease.release()

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from ..core.backend import Finding, Findings
 from ..core.claim import Claim, Gone, Grant, Line, Standing, Waiting
+from ..core.fairness import Breather
 from ..core.fork import tell_after_fork
 from ..core.rule import admitted
 from ..core.runtime import Runtime
@@ -234,6 +235,7 @@ class MemoryBackend:
         self.url = url
         self._room = room
         self._runtime = runtime
+        self._breather = Breather(runtime)
         self.forked()
 
     def forked(self) -> None:
@@ -246,6 +248,7 @@ class MemoryBackend:
             self._news.append(claim_id)
 
     async def enter(self, claim: Claim, *, wait: bool, until: float) -> Grant | Waiting | None:
+        await self._breather.breathe()
         return self._room.enter(claim, wait, self._told)
 
     async def turn(self, claim: Claim, until: float) -> Grant | Gone | None:
@@ -272,9 +275,11 @@ class MemoryBackend:
         return [self._room.renew(claim) for claim in claims]
 
     async def look(self, name: str, until: float) -> Line:
+        await self._breather.breathe()
         return self._room.look(name)
 
     async def list(self, prefix: str, until: float) -> list[str]:
+        await self._breather.breathe()
         return self._room.names(prefix)
 
     async def evict(self, name: str, until: float, token: int | None = None) -> int:

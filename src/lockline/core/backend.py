@@ -37,10 +37,11 @@ class Backend(Protocol):
     `enter` without `wait`, do not: where no connection can be had and so nothing could be sent, they raise after `REFUSAL`.
     A BackendUnavailable says by `unsent` that nothing of the call can have reached the store.
 
-    Three more calls exist only where a system has what they need. `guard(claim, token)` gives what makes the caller's own
+    Four more calls exist only where a system has what they need. `guard(claim, token)` gives what makes the caller's own
     transaction on that system fail once the claim is gone, `ceiling(claim)` the `live.Ceiling` of the session that carries
     an entered claim; neither does I/O. `entrust(pid)`, before the first claim, exists where others know of our death by a
-    handle that the kernel closes: it gives the handle, and as long as the process `pid` has it too, we count as alive.
+    handle that the kernel closes: it gives the handle, and as long as the process `pid` has it too, we count as alive. `signal()`
+    exists where another process can speak to ours: it gives what the keeper waits on, which a word about a held claim sets too.
     """
 
     guarantees: Guarantees

@@ -11,7 +11,7 @@ from ..errors import LocklineError, Reason
 from .backend import Backend, leave_all
 from .claim import Claim, Unanswered
 from .live import RENEWALS_PER_TTL, Handle, LiveClaim
-from .runtime import Runtime, Worker
+from .runtime import Runtime, Signal, Worker
 from .section import Inside
 
 log = logging.getLogger("lockline")
@@ -75,7 +75,8 @@ class Keeper:
         self._alone = self._runtime.section()
         self._seat: object = None
         """What the worker has to sit on: one that finds another there ends."""
-        self._signal = self._runtime.signal()
+        # Where another process can speak to this one, its word about what is held wakes the keeper as well.
+        self._signal: Signal = getattr(self._backend, "signal", self._runtime.signal)()
         self._planned = float("inf")
         self._closed = False
         self._abandoned = False

@@ -5,18 +5,22 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from ...core.backend import Finding, Findings
 from ...core.claim import Claim, Gone, Grant, Line, Waiting
-from ...core.runtime import Runtime
-from ...errors import BackendUnavailable, ClientClosed
+from ...core.fairness import Breather
+from ...core.runtime import Runtime, Signal
+from ...errors import BackendUnavailable, LocklineError
 from ...guarantees import Guarantees
-from .files import file_system
-from .peers import Peers
-from .store import Busy, Row, Store, Told
+from .connections import Busy
+from .ear import Ear
+from .peers import KeeperSignal, Peers
+from .sharing import sharing_of
+from .store import Row, Store, Told
 
 if TYPE_CHECKING:
     import asyncio
@@ -37,6 +41,10 @@ GUARANTEES = Guarantees(
 NEXT_LOOKS_EVERY = 0.5
 OTHERS_LOOK_EVERY = 2.0
 """How often a waiter looks although nobody woke it: the net under the pushes."""
+LAST_STEP = 0.5
+"""How long a client that is closed tries to clear away what is left of it."""
+BATCH = 500
+"""How many claims leave in one transaction, which keeps everybody else out for some milliseconds."""
 
 
 class LocalBackend:
@@ -49,28 +57,58 @@ class LocalBackend:
         self._file = file
         self._runtime = runtime
         self._store = Store(file, runtime.now)
+        self._breather = Breather(runtime)
         self._begin()
 
     def _begin(self) -> None:
-        self._mutex = self._runtime.mutex()
-        self._peers = Peers(self._file.with_name(self._file.name + "-peers"))
+        self._peers = Peers(self._make_ear)
         self._mailbox = self._runtime.mailbox(self._receive, self._peers.nudge)
-        self._news: list[str] = []
+        self._waiting: set[str] = set()
+        self._news: deque[str] = deque()
         self._interrupted = False
-        self._closed = False
         self._listening = False
         self._reading: asyncio.AbstractEventLoop | None = None
         self._witness: int | None = None
 
     def entrust(self, pid: int) -> int:
-        with self._mutex:
-            self._witness = pid
-            return self._peers.open().fileno()
+        self._witness = pid
+        return self._peers.open().socket.fileno()
+
+    def _make_ear(self) -> Ear:
+        # Beside the file itself, by whatever links it was named: those who use the same file have to meet.
+        try:
+            file = self._store.make()
+            return Ear(
+                file.with_name(file.name + "-peers"), sharing_of(file), keeper=self._runtime.flavour == "blocking"
+            )
+        except LocklineError as problem:
+            if isinstance(problem, BackendUnavailable):
+                problem.unsent = True
+            raise
+        except OSError as problem:
+            raise _unsent(f"{self._file}: {problem.strerror or problem}") from problem
+
+    def signal(self) -> Signal:
+        """What the keeper waits on."""
+        if self._runtime.flavour != "blocking":
+            return self._runtime.signal()
+        return KeeperSignal(self._receive_for_keeper, lambda: self._peers.ring(), self._runtime.now)
 
     def forked(self) -> None:
         self._peers.drop()
-        self._store.abandon()
+        self._store.forked()
         self._begin()
+
+    def __del__(self) -> None:
+        # Dropped without close(): by the socket files, which then stay, others see that what it left is nobody's.
+        store, peers = getattr(self, "_store", None), getattr(self, "_peers", None)
+        if store is None or peers is None:
+            return
+        if store.stands():
+            peers.drop()
+        else:
+            peers.close()
+        store.close()
 
     # -- one step at a time ------------------------------------------------------------------------
 
@@ -79,14 +117,17 @@ class LocalBackend:
         pause = 0.00002
         while True:
             try:
-                with self._mutex:
-                    if self._closed:
-                        raise ClientClosed("this client is closed; connect a new one")
-                    return work()
+                return work()
             except Busy:
                 pass
+            except BackendUnavailable as problem:
+                # A step that failed was undone: nothing of it is in the file.
+                problem.unsent = True
+                raise
+            except OSError as problem:
+                raise _unsent(f"{self._file}: {problem.strerror or problem}") from problem
             if self._runtime.now() >= until:
-                raise BackendUnavailable(
+                raise _unsent(
                     f"{self._file} stayed busy: a process that uses it is frozen in the middle of a step, "
                     "or another program locks it (fuser shows who has it open)"
                 )
@@ -112,16 +153,15 @@ class LocalBackend:
 
     async def _listen(self, until: float) -> None:
         """Be ready to be woken. In asyncio the loop reads; in threads whoever waits does."""
-        with self._mutex:
-            if self._listening:
-                return
-            self._peers.open()
-            self._listening = True
+        ear = self._peers.open()
+        if self._listening:
+            return
+        self._listening = True
         if self._runtime.flavour == "asyncio":
             import asyncio
 
             self._reading = asyncio.get_running_loop()
-            self._reading.add_reader(self._peers.fileno(), self._read)
+            self._reading.add_reader(ear.fileno(), self._read)
         for client in self._peers.dead():
             await self._wake(await self._bury(client, until), until)
 
@@ -130,26 +170,32 @@ class LocalBackend:
             self._told(claim_id)
 
     def _receive(self, seconds: float) -> list[str]:
-        return self._sort(self._peers.receive(seconds))
+        told = [claim_id for claim_id in self._peers.receive(seconds) if claim_id]
+        # Whoever reads for all hands on what concerns those who wait; the rest is for the keeper.
+        self._news.extend(claim_id for claim_id in told if claim_id not in self._waiting)
+        return told
 
-    def _sort(self, told: list[str]) -> list[str]:
-        """Keep what concerns no waiting claim for the keeper."""
-        return [claim_id for claim_id in told if claim_id]
+    def _receive_for_keeper(self, seconds: float) -> list[str]:
+        told = [claim_id for claim_id in self._peers.receive_for_keeper(seconds) if claim_id]
+        self._news.extend(told)
+        return told
 
     def _told(self, claim_id: str) -> None:
         if not self._mailbox.deliver(claim_id):
             self._news.append(claim_id)
+            self._runtime.on_stray()
 
     async def news(self) -> Collection[str]:
         if self._runtime.flavour != "asyncio":
-            for claim_id in self._sort(self._peers.drain()):
-                self._told(claim_id)
-        news, self._news = self._news, []
-        return news
+            for claim_id in self._peers.drain():
+                if claim_id and not self._mailbox.deliver(claim_id):
+                    self._news.append(claim_id)
+        return [self._news.popleft() for _ in range(len(self._news))]
 
     # -- the protocol ------------------------------------------------------------------------------
 
     async def enter(self, claim: Claim, *, wait: bool, until: float) -> Grant | Waiting | None:
+        await self._breather.breathe()
         if not self._listening:
             await self._listen(until)
         pid = self._witness or os.getpid()
@@ -162,6 +208,7 @@ class LocalBackend:
 
     async def turn(self, claim: Claim, until: float) -> Grant | Gone | None:
         # Before the first look: a hint that comes after it has a place to lie.
+        self._waiting.add(claim.id)
         self._mailbox.open(claim.id)
         while not self._interrupted:
             answer, in_the_way = await self._step(lambda: self._store.standing(claim), until)
@@ -194,6 +241,7 @@ class LocalBackend:
         return all(watching) or all(self._peers.alive(row.client) for row in rows)
 
     def _done(self, claim: Claim) -> None:
+        self._waiting.discard(claim.id)
         self._mailbox.close(claim.id)
         self._peers.unwatch(claim.id)
 
@@ -205,36 +253,51 @@ class LocalBackend:
             await self._wake(told, until)
         return there
 
+    async def leave_all(self, claims: Sequence[Claim], until: float) -> Sequence[bool]:
+        left: list[bool] = []
+        for start in range(0, len(claims), BATCH):
+            batch = claims[start : start + BATCH]
+            for claim in batch:
+                self._done(claim)
+            there, told = await self._step(lambda batch=batch: self._store.leave_all(batch), until)  # type: ignore[misc]
+            for claim in batch:
+                self._store.forget(claim.id)
+            left += there
+            await self._wake(told, until)
+        return left
+
     async def renew(self, claims: Sequence[Claim], until: float) -> Sequence[Gone | None]:
         fates, told = await self._step(lambda: self._store.renew(claims), until)
         await self._wake(told, until)
         return fates
 
     async def look(self, name: str, until: float) -> Line:
+        await self._breather.breathe()
         return await self._step(lambda: self._store.look(name), until)
 
     async def list(self, prefix: str, until: float) -> list[str]:
+        await self._breather.breathe()
         return await self._step(lambda: self._store.names(prefix), until)
 
-    async def evict(self, name: str, until: float) -> int:
-        victims, told = await self._step(lambda: self._store.evict(name), until)
+    async def evict(self, name: str, until: float, token: int | None = None) -> int:
+        victims, told = await self._step(lambda: self._store.evict(name, token), until)
         await self._wake(told, until)
         for victim in victims:
             if victim.client == self._peers.me:
                 self._told(victim.claim_id)
             else:
-                self._peers.tell(victim.client, [victim.claim_id])
+                self._peers.tell_keeper(victim.client, [victim.claim_id])
         return len(victims)
 
     async def examine(self, until: float) -> Findings:
         names = await self.list("", until)
         findings = [Finding("ok", f"{self._file} is readable and writable; {len(names)} names are in use")]
-        kind = file_system(self._file)
-        if kind.startswith(("nfs", "cifs", "smb", "9p", "fuse.sshfs")):
-            findings.append(Finding("error", f"it is on a network file system ({kind})", "use a file on a local disk"))
         with contextlib.suppress(OSError):
-            if self._file.stat().st_mode & 0o077:
-                findings.append(Finding("warning", "others may read or write the file", f"chmod 600 {self._file}"))
+            mode = self._file.stat().st_mode
+            if mode & 0o007:
+                findings.append(Finding("warning", "everybody may read or write the file", f"chmod o= {self._file}"))
+            elif mode & 0o070:
+                findings.append(Finding("ok", "its group shares the file", f"chmod 600 {self._file}, if it should not"))
             space = os.statvfs(self._file)
             if space.f_bavail * space.f_frsize < 16 << 20:
                 findings.append(Finding("warning", "the disk is nearly full", "free some space on it"))
@@ -253,10 +316,29 @@ class LocalBackend:
 
     async def close(self) -> None:
         self._interrupted = True
-        if self._reading is not None:
-            self._reading.remove_reader(self._peers.fileno())
+        ear = self._peers.ear
+        if self._reading is not None and ear is not None:
+            self._reading.remove_reader(ear.fileno())
             self._reading = None
-        self._peers.close()
-        with self._mutex:
-            self._closed = True
-            self._store.close()
+        if await self._left_nothing():
+            self._peers.close()
+        else:
+            self._peers.drop()
+        self._store.close()
+
+    async def _left_nothing(self) -> bool:
+        """Withdraw what somebody who was cut short may have left; if that fails, others see by our socket that we are gone."""
+        if not self._store.stands():
+            return True
+        try:
+            until = self._runtime.now() + LAST_STEP
+            await self._wake(await self._step(lambda: self._store.bury(self._peers.me), until), until)
+        except LocklineError:
+            return False
+        return True
+
+
+def _unsent(text: str) -> BackendUnavailable:
+    problem = BackendUnavailable(text)
+    problem.unsent = True
+    return problem

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 import subprocess
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from ...errors import BackendUnavailable, ConfigError
+from ...errors import BackendUnavailable, ConfigError, LocklineError
 from ..url import redacted
+from .sharing import mode_of_a_new_file
 
 
 def default_file() -> Path:
     """The file of `local:`: one per user, in the state directory."""
     state = os.environ.get("XDG_STATE_HOME")
-    base = Path(state) if state and os.path.isabs(state) else Path.home() / ".local" / "state"
-    return base / "lockline" / "local.db"
+    if state and os.path.isabs(state):
+        return Path(state) / "lockline" / "local.db"
+    try:
+        home = Path.home()
+    except RuntimeError as problem:
+        raise ConfigError(
+            "local: lies in the user's home, and this user has none; set HOME or XDG_STATE_HOME, "
+            "or name a file: local:///path/file.db"
+        ) from problem
+    return home / ".local" / "state" / "lockline" / "local.db"
 
 
 def file_of(url: str) -> Path:
@@ -43,15 +53,24 @@ def make_folder(folder: Path) -> None:
 
 
 def make_private(file: Path) -> None:
-    """Create the folder (0700) and the file (0600) where they are missing."""
+    """Create the folder (0700) and the file (0600, or for the group of a folder that is shared) where they are missing."""
     try:
         make_folder(file.parent)
         # Only ever opened here while it is new: closing a handle on a database that this process has open
         # elsewhere would drop SQLite's own locks on it.
-        if not file.exists():
-            os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        if file.exists():
+            return
+        refuse_network_files(file)
+        mode = mode_of_a_new_file(file.parent)
+        handle = os.open(file, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+        try:
+            os.fchmod(handle, mode)
+        finally:
+            os.close(handle)
     except FileExistsError:
         return
+    except LocklineError:
+        raise
     except OSError as problem:
         raise BackendUnavailable(
             f"cannot create {file}: {problem.strerror}; make {file.parent} writable for this user, "
@@ -83,8 +102,10 @@ def boot_id() -> str:
     """What is the same until the machine starts again, whatever the wall clock does."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
+    except FileNotFoundError:
         pass
+    except OSError as problem:
+        raise BackendUnavailable(f"cannot ask when this system was started: {problem.strerror}") from problem
     try:
         asked = subprocess.run(
             ["sysctl", "-n", "kern.bootsessionuuid"], capture_output=True, text=True, timeout=5, check=True
@@ -94,17 +115,42 @@ def boot_id() -> str:
         raise BackendUnavailable("this system does not tell when it was started; local: needs that") from problem
 
 
+NETWORK = (
+    "9p", "afs", "beegfs", "ceph", "cifs", "coda", "davfs", "fuse.ceph", "fuse.glusterfs", "fuse.rclone", "fuse.s3fs", "fuse.sshfs",
+    "gfs", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "ocfs2", "orangefs", "pvfs2", "smb", "vboxsf", "virtiofs", "vmhgfs",
+)  # fmt: skip
+"""What file systems that more than one machine may have mounted are called, from the beginning of the name."""
+MOUNTS = Path("/proc/self/mounts")
+_OCTAL = re.compile(rb"\\([0-7]{3})")
+
+
+def refuse_network_files(file: Path) -> None:
+    """ConfigError on a file system that another machine may have mounted too.
+
+    SQLite's shared memory does not reach that far, and the other machine's boot id would void this one's claims.
+    """
+    kind = file_system(file)
+    if kind.startswith(NETWORK):
+        raise ConfigError(
+            f"{file} is on a network file system ({kind}), and local: is for the processes of one machine; "
+            "name a file on a local disk, or use a store with a server"
+        )
+
+
 def file_system(file: Path) -> str:
-    """The type of the file system that the file is on, or an empty string."""
+    """The type of the file system that the file is on, or an empty string where the system does not tell."""
     try:
-        mounts = Path("/proc/self/mounts").read_text().splitlines()
-    except OSError:
+        mounts = MOUNTS.read_bytes().splitlines()
+    except FileNotFoundError:
         return ""
-    best, kind = "", ""
+    path = os.fsencode(os.path.realpath(file))
+    best, kind = b"", ""
     for mount in mounts:
-        fields = mount.split()
-        point = fields[1].encode().decode("unicode_escape")
-        inside = os.path.commonpath([point, str(file)]) == point
-        if inside and len(point) >= len(best):
-            best, kind = point, fields[2]
+        # Blanks and backslashes stand there as octal numbers; all else as it is.
+        fields = [_OCTAL.sub(lambda found: bytes([int(found[1], 8)]), field) for field in mount.split()]
+        if len(fields) < 3:
+            continue
+        point = fields[1].rstrip(b"/")
+        if (path == point or path.startswith(point + b"/")) and len(point) >= len(best):
+            best, kind = point, os.fsdecode(fields[2])
     return kind

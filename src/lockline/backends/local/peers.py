@@ -5,174 +5,208 @@ The kernel closes a dead process's socket at once, so a refused datagram is the 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
-import secrets
-import selectors
+import re
 import socket
-from collections.abc import Iterable
-from pathlib import Path
+import stat
+import time
+from collections.abc import Callable, Iterable
 
-from ...errors import BackendUnavailable
-from .files import make_folder
+from .ear import KEEPER, Ear
 
-MOST_WATCHED = 64
-"""How many processes one client watches for their end; more are noticed at the next slow look."""
+NAP = 2.0
+"""The longest sleep of a keeper without a look at the clock."""
+
+_A_CLIENT = re.compile(r"[0-9a-f]{16}")
+_A_SOCKET = re.compile(rf"([0-9a-f]{{16}})({re.escape(KEEPER)})?")
 
 
 class Peers:
-    """This client's socket, and what it knows of the others."""
+    """This client's sockets, and what it knows of the others."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.me = secrets.token_hex(8)
-        self._directory = -1
-        self._socket: socket.socket | None = None
-        self._selector: selectors.BaseSelector | None = None
-        self._watched: dict[int, tuple[int, set[str]]] = {}
+    def __init__(self, listen: Callable[[], Ear]) -> None:
+        self._listen = listen
+        self._ears: dict[str, Ear] = {}
 
-    # -- the own socket ----------------------------------------------------------------------------
+    # -- the own sockets ---------------------------------------------------------------------------
 
-    def open(self) -> socket.socket:
-        """Listen; once."""
-        if self._socket is not None:
-            return self._socket
-        try:
-            make_folder(self.folder)
-            self._directory = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            listening = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-            listening.setblocking(False)
-            # Only the owner may wake us; the folder is private too.
-            os.fchmod(listening.fileno(), 0o600)
-            listening.bind(self._address(self.me))
-        except OSError as problem:
-            raise BackendUnavailable(
-                f"cannot listen in {self.folder}: {problem.strerror or problem}; make it writable for this user"
-            ) from problem
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(listening, selectors.EVENT_READ, None)
-        self._socket = listening
-        return listening
+    @property
+    def me(self) -> str:
+        """The name that the others know this client by; empty before it listens."""
+        ear = self.ear
+        return ear.name if ear is not None else ""
 
-    def _address(self, client: str) -> str:
-        # A socket's path may have 107 bytes at most, wherever the user's files are; by the folder's handle it is short.
-        if os.path.isdir("/proc/self/fd"):
-            return f"/proc/self/fd/{self._directory}/{client}"
-        return str(self.folder / client)
+    @property
+    def ear(self) -> Ear | None:
+        """What this client hears with, once it listens."""
+        return self._ears.get("mine")
+
+    def open(self) -> Ear:
+        """Listen; once, whoever comes first of several threads."""
+        ear = self.ear
+        if ear is not None:
+            return ear
+        made = self._listen()
+        ear = self._ears.setdefault("mine", made)
+        if ear is not made:
+            made.close()
+        return ear
 
     def close(self) -> None:
         """Stop listening and leave no file."""
-        if self._socket is None:
-            return
-        try:
-            os.unlink(self.folder / self.me)
-        except OSError:
-            pass
-        self.drop()
+        ear = self._ears.pop("mine", None)
+        if ear is not None:
+            ear.close()
 
     def drop(self) -> None:
-        """Let go of every handle without a word; all that a forked child may do."""
-        if self._selector is not None:
-            self._selector.close()
-        for handle, _ in self._watched.values():
-            os.close(handle)
-        if self._socket is not None:
-            self._socket.close()
-        if self._directory >= 0:
-            os.close(self._directory)
-        self._selector, self._socket, self._directory = None, None, -1
-        self._watched = {}
+        """Let go of every handle without a word; all that a forked child may do, and all that one may do whose claims still stand."""
+        ear = self._ears.pop("mine", None)
+        if ear is not None:
+            ear.drop()
 
     # -- the others --------------------------------------------------------------------------------
 
     def tell(self, client: str, claim_ids: Iterable[str]) -> bool:
         """Wake the claims of another client; False when its process is dead."""
-        text = "\n".join(claim_ids).encode()
+        return self._send(client, claim_ids) != errno.ECONNREFUSED
+
+    def tell_keeper(self, client: str, claim_ids: Iterable[str]) -> None:
+        """Let another client know that what it holds has changed; one whose keeper has no ear of its own hears it as all else."""
+        claim_ids = list(claim_ids)
+        if self._send(client, claim_ids, KEEPER) == errno.ENOENT:
+            self._send(client, claim_ids)
+
+    def _send(self, client: str, claim_ids: Iterable[str], which: str = "") -> int:
+        if not _A_CLIENT.fullmatch(client):
+            return 0
         try:
-            self.open().sendto(text, socket.MSG_DONTWAIT, self._address(client))
-        except ConnectionRefusedError:
-            return False
-        except OSError:
+            ear = self.open()
+            ear.socket.sendto("\n".join(claim_ids).encode(), socket.MSG_DONTWAIT, ear.address(client + which))
+        except OSError as problem:
             # Its queue is full, or its socket file was removed: it may live, and it looks by itself now and then.
-            return True
-        return True
+            if problem.errno == errno.ECONNREFUSED and not self._is_socket(client + which):
+                return 0
+            return problem.errno or 0
+        return 0
 
     def alive(self, client: str) -> bool:
         """Whether the kernel still has that client's socket. In doubt yes: then its ttl decides."""
-        if client == self.me:
+        if client == self.me or not _A_CLIENT.fullmatch(client):
             return True
-        self.open()
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
-            return probe.connect_ex(self._address(client)) != errno.ECONNREFUSED
+        try:
+            ear = self.open()
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
+                refused = probe.connect_ex(ear.address(client)) == errno.ECONNREFUSED
+        except OSError:
+            return True
+        return not (refused and self._is_socket(client))
 
     def bury(self, client: str) -> None:
-        """Remove the socket file of a dead client, after its claims: without the file it would pass for alive."""
+        """Remove the socket files of a dead client, after its claims: without the files it would pass for alive."""
+        ear = self.ear
+        if ear is None or not _A_CLIENT.fullmatch(client):
+            return
+        for name in (client + KEEPER, client):
+            if self._is_socket(name):
+                with contextlib.suppress(OSError):
+                    os.unlink(name, dir_fd=ear.directory)
+
+    def _is_socket(self, name: str) -> bool:
+        """Whether it is what one of us made: whatever else lies in the folder is none of our business."""
+        ear = self.ear
+        if ear is None:
+            return False
         try:
-            os.unlink(self.folder / client)
+            return stat.S_ISSOCK(os.stat(name, dir_fd=ear.directory, follow_symlinks=False).st_mode)
         except OSError:
-            pass
+            return False
 
     def dead(self) -> list[str]:
         """All who died and were not buried."""
-        return [client for client in os.listdir(self.folder) if not self.alive(client)]
+        try:
+            there = os.listdir(self.open().directory)
+        except OSError:
+            # No handle to spare: they are found when somebody waits for them.
+            return []
+        names = [found[1] for name in there if (found := _A_SOCKET.fullmatch(name))]
+        return [client for client in dict.fromkeys(names) if self._is_socket(client) and not self.alive(client)]
 
     def watch(self, pid: int, claim_id: str) -> bool:
         """Hear of the end of that process as of a hint for the claim; False when it has ended already."""
-        known = self._watched.get(pid)
-        if known is not None:
-            known[1].add(claim_id)
-            return True
-        if len(self._watched) >= MOST_WATCHED or not hasattr(os, "pidfd_open") or self._selector is None:
-            return True
-        try:
-            handle = os.pidfd_open(pid)
-        except ProcessLookupError:
-            return False
-        except OSError:
-            return True
-        self._watched[pid] = (handle, {claim_id})
-        self._selector.register(handle, selectors.EVENT_READ, pid)
-        return True
+        ear = self.ear
+        return ear is None or ear.watch(pid, claim_id)
 
     def unwatch(self, claim_id: str) -> None:
         """The claim waits no longer. The handles stay: the next wait is likely for the same processes."""
-        for _, claim_ids in self._watched.values():
-            claim_ids.discard(claim_id)
+        ear = self.ear
+        if ear is not None:
+            ear.unwatch(claim_id)
 
     # -- reading -----------------------------------------------------------------------------------
 
     def receive(self, seconds: float) -> list[str]:
         """Wait for hints, at most that long; the claim ids they speak of."""
-        selector = self._selector
-        if selector is None:
-            return []
-        told: list[str] = []
-        for key, _ in selector.select(max(0.0, seconds)):
-            told += self.drain() if key.data is None else self._ended(key.data)
-        return told
+        ear = self.ear
+        return [] if ear is None else ear.receive(seconds)
 
     def drain(self) -> list[str]:
         """The hints that lie in the socket now."""
-        told: list[str] = []
-        while self._socket is not None:
-            try:
-                told += self._socket.recv(65536).decode().split("\n")
-            except (BlockingIOError, InterruptedError):
-                break
-        return told
+        ear = self.ear
+        return [] if ear is None else ear.drain()
 
-    def _ended(self, pid: int) -> list[str]:
-        handle, claim_ids = self._watched.pop(pid, (-1, set()))
-        if handle >= 0 and self._selector is not None:
-            self._selector.unregister(handle)
-            os.close(handle)
-        return list(claim_ids)
+    def receive_for_keeper(self, seconds: float) -> list[str]:
+        """Wait for word to the keeper, at most that long; nothing also when somebody rang."""
+        ear = self.ear
+        if ear is None or ear.for_keeper is None:
+            time.sleep(min(seconds, 0.05))
+            return []
+        return ear.receive_for_keeper(seconds)
 
     def nudge(self) -> None:
         """Make a running `receive` return."""
-        self.tell(self.me, [""])
+        self._send(self.me, [""])
 
-    def fileno(self) -> int:
-        """What an event loop can wait on for all of it at once; -1 where the system has no such handle."""
-        fileno = getattr(self._selector, "fileno", None)
-        return fileno() if fileno is not None else -1
+    def ring(self) -> None:
+        """Make a running `receive_for_keeper` return."""
+        self._send(self.me, [""], KEEPER)
+
+
+class KeeperSignal:
+    """The keeper's signal, which word from another process sets as well: an eviction is heard at once, not at the next tick."""
+
+    def __init__(
+        self, receive: Callable[[float], list[str]], ring: Callable[[], None], now: Callable[[], float]
+    ) -> None:
+        self._receive = receive
+        self._ring = ring
+        self._now = now
+        self._set = False
+        self._asleep = False
+
+    def set(self) -> None:
+        self._set = True
+        if self._asleep:
+            self._ring()
+
+    def clear(self) -> None:
+        self._set = False
+
+    def is_set(self) -> bool:
+        return self._set
+
+    async def wait(self, until: float | None) -> bool:
+        try:
+            # Before the look at the flag: whoever sets it from here on rings.
+            self._asleep = True
+            while not self._set:
+                # In pieces: the kernel's timeout stops while the machine sleeps, and our clock does not.
+                left = NAP if until is None else min(until - self._now(), NAP)
+                if left <= 0:
+                    return False
+                if self._receive(left):
+                    self._set = True
+            return True
+        finally:
+            self._asleep = False

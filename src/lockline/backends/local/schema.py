@@ -52,12 +52,14 @@ AHEAD: Final = "SELECT count(*) FROM claims WHERE name = ? AND ticket < ? AND ex
 BEFORE: Final = (
     f"SELECT {COLUMNS} FROM claims WHERE name = ? AND ticket < ? AND expires > ? ORDER BY ticket DESC LIMIT 1"
 )
-MINE: Final = "SELECT expires FROM claims WHERE name = ? AND ticket = ?"
+# By id too: a ticket whose step was undone may have become somebody else's.
+MINE: Final = "SELECT expires FROM claims WHERE name = ? AND ticket = ? AND id = ?"
+DELETE_MINE: Final = "DELETE FROM claims WHERE name = ? AND ticket = ? AND id = ?"
 INSERT: Final = "INSERT INTO claims VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 DELETE: Final = "DELETE FROM claims WHERE name = ? AND ticket = ?"
 GRANTED: Final = "UPDATE claims SET granted = ? WHERE name = ? AND ticket = ?"
 # Never creates, never shortens, never revives what has run out.
-RENEW: Final = "UPDATE claims SET expires = max(expires, ?) WHERE name = ? AND ticket = ? AND expires > ?"
+RENEW: Final = "UPDATE claims SET expires = max(expires, ?) WHERE name = ? AND ticket = ? AND id = ? AND expires > ?"
 LIGHTEN: Final = "UPDATE claims SET weight = ?, kind = ? WHERE name = ? AND ticket = ? AND weight > ?"
 OF_CLIENT: Final = "SELECT DISTINCT name FROM claims WHERE client = ?"
 NAMES: Final = "SELECT DISTINCT name FROM claims WHERE expires > ? ORDER BY name"

@@ -14,7 +14,8 @@ from ...core.claim import Claim, Gone, Grant, Line, Standing, Waiting
 from ...core.rule import Tally, admitted
 from ...errors import BackendUnavailable
 from . import schema
-from .files import boot_id, make_private, storage_error
+from .connections import Busy, Connections
+from .files import boot_id, make_private
 
 T = TypeVar("T")
 
@@ -45,81 +46,21 @@ class Told(NamedTuple):
     claim_id: str
 
 
-class Busy(Exception):
-    """Another process is in its step right now; try again in a moment."""
-
-
 class Store:
-    """One connection to the file. Not for two threads at once."""
+    """The steps of one client on the file, from any thread, also while another of the same thread is suspended."""
 
     def __init__(self, file: Path, now: Callable[[], float]) -> None:
         self.file = file
         self._now = now
-        self._db: sqlite3.Connection | None = None
-        self._inode: tuple[int, int] | None = None
         self._swept = 0.0
         self._places: dict[str, tuple[int, int]] = {}
+        """Ticket and weight of each claim that was entered here, also of one whose step was then undone: so a claim is
+        always told by its id as well."""
+        self.connections = Connections(file, self._prepare, self._places.clear)
+        self.step = self.connections.step
+        self.read = self.connections.read
 
     # -- opening -----------------------------------------------------------------------------------
-
-    def step(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Run the work in one transaction; Busy when another process is in one."""
-        db = self._ready()
-        try:
-            db.execute("BEGIN IMMEDIATE")
-            try:
-                result = work(db)
-                db.execute("COMMIT")
-            except BaseException:
-                if db.in_transaction:
-                    db.execute("ROLLBACK")
-                raise
-            return result
-        except sqlite3.Error as problem:
-            raise self._translated(problem) from problem
-
-    def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Run a question that writes nothing."""
-        try:
-            return work(self._ready())
-        except sqlite3.Error as problem:
-            raise self._translated(problem) from problem
-
-    def _translated(self, problem: sqlite3.Error) -> Exception:
-        if getattr(problem, "sqlite_errorname", "").startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
-            return Busy()
-        return storage_error(self.file, problem)
-
-    def _ready(self) -> sqlite3.Connection:
-        try:
-            now_there = os.stat(self.file)
-            inode = (now_there.st_dev, now_there.st_ino)
-        except OSError:
-            inode = None
-        if self._db is None or inode != self._inode:
-            # A file that was removed or replaced under us holds nobody's claims any more: use the one others use.
-            self.close()
-            self._open()
-        assert self._db is not None
-        return self._db
-
-    def _open(self) -> None:
-        make_private(self.file)
-        try:
-            db = sqlite3.connect(self.file, timeout=0, isolation_level=None, check_same_thread=False)
-        except sqlite3.Error as problem:
-            raise storage_error(self.file, problem) from problem
-        try:
-            self._prepare(db)
-            there = os.stat(self.file)
-        except sqlite3.Error as problem:
-            db.close()
-            raise self._translated(problem) from problem
-        except BaseException:
-            db.close()
-            raise
-        self._inode = (there.st_dev, there.st_ino)
-        self._db = db
 
     def _prepare(self, db: sqlite3.Connection) -> None:
         # In one transaction: another process may be making the file at this moment.
@@ -187,23 +128,30 @@ class Store:
         except sqlite3.OperationalError:
             pass
 
+    def make(self) -> Path:
+        """Make the file if it is missing, refuse it where it cannot work; its real path, whatever links led to it."""
+        make_private(self.file)
+        return Path(os.path.realpath(self.file))
+
     def close(self) -> None:
         """Let go of the file."""
-        db, self._db = self._db, None
-        self._places.clear()
-        if db is not None:
-            db.close()
+        self.connections.close()
 
-    def abandon(self) -> None:
-        """In a forked child: forget the connection without touching it."""
-        self.__dict__.setdefault("_parents", []).append(self._db)
-        self._db = None
+    def forked(self) -> None:
+        """In a child: nothing of what the parent entered is ours."""
         self._places.clear()
+
+    def stands(self) -> bool:
+        """Whether something that was entered here may still be in the file."""
+        return bool(self._places)
 
     # -- steps -------------------------------------------------------------------------------------
 
     def enter(self, claim: Claim, wait: bool, client: str, pid: int) -> tuple[Grant | Waiting | None, list[Row]]:
         """Stand at the end of the line; the answer, and who is in the way."""
+        if claim.id in self._places:
+            answer = self.standing(claim)[0]
+            return (answer if not isinstance(answer, Gone) else Waiting(0)), []
         try:
             return self.step(lambda db: self._enter(db, claim, wait, client, pid))
         except _CeilingReached:
@@ -214,9 +162,6 @@ class Store:
         self, db: sqlite3.Connection, claim: Claim, wait: bool, client: str, pid: int
     ) -> tuple[Grant | Waiting | None, list[Row]]:
         now = self._now()
-        if claim.id in self._places:
-            answer = self._standing(db, claim, now)[0]
-            return (answer if not isinstance(answer, Gone) else Waiting(0)), []
         tally = Tally()
         inside, first_out = self._walk(db, claim.name, now, tally)
         fits = first_out is None and tally.admits(claim)
@@ -235,6 +180,7 @@ class Store:
                 claim.ttl, now + claim.ttl, claim.since, wall if fits else None, claim.meta,
             ),
         )  # fmt: skip
+        # Before the commit: wherever we are cut short, what may stand in the file can be found again.
         self._places[claim.id] = (ticket, claim.weight)
         if fits:
             return Grant(ticket), []
@@ -262,13 +208,15 @@ class Store:
         return inside, first_out
 
     def _raise_ceiling(self) -> None:
-        db = self._ready()
-        try:
+        def work(db: sqlite3.Connection) -> None:
             db.execute("PRAGMA synchronous = FULL")
-            db.execute(schema.RAISE_CEILING, (BLOCK, BLOCK // 2))
-            db.execute("PRAGMA synchronous = NORMAL")
-        except sqlite3.Error as problem:
-            raise self._translated(problem) from problem
+            try:
+                db.execute(schema.RAISE_CEILING, (BLOCK, BLOCK // 2))
+            finally:
+                db.execute("PRAGMA synchronous = NORMAL")
+
+        # One statement, and a transaction by itself: the sync setting cannot be changed inside one.
+        self.read(work)
 
     def standing(self, claim: Claim) -> tuple[Grant | Waiting | Gone, list[Row]]:
         """Where the claim stands, and who is in its way: the holders if it is next, else the one before it."""
@@ -284,7 +232,7 @@ class Store:
         self, db: sqlite3.Connection, claim: Claim, now: float
     ) -> tuple[Grant | Waiting | Gone, list[Row], int]:
         ticket = self._ticket(claim)
-        mine = None if ticket is None else db.execute(schema.MINE, (claim.name, ticket)).fetchone()
+        mine = None if ticket is None else db.execute(schema.MINE, (claim.name, ticket, claim.id)).fetchone()
         if ticket is None or mine is None or mine[0] <= now:
             return Gone(), [], 0
         inside, first_out = self._walk(db, claim.name, now)
@@ -298,7 +246,20 @@ class Store:
 
     def leave(self, claim: Claim) -> tuple[bool, list[Told]]:
         """Remove this claim; whether it was there, and whom to wake."""
+        if claim.id not in self._places:
+            return False, []
         return self.step(lambda db: self._leave(db, claim))
+
+    def leave_all(self, claims: Sequence[Claim]) -> tuple[list[bool], list[Told]]:
+        """Remove these claims in one transaction; whether each was there, and whom to wake."""
+
+        def work(db: sqlite3.Connection) -> tuple[list[bool], list[Told]]:
+            left = [self._leave(db, claim) for claim in claims]
+            # Who was let in by one of them may itself have been among the next.
+            gone = {claim.id for claim in claims}
+            return [there for there, _ in left], [one for _, told in left for one in told if one.claim_id not in gone]
+
+        return self.step(work)
 
     def _leave(self, db: sqlite3.Connection, claim: Claim) -> tuple[bool, list[Told]]:
         now = self._now()
@@ -308,8 +269,9 @@ class Store:
         inside, first_out = self._walk(db, claim.name, now)
         behind = first_out is not None and ticket > first_out.ticket
         # The walk ends at the first who waits: whether one behind it has run out is to be asked for.
-        mine = db.execute(schema.MINE, (claim.name, ticket)).fetchone() if behind else None
-        there = db.execute(schema.DELETE, (claim.name, ticket)).rowcount > 0 and (mine is None or mine[0] > now)
+        mine = db.execute(schema.MINE, (claim.name, ticket, claim.id)).fetchone() if behind else None
+        removed = db.execute(schema.DELETE_MINE, (claim.name, ticket, claim.id)).rowcount > 0
+        there = removed and (mine is None or mine[0] > now)
         # Nobody waits, or the leaver was not the one in the way of the first: nothing changes for the others.
         if first_out is None:
             return there, []
@@ -326,29 +288,37 @@ class Store:
 
     def renew(self, claims: Sequence[Claim]) -> tuple[list[Gone | None], list[Told]]:
         """Give each its ttl again; what became of each, and whom to wake."""
-        return self.step(lambda db: self._renew(db, claims))
+        fates, told, lighter = self.step(lambda db: self._renew(db, claims))
+        for claim in lighter:
+            place = self._places.get(claim.id)
+            if place is not None:
+                self._places[claim.id] = (place[0], claim.weight)
+        return fates, told
 
-    def _renew(self, db: sqlite3.Connection, claims: Sequence[Claim]) -> tuple[list[Gone | None], list[Told]]:
+    def _renew(
+        self, db: sqlite3.Connection, claims: Sequence[Claim]
+    ) -> tuple[list[Gone | None], list[Told], list[Claim]]:
         now = self._now()
         fates: list[Gone | None] = []
         told: list[Told] = []
+        lighter: list[Claim] = []
         for claim in claims:
             ticket, weight = self._places.get(claim.id, (None, 0))
-            alive = db.execute(schema.RENEW, (now + claim.ttl, claim.name, ticket, now)).rowcount > 0
+            alive = db.execute(schema.RENEW, (now + claim.ttl, claim.name, ticket, claim.id, now)).rowcount > 0
             fates.append(None if alive else Gone())
             if alive and ticket is not None and claim.weight < weight:
                 inside, _ = self._walk(db, claim.name, now)
                 db.execute(schema.LIGHTEN, (claim.weight, claim.kind, claim.name, ticket, claim.weight))
                 told += self._let_in(db, claim.name, inside, now)
-                self._places[claim.id] = (ticket, claim.weight)
+                lighter.append(claim)
         if now - self._swept > SWEEP_EVERY:
             # What crashed on a name that nobody uses again would lie here for ever.
             self._swept = now
             db.execute(schema.SWEEP, (now,))
-        return fates, told
+        return fates, told, lighter
 
     def bury(self, client: str) -> list[Told]:
-        """Remove every claim of a process that is dead; whom to wake."""
+        """Remove every claim of a client that is dead or done; whom to wake."""
 
         def work(db: sqlite3.Connection) -> list[Told]:
             now = self._now()
@@ -361,14 +331,15 @@ class Store:
 
         return self.step(work)
 
-    def evict(self, name: str) -> tuple[list[Told], list[Told]]:
-        """Remove the holders; the victims, and whom to wake."""
+    def evict(self, name: str, token: int | None) -> tuple[list[Told], list[Told]]:
+        """Remove the holders, or the one with that token; the victims, and whom to wake."""
 
         def work(db: sqlite3.Connection) -> tuple[list[Told], list[Told]]:
             now = self._now()
-            victims, _ = self._walk(db, name, now)
+            inside, _ = self._walk(db, name, now)
+            victims = [row for row in inside if token is None or row.ticket == token]
             db.executemany(schema.DELETE, [(name, row.ticket) for row in victims])
-            return [Told(row.client, row.id) for row in victims], self._let_in(db, name, victims, now)
+            return [Told(row.client, row.id) for row in victims], self._let_in(db, name, inside, now)
 
         return self.step(work)
 

@@ -1,0 +1,349 @@
+"""SQLite connections to one file, for one client: a step has one to itself, and none is open while the process forks.
+
+SQLite keeps threads apart by mutexes and processes by locks that the kernel ties to the process. A fork copies both
+as if they were held: a child could wait for ever for a mutex, and its new connections would take no kernel lock at all, so
+that the next one to close the file removes its log under it. So every connection is closed before a fork, and who
+finds one that was not (a fork in C, a thread that is stuck in SQLite) refuses the file.
+
+No lock of ours has to be had for a step, only waited for politely, because SQLite keeps connections apart. That leaves
+nothing to deadlock on when a step is interrupted by another one of the same thread: a signal handler that closes the client,
+a finalizer that releases a lease. The step below is undone and, when its time comes again, done from the start.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+from ...core.fork import tell_after_fork, tell_around_fork
+from ...errors import BackendUnavailable, ClientClosed
+from .files import make_private, refuse_network_files, storage_error
+
+T = TypeVar("T")
+Inode = tuple[int, int]
+
+POLITENESS = 0.1
+"""How long a thread waits for another one's step; longer than a step, so that nobody spins on SQLite's own lock."""
+SPARE = 2
+"""How many connections are kept: one for the steps, and one for a step that interrupts another."""
+FORK_PATIENCE = 2.0
+"""How long a fork waits for the steps of other threads, which take some 20 µs; after that the child cannot use the file."""
+
+# Module state with a reason: SQLite's table of open files is one per process, and a thread has one stack for all clients.
+_running: dict[int, Running] = {}
+"""By thread, the step that it is in; the step that this one interrupted lies below it."""
+_crossed: set[Inode] = set()
+"""Files that were open in a parent whose fork nobody told us of."""
+_kept_forever: list[sqlite3.Connection] = []
+
+
+class Busy(Exception):
+    """Another process is in its step right now; try again in a moment."""
+
+
+class Running:
+    """One step of one thread, and the connection that it has."""
+
+    __slots__ = ("below", "db", "displaced", "inode", "inside", "of")
+
+    def __init__(self, of: Connections, below: Running | None) -> None:
+        self.of = of
+        self.below = below
+        self.db: sqlite3.Connection | None = None
+        self.inode: Inode | None = None
+        self.inside = False
+        """Whether it has passed the gate that a fork shuts, and so may be inside SQLite."""
+        self.displaced = False
+
+    def down(self) -> Iterator[Running]:
+        """This step and all that it interrupted."""
+        step: Running | None = self
+        while step is not None:
+            yield step
+            step = step.below
+
+    def give_way(self) -> None:
+        """Undo what was done so far; called from within, by code that interrupted this very thread.
+
+        What the step still does when it goes on reaches nothing: it has no transaction, may only read, and cannot commit.
+        """
+        db = self.db
+        if db is None:
+            return
+        try:
+            if db.in_transaction:
+                self.displaced = True
+                db.execute("ROLLBACK")
+                db.execute("PRAGMA query_only = ON")
+        except sqlite3.Error:
+            # Closed already, before a fork.
+            self.displaced = True
+
+
+class Connections:
+    """Hands each step a connection of its own."""
+
+    def __init__(self, file: Path, prepare: Callable[[sqlite3.Connection], None], renewed: Callable[[], None]) -> None:
+        self._file = file
+        self._prepare = prepare
+        self._renewed = renewed
+        """Told when the file is not the one that was used before."""
+        self._inode: Inode | None = None
+        self._free: deque[sqlite3.Connection] = deque()
+        self._order = threading.Lock()
+        self._ended = 0
+        self._forks = 0
+        self._forking: int | None = None
+        self._pid = os.getpid()
+        self._closed = False
+        tell_around_fork(self)
+
+    # -- steps -------------------------------------------------------------------------------------
+
+    def step(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run the work in one transaction; Busy when another process is in one."""
+        return self._run(work, True)
+
+    def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run a question that writes nothing."""
+        return self._run(work, False)
+
+    def _run(self, work: Callable[[sqlite3.Connection], T], writes: bool) -> T:
+        thread = threading.get_ident()
+        below = _running.get(thread)
+        order = None
+        if below is not None:
+            below.give_way()
+        if below is None or below.of is not self:
+            order = self._line_up()
+        running = Running(self, below)
+        forks = self._forks
+        try:
+            _running[thread] = running
+            while True:
+                try:
+                    # In this order: a fork shuts the gate first and then waits for those who were here before.
+                    self._pass_gate(thread)
+                    running.inside = True
+                    db = self._take(running)
+                    if not writes:
+                        return work(db)
+                    db.execute("BEGIN IMMEDIATE")
+                    # Once more: whoever closes from here on, within this thread, displaces this step.
+                    self._pass_gate(thread)
+                    result = work(db)
+                    db.execute("COMMIT")
+                    return result
+                except Exception as problem:
+                    # A commit that succeeded was not displaced, whatever else happened: it returned above.
+                    if not running.displaced:
+                        raise
+                    if self._forks != forks:
+                        raise self._crossed_error() from problem
+                    self._discard(running)
+                    running.displaced = False
+        except sqlite3.Error as problem:
+            raise self._translated(problem) from problem
+        finally:
+            self._give_back(running)
+            if below is None:
+                _running.pop(thread, None)
+            else:
+                _running[thread] = below
+            self._ended += 1
+            if order is not None:
+                order.release()
+
+    def _line_up(self) -> threading.Lock:
+        """Wait until the others who came first have had their step, unless the one whose turn it is does not come to its end."""
+        order = self._order
+        if order.acquire(False):
+            return order
+        ended = self._ended
+        while not order.acquire(timeout=POLITENESS):
+            if self._ended == ended and self._order is order:
+                # It was interrupted or cut short: SQLite keeps our steps apart all the same.
+                self._order = threading.Lock()
+            order, ended = self._order, self._ended
+        return order
+
+    def _pass_gate(self, thread: int) -> None:
+        if self._closed:
+            raise ClientClosed("this client is closed; connect a new one")
+        if self._forking == thread:
+            raise BackendUnavailable("this thread is in the middle of a fork")
+        if self._forking is not None:
+            raise Busy
+
+    def _translated(self, problem: sqlite3.Error) -> Exception:
+        if getattr(problem, "sqlite_errorname", "").startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+            return Busy()
+        return storage_error(self._file, problem)
+
+    # -- connections -------------------------------------------------------------------------------
+
+    def _take(self, running: Running) -> sqlite3.Connection:
+        if os.getpid() != self._pid:
+            self._refuse_what_crossed()
+            raise self._crossed_error()
+        inode = self._look()
+        if inode is None or inode != self._inode:
+            # A file that was removed or replaced under us holds nobody's claims any more: use the one others use.
+            self._close_free()
+            return self._open(running)
+        running.inode = inode
+        try:
+            running.db = self._free.pop()
+        except IndexError:
+            pass
+        return running.db or self._open(running)
+
+    def _look(self) -> Inode | None:
+        try:
+            there = os.stat(self._file)
+        except OSError:
+            return None
+        return there.st_dev, there.st_ino
+
+    def _open(self, running: Running) -> sqlite3.Connection:
+        make_private(self._file)
+        if self._inode is None:
+            refuse_network_files(self._file)
+        running.inode = self._look()
+        if running.inode in _crossed:
+            raise self._crossed_error()
+        db = running.db = sqlite3.connect(self._file, timeout=0, isolation_level=None, check_same_thread=False)
+        try:
+            self._prepare(db)
+        except BaseException:
+            self._discard(running)
+            raise
+        running.inode = self._look()
+        if running.inode != self._inode:
+            if self._inode is not None:
+                self._renewed()
+            self._inode = running.inode
+        return db
+
+    def _give_back(self, running: Running) -> None:
+        db = running.db
+        if db is None:
+            return
+        try:
+            if db.in_transaction:
+                db.execute("ROLLBACK")
+        except sqlite3.Error:
+            # Closed before a fork, or broken: the next step opens another one.
+            self._discard(running)
+            return
+        stale = running.displaced or running.inode != self._inode
+        if stale or self._closed or self._forking is not None or len(self._free) >= SPARE:
+            self._discard(running)
+            return
+        running.db = None
+        self._free.append(db)
+        if self._closed or self._forking is not None:
+            self._close_free()
+
+    def _discard(self, running: Running) -> None:
+        db, running.db = running.db, None
+        if db is not None:
+            db.close()
+
+    def _close_free(self) -> None:
+        while self._free:
+            try:
+                self._free.pop().close()
+            except IndexError:
+                return
+
+    def close(self) -> None:
+        """Let go of the file; what a step has in use goes with that step's end."""
+        self._closed = True
+        below = _running.get(threading.get_ident())
+        for step in below.down() if below is not None else ():
+            if step.of is self:
+                step.give_way()
+        self._close_free()
+
+    # -- forks -------------------------------------------------------------------------------------
+
+    def before_fork(self) -> None:
+        """Let the steps of other threads end, begin no new one, and close everything."""
+        me = self._forking = threading.get_ident()
+        before = self._steps_of_others(me)
+        until = time.monotonic() + FORK_PATIENCE
+        while time.monotonic() < until:
+            if not any(step.inside or step in before for step in self._steps_of_others(me)):
+                break
+            time.sleep(0.0002)
+        below = _running.get(me)
+        for step in below.down() if below is not None else ():
+            if step.of is self and step.db is not None:
+                step.displaced = True
+                step.db.close()
+        self._close_free()
+
+    def _steps_of_others(self, me: int) -> list[Running]:
+        tops = [running for thread, running in list(_running.items()) if thread != me]
+        return [step for top in tops for step in top.down() if step.of is self]
+
+    def after_fork(self) -> None:
+        """In the parent: go on. The next step opens the file again."""
+        self._forking = None
+
+    def forked(self) -> None:
+        """In the child: as new, if nothing crossed."""
+        inside = [step for step in self._steps_of_others(threading.get_ident()) if step.inside]
+        if self._free or inside:
+            self._refuse_what_crossed()
+        self._forks += 1
+        self._free = deque()
+        self._order = threading.Lock()
+        self._pid = os.getpid()
+        self._forking = None
+
+    def _refuse_what_crossed(self) -> None:
+        """Never close what was inherited open: SQLite would take itself for the last one and remove the parent's log."""
+        if self._inode is not None:
+            _crossed.add(self._inode)
+        steps = [step for top in _running.values() for step in top.down() if step.of is self]
+        for db in [*self._free, *(step.db for step in steps)]:
+            if db is not None:
+                _keep_forever(db)
+
+    def _crossed_error(self) -> BackendUnavailable:
+        return BackendUnavailable(
+            f"{self._file} was open when this process was forked, without the hooks that Python runs around os.fork() or in the "
+            "middle of a call; what SQLite had open must not be used here: fork by Python, or connect after the fork only"
+        )
+
+
+class _Threads:
+    """In a child there is only the thread that forked."""
+
+    def forked(self) -> None:
+        me = threading.get_ident()
+        for thread in [thread for thread in _running if thread != me]:
+            del _running[thread]
+
+
+_threads = _Threads()
+tell_after_fork(_threads)
+
+
+def _keep_forever(db: sqlite3.Connection) -> None:
+    _kept_forever.append(db)
+    try:
+        import ctypes
+
+        # Not even at the end of the process, when modules are emptied, may it be closed.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(db))
+    except (ImportError, AttributeError):
+        pass
