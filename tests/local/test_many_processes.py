@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from .incrementers import TTL
+
 
 @pytest.mark.slow
 def test_no_update_is_lost_while_holders_and_waiters_are_killed(tmp_path: Path) -> None:
-    processes, times, seed = 50, 200, 1
+    processes, times, seed = 50, 100, 1
     ran = subprocess.run(
         [sys.executable, "-m", "tests.local.incrementers", str(tmp_path), str(processes), str(times), str(seed)],
         capture_output=True,
@@ -27,4 +29,5 @@ def test_no_update_is_lost_while_holders_and_waiters_are_killed(tmp_path: Path) 
     assert outcome["unfinished"] == 0
     assert outcome["number"] == processes * times == sum(outcome["counts"])
     assert outcome["killed"] > 20
-    assert outcome["gap"] < 1.0
+    # Far less than the ttl: nobody waited for a dead one's lease to run out.
+    assert outcome["gap"] < TTL / 3
