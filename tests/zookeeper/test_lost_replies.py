@@ -11,6 +11,7 @@ import pytest
 
 import lockline
 from lockline import BackendUnavailable, aio
+from lockline.core.claim import Gone
 
 from ..servers.process import wait_for
 from ..servers.proxy import Proxy
@@ -150,3 +151,24 @@ def test_a_waiter_hears_of_its_turn_over_a_connection_that_broke_while_it_waited
     assert got
     assert got[0].valid
     got[0].release()
+
+
+def test_a_release_whose_reply_was_lost_is_one_although_a_renewal_finds_the_claim_gone_meanwhile(
+    proxy: Proxy, through: str, client_of: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = client_of(through)
+    lease = client.lock("x", ttl=30).acquire()
+    backend = client._engine.backend
+    removals = backend._removals  # type: ignore[attr-defined]
+    connected, fates = removals._connected, []
+
+    async def connected_again(until: float, *, tried: bool, insist: bool = True) -> None:
+        await connected(until, tried=tried, insist=insist)
+        if tried:
+            # The keeper was at it when the release began.
+            fates.extend(await backend.renew([lease._live.claim], until))
+
+    monkeypatch.setattr(removals, "_connected", connected_again)
+    proxy.drop_reply(b"/lockline/x/1.1.")
+    lease.release()
+    assert isinstance(fates[0], Gone)

@@ -25,7 +25,8 @@ class Removals:
 
     async def remove(self, node: Node, until: float) -> bool:
         """Whether it stood there up to now."""
-        tried = False
+        # What a renewal that is still under way finds from here on may be our own doing.
+        stood, tried = node.end is None, False
         while node.path is not None:
             if node.session is not None and node.session.ended:
                 return False
@@ -34,7 +35,7 @@ class Removals:
             answer = next((answer for answer in answers if isinstance(answer, CUT)), answers[-1])
             if not isinstance(answer, CUT):
                 # A delete of ours whose reply was lost may have done it.
-                return _was_there(node, answer, tried)
+                return stood and _was_there(answer, tried)
             tried = True
         return await self._remove_by_id(node, until)
 
@@ -54,6 +55,7 @@ class Removals:
         """The same for many: a transaction for each `AT_ONCE` of them, and all transactions on their way at once."""
         await self._find([node for node in nodes if node.path is None], until)
         there = dict.fromkeys(nodes, False)
+        stood = {node: node.end is None for node in nodes}
         left = [
             node for node in nodes if node.path is not None and not (node.session is not None and node.session.ended)
         ]
@@ -73,9 +75,9 @@ class Removals:
                     # One of them is gone already, so the transaction has done nothing: each for itself.
                     left += await self._remove_each(part, there, until, tried)
                 else:
-                    there.update((node, node.end is None) for node in part)
+                    there.update(dict.fromkeys(part, True))
             tried = True
-        return [there[node] for node in nodes]
+        return [stood[node] and there[node] for node in nodes]
 
     async def _remove_each(
         self, nodes: Sequence[Node], there: dict[Node, bool], until: float, tried: bool
@@ -88,7 +90,7 @@ class Removals:
         last = {node: answer for (node, _), answer in zip(requests, answers, strict=True)}
         for node, answer in last.items():
             if not isinstance(answer, CUT):
-                there[node] = _was_there(node, answer, tried)
+                there[node] = _was_there(answer, tried)
         return [node for node, answer in last.items() if isinstance(answer, CUT)]
 
     async def _find(self, nodes: Sequence[Node], until: float) -> None:
@@ -111,8 +113,8 @@ class Removals:
             raise
 
 
-def _was_there(node: Node, answer: Any, tried: bool) -> bool:
+def _was_there(answer: Any, tried: bool) -> bool:
     if isinstance(answer, problems.NoNodeError):
-        return tried and node.end is None
+        return tried
     checked(answer)
-    return node.end is None
+    return True
