@@ -347,8 +347,8 @@ class Client:
 
         With a token only the holder that has it: nobody, if another has taken over meanwhile.
         """
-        name, which = arguments.a_name(name), () if token is None else (arguments.a_token(token),)
-        return run(self._engine.ask(lambda until: self._engine.backend.evict(name, until, *which)))
+        name, which = arguments.a_name(name), arguments.a_token(token)
+        return run(self._engine.ask(lambda until: self._engine.backend.evict(name, until, which)))
 
     def examine(self) -> Findings:
         """What is good and what is dangerous about this backend as it is set up."""

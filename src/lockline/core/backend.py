@@ -106,12 +106,3 @@ class Backend(Protocol):
 
     def forked(self) -> None:
         """In the child after a fork: drop everything inherited without a word to the server."""
-
-
-async def leave_all(backend: Backend, claims: Sequence[Claim], until: float) -> None:
-    """Remove these claims, one by one where a backend cannot do it together."""
-    if hasattr(backend, "leave_all"):
-        await backend.leave_all(claims, until)
-        return
-    for claim in claims:
-        await backend.leave(claim, until)

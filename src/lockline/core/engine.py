@@ -24,7 +24,7 @@ from ..errors import (
 )
 from .arguments import a_ttl
 from .ask import Ask
-from .backend import Backend, leave_all
+from .backend import Backend
 from .claim import Claim, Gone, Grant, Line, Unanswered, Waiting
 from .fork import tell_after_fork
 from .keeper import BATCH, Keeper
@@ -541,7 +541,7 @@ class Engine:
         latest = until - CLOSING + LONGEST_CLOSING
         for at in range(0, len(claims), BATCH):
             try:
-                await leave_all(self.backend, claims[at : at + BATCH], until)
+                await self.backend.leave_all(claims[at : at + BATCH], until)
             except LocklineError as problem:
                 log.warning("%d leases were not released on close: %s", len(claims) - at, problem)
                 # A store that cannot be reached will not be in a moment either.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..errors import LocklineError, Reason
-from .backend import Backend, leave_all
+from .backend import Backend
 from .claim import Claim, Unanswered
 from .live import RENEWALS_PER_TTL, Handle, LiveClaim
 from .runtime import Runtime, Signal, Worker
@@ -169,7 +169,7 @@ class Keeper:
             due = [debt for debt in batch if now < debt.until]
             try:
                 if due:
-                    await leave_all(self._backend, [debt.claim for debt in due], min(until, now + 1.0))
+                    await self._backend.leave_all([debt.claim for debt in due], min(until, now + 1.0))
             except LocklineError as problem:
                 log.debug("withdrawing %d claims failed, will be tried again: %s", len(due), problem)
                 if getattr(problem, "unsent", False):
