@@ -134,3 +134,13 @@ def test_the_marks_of_a_file_fence_are_not_those_of_the_command(tmp_path: Path) 
     FileFence().replace(file, 5, "hello " * 100)
     assert run("enter", str(file), "r", "6").returncode == 64
     assert file.read_text() == "hello " * 100
+
+
+def test_marks_at_a_url_that_cannot_be_read_are_wrong_use_and_show_no_password(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for url in ("redis://:s3cret/x@h", "redis://:s3cret@h:port"):
+        assert app.run(["fence", "enter", url, "orders/42", "5"]) == 64
+        told = capsys.readouterr().err
+        assert told.startswith("lockline: ")
+        assert "s3cret" not in told

@@ -180,3 +180,28 @@ def test_a_line_where_somebody_always_waits_leaves_nothing_of_the_past_in_the_cl
     assert max(most) <= 100
     # Many a watch came too late for the node that it was meant for.
     assert [watching._waiters, watching._gone, watching._waiting] == [{}, {}, {}]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"[1,2,3,4,5]",
+        b'[null,"lock",null,null,[1]]',
+        b'["o","lock","x","y",{}]',
+        b'["o","lock",NaN,Infinity,null]',
+        b'["o","lock",1e999,-1e300,null]',
+        b'["o","lock",1,1,"text"]',
+        b"[" * 100_000,
+    ],
+)
+def test_what_a_stranger_wrote_into_a_node_breaks_no_message_and_no_operators_look(
+    client_of: Clients, url: str, kazoo: KazooClient, data: bytes
+) -> None:
+    client = client_of(url)
+    kazoo.ensure_path(f"{chroot(url)}/x")
+    kazoo.create(f"{chroot(url)}/x/1.1.stranger.", data, sequence=True)
+    with pytest.raises(lockline.AcquireTimeout):
+        client.lock("x").acquire(timeout=0.1)
+    (held,) = client.inspect("x").holders
+    assert (held.owner, held.meta) == ("?", None)
+    assert client.evict("x", token=held.token) == 1

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 import click
 
+from ..backends.url import redacted, scrubbed
 from ..errors import ConfigError, StaleToken
 from ..fence.filemarks import Door, FileMarks
 from ..fence.rule import Offer, a_resource, an_exclusive, may_enter, offer_of, stale
@@ -185,7 +186,10 @@ def door(where: str) -> Door:
             raise ConfigError("'redis' is not installed; this needs: pip install 'lockline[redis]'") from None
         from ..fence.redis import RedisMarks
 
-        return RedisMarks(redis.Redis.from_url(where))
+        try:
+            return RedisMarks(redis.Redis.from_url(where))
+        except ValueError as problem:
+            raise ConfigError(f"{redacted(where)!r} is not usable: {scrubbed(str(problem), where)}") from None
     if os.path.isdir(where):
         return FileMarks(where)
     from ..fence.sqlmarks import SqlMarks

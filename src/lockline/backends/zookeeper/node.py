@@ -93,6 +93,11 @@ class Seen(NamedTuple):
     meta: Mapping[str, Any] | None
 
 
+NOTHING = Seen("?", "?", 0.0, 0.0, None)
+LATEST = 1e11
+"""Later than any time that anybody means, and early enough for every calendar."""
+
+
 def written(claim: Claim) -> bytes:
     """The node's data: for people, nothing is decided by it."""
     meta = json.loads(claim.meta) if claim.meta else None
@@ -100,8 +105,12 @@ def written(claim: Claim) -> bytes:
 
 
 def read_data(data: bytes) -> Seen:
-    """What the data says; a node that is not ours says nothing."""
+    """What the data says; that of a node that is not ours, or that somebody has changed, says nothing."""
     try:
-        return Seen(*json.loads(data))
-    except (ValueError, TypeError):
-        return Seen("?", "?", 0.0, 0.0, None)
+        seen = Seen(*json.loads(data))
+    except (ValueError, TypeError, RecursionError):
+        return NOTHING
+    texts, times = (seen.owner, seen.kind), (seen.ttl, seen.since)
+    if not all(isinstance(text, str) for text in texts) or not isinstance(seen.meta, (dict, type(None))):
+        return NOTHING
+    return seen if all(isinstance(time, (int, float)) and 0 <= time < LATEST for time in times) else NOTHING
