@@ -16,7 +16,7 @@ import pytest
 
 import lockline
 from lockline import aio
-from lockline.backends.redlock import bundle, hints, looping
+from lockline.backends.redlock import bundle, ears, hints, looping
 from tests.servers.process import wait_for
 
 from .servers import Servers, servers
@@ -40,7 +40,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> set[type]:
         return hiredis.pack_command(words)  # type: ignore[arg-type]
 
     watched = SimpleNamespace(**{**vars(hiredis), "pack_command": pack})
-    for module in (bundle, hints, looping):
+    for module in (bundle, ears, hints, looping):
         monkeypatch.setattr(module, "hiredis", watched)
     return types
 

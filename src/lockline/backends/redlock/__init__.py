@@ -11,7 +11,8 @@ from ...core.runtime import Runtime
 from ...errors import ConfigError
 from .backend import RedlockBackend
 from .blocking import BlockingPort
-from .hints import BlockingHints, LoopHints
+from .ears import BlockingHints
+from .hints import LoopHints
 from .looping import LoopPort
 from .nodes import from_clients, from_url, safe
 

@@ -20,8 +20,9 @@ from ...core.runtime import Runtime
 from ...errors import BackendUnavailable, ConfigError, QuorumNotReached
 from ...guarantees import Guarantees
 from . import questions, requests, rules
+from .ears import BlockingHints
 from .examine import examine
-from .hints import BlockingHints, LoopHints
+from .hints import LoopHints
 from .protocol import Attempt, Protocol
 from .requests import Failure
 from .scripts import FREED, VICTIM
