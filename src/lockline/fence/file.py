@@ -86,15 +86,15 @@ class FileFence:
         file = os.path.join(folder, name)
         offer = offer_of(file, holder, lock, self.exact)
         place = MarkFile(folder, name, file)
-        fd = place.lock(time.monotonic() + self.patience)
-        if fd is None:
+        door = place.lock(time.monotonic() + self.patience)
+        if door is None:
             raise place.busy(self.patience)
         try:
             marks = place.read()
             marks = _raised(place, marks, file, offer, writes=writes, exact=self.exact)
             yield file, (place, marks)
         finally:
-            unlock(fd)
+            unlock(door)
 
 
 def _raised(place: MarkFile, marks: Marks, file: str, offer: Offer, *, writes: bool, exact: bool) -> Marks:

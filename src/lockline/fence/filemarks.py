@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from io import FileIO
 from typing import Protocol
 
 from ..core.arguments import Seconds, a_flag, a_ttl
@@ -37,11 +38,16 @@ class Door(Protocol):
 class Inside:
     """One entrant; called, it leaves."""
 
-    handle: int
-    """What the operating system has locked. Whoever has a copy keeps the others out as well."""
+    file: FileIO
+    """What the operating system has locked."""
+
+    @property
+    def handle(self) -> int:
+        """Whoever has a copy of this keeps the others out as well."""
+        return self.file.fileno()
 
     def __call__(self) -> None:
-        unlock(self.handle)
+        unlock(self.file)
 
 
 class FileMarks:
@@ -59,8 +65,8 @@ class FileMarks:
     def admit(self, resource: str, offer: Offer, *, writes: bool, patience: float) -> Callable[[], None]:
         """Raise the mark and keep all others out until what is returned is called; StaleToken if it may not pass."""
         place = self._place(resource)
-        fd = place.lock(time.monotonic() + patience)
-        if fd is None:
+        file = place.lock(time.monotonic() + patience)
+        if file is None:
             raise place.busy(patience)
         try:
             marks = place.read()
@@ -68,26 +74,26 @@ class FileMarks:
             if mark != marks.by_lock.get(offer.lock):
                 place.write(Marks({**marks.by_lock, offer.lock: mark}))
         except BaseException:
-            unlock(fd)
+            unlock(file)
             raise
-        return Inside(fd)
+        return Inside(file)
 
     def admit_at_once(self, resource: str, offer: Offer, *, writes: bool) -> Callable[[], None] | None:
         """The same if nobody is inside and the mark need not be raised; else None."""
         place = self._place(resource)
-        fd = place.lock(None)
-        if fd is None:
+        file = place.lock(None)
+        if file is None:
             return None
         try:
             before = place.read().by_lock.get(offer.lock)
             mark = passed(resource, before, offer, writes=writes, exact=self.exact)
         except BaseException:
-            unlock(fd)
+            unlock(file)
             raise
         if mark != before:
-            unlock(fd)
+            unlock(file)
             return None
-        return Inside(fd)
+        return Inside(file)
 
     def look(self, resource: str, lock: str) -> Mark | None:
         """The mark of this lock at the resource."""

@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import time
+from io import FileIO
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -47,44 +48,40 @@ class MarkFile:
         self._lock = f"{self._marks}.lock"
         self._known: tuple[bytes, Marks] = (b"", Marks({}))
 
-    def lock(self, until: float | None) -> int | None:
+    def lock(self, until: float | None) -> FileIO | None:
         """Keep everybody else out until `unlock`; None if that took longer (until None: if it must wait).
 
-        The operating system drops the lock with the process, so a killed holder leaves nothing behind.
+        The operating system drops the lock with the process, so a killed holder leaves nothing behind. And with the file that this
+        gives: an exception may strike before anybody has noted it, and a bare number would stay open, and the fence shut.
         """
         pause = FIRST_PAUSE
-        fd = self._open()
-        try:
-            while True:
-                if self._try_lock(fd):
-                    if self._is_there(fd):
-                        return fd
-                    # Whoever tidied up took the file away after it was opened. The next one makes a new file, and a
-                    # lock on the old one keeps nobody out.
-                    there = self._open()
-                    os.close(fd)
-                    fd = there
-                    continue
-                if until is None or time.monotonic() >= until:
-                    os.close(fd)
-                    return None
-                time.sleep(pause)
-                pause = min(2 * pause, LONGEST_PAUSE)
-        except BaseException:
-            os.close(fd)
-            raise
+        file = self._open()
+        while True:
+            if self._try_lock(file):
+                if self._is_there(file):
+                    return file
+                # Whoever tidied up took the file away after it was opened. The next one makes a new file, and a
+                # lock on the old one keeps nobody out.
+                file.close()
+                file = self._open()
+                continue
+            if until is None or time.monotonic() >= until:
+                file.close()
+                return None
+            time.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
 
-    def _open(self) -> int:
+    def _open(self) -> FileIO:
         try:
-            return os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            return FileIO(self._lock, "r+", opener=_make_or_open)
         except OSError as problem:
             raise ConfigError(
                 f"the fence of {self.resource!r} cannot be kept in {self.folder!r}: {problem.strerror}"
             ) from None
 
-    def _try_lock(self, fd: int) -> bool:
+    def _try_lock(self, file: FileIO) -> bool:
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
         except OSError as problem:
@@ -93,8 +90,8 @@ class MarkFile:
             ) from None
         return True
 
-    def _is_there(self, fd: int) -> bool:
-        mine = os.fstat(fd)
+    def _is_there(self, file: FileIO) -> bool:
+        mine = os.fstat(file.fileno())
         try:
             there = os.stat(self._lock)
         except FileNotFoundError:
@@ -136,8 +133,8 @@ class MarkFile:
         """Take the marks away if they were last raised before that time (of the wall clock) and nobody is inside."""
         if not self._is_older(before):
             return False
-        fd = self.lock(None)
-        if fd is None:
+        file = self.lock(None)
+        if file is None:
             return False
         try:
             if not self._is_older(before):  # somebody came in between
@@ -147,7 +144,7 @@ class MarkFile:
             os.unlink(self._lock)
             return True
         finally:
-            unlock(fd)
+            unlock(file)
 
     def _is_older(self, before: float) -> bool:
         try:
@@ -189,13 +186,15 @@ def marks_from(value: Any) -> Marks:
     return Marks(marks, Appending(start, length, check))
 
 
-def unlock(fd: int) -> None:
+def unlock(file: FileIO) -> None:
     """Let others in again."""
-    try:
+    with file:
         # Closing alone would not do: a child that was forked meanwhile holds the same lock by its copy of the descriptor.
-        fcntl.flock(fd, fcntl.LOCK_UN)
-    finally:
-        os.close(fd)
+        fcntl.flock(file, fcntl.LOCK_UN)
+
+
+def _make_or_open(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_CREAT | os.O_CLOEXEC, 0o666)
 
 
 def replace_file(path: str, draft: str, data: bytes, *, mode: int | None) -> None:

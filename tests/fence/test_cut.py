@@ -1,0 +1,65 @@
+"""An exception may strike between any two instructions of a fence: it is never left shut behind the one who was cut."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lockline.fence import FileFence, FileMarks
+from lockline.fence.rule import Offer
+
+from ..cutting import Cut, CutAt
+
+PATIENCE = 0.5
+"""Nobody is inside; so any wait at all is one for a door that stayed shut."""
+
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+def cut_everywhere(work: Callable[[], Any], enter: Callable[[], Any]) -> None:
+    whole = CutAt(-1, inside="/lockline/fence/")
+    whole(work)
+    assert whole.seen > 100
+    with warnings.catch_warnings():
+        # What closes a file that nobody has any more says so.
+        warnings.simplefilter("ignore", ResourceWarning)
+        for nth in range(1, whole.seen + 1):
+            cut = CutAt(nth, inside="/lockline/fence/")
+            try:
+                cut(work)
+            except Cut:
+                pass
+            try:
+                enter()
+            except Exception as problem:
+                problem.add_note(f"after a cut at {cut.where}")
+                raise
+
+
+@pytest.mark.parametrize("act", ["replace", "append"])
+def test_a_file_can_be_entered_wherever_a_writer_was_cut(tmp_path: Path, act: str) -> None:
+    path = tmp_path / "data"
+    path.write_bytes(b"before")
+    fence = FileFence(patience=PATIENCE)
+    cut_everywhere(lambda: getattr(fence, act)(path, 5, b"x"), lambda: fence.enter(path, 5))
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_a_door_can_be_entered_wherever_an_entrant_was_cut(tmp_path: Path, quick: bool) -> None:
+    marks = FileMarks(tmp_path)
+    offer = Offer("r", 5, "")
+
+    def enter() -> None:
+        marks.admit("r", offer, writes=True, patience=PATIENCE)()
+
+    def enter_at_once() -> None:
+        leave = marks.admit_at_once("r", offer, writes=True)
+        assert leave is not None
+        leave()
+
+    enter()
+    cut_everywhere(enter_at_once if quick else enter, enter)
