@@ -44,6 +44,8 @@ class Signals:
         os.set_blocking(self._write, False)
         self._waiting = False
         self._patient_until = 0.0
+        # First: one that came between would be caught, and written nowhere.
+        signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         for number in WATCHED:
             # What was ignored when we came (nohup, a shell's background job) stays ignored, for the command too.
             if number == signal.SIGCHLD or signal.getsignal(number) is not signal.SIG_IGN:
@@ -52,7 +54,6 @@ class Signals:
         self._stops = signal.getsignal(signal.SIGTSTP) is not signal.SIG_IGN
         if self._stops:
             signal.signal(signal.SIGTSTP, signal.SIG_DFL)
-        signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
 
     def _came(self, number: int, frame: FrameType | None) -> None:
         # The interpreter has written the number to the pipe already. The withdrawal that follows the first must not
