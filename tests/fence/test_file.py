@@ -240,3 +240,16 @@ finally:
 
 def test_a_child_that_was_forked_inside_does_not_keep_the_fence_shut(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", FORK, str(tmp_path)], check=True, timeout=60)
+
+
+@pytest.mark.parametrize("draft", [".data.fence.new", ".data.fence.data"])
+def test_a_link_that_a_stranger_planted_leads_no_write_elsewhere(tmp_path: Path, draft: str) -> None:
+    folder, precious = tmp_path / "shared", tmp_path / "precious"
+    folder.mkdir()
+    precious.write_bytes(b"mine")
+    (folder / draft).symlink_to(precious)
+    fence = FileFence()
+    fence.replace(folder / "data", 5, b"new", lock="x")
+    assert precious.read_bytes() == b"mine"
+    assert fence.read(folder / "data", 5, lock="x") == b"new"
+    assert not (folder / "data").is_symlink()

@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import time
+from contextlib import suppress
 from io import FileIO
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -200,9 +201,12 @@ def _make_or_open(path: str, flags: int) -> int:
 def replace_file(path: str, draft: str, data: bytes, *, mode: int | None) -> None:
     """Put these bytes in the place of the file, at one instant, and make it last.
 
-    The draft has a fixed name: it is written only under the fence's lock, and one that a crash left is written over.
+    The draft has a fixed name: it is written only under the fence's lock. One that a crash left is taken away, and so is a link
+    that a stranger put there: written through it, another file would be lost.
     """
-    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+    with suppress(FileNotFoundError):
+        os.unlink(draft)
+    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
         if mode is not None:
             os.fchmod(fd, mode)
