@@ -323,3 +323,12 @@ def test_running_out_of_handles_is_a_typed_error_and_passes(tmp_path: Path, stat
     assert ran.returncode == 0, ran.stderr
     assert "RAW" not in ran.stdout
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 64
+
+
+@pytest.mark.parametrize("flavour", ["sync", "asyncio"])
+def test_a_home_that_is_no_absolute_path_is_refused(flavour: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each folder that a program is started in would have a store of its own, without a word."""
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    monkeypatch.setenv("HOME", "relative")
+    with pytest.raises(lockline.ConfigError, match="no absolute path"):
+        (lockline.connect if flavour == "sync" else lockline.aio.connect)("local:")

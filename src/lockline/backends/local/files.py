@@ -26,6 +26,11 @@ def default_file() -> Path:
             "local: lies in the user's home, and this user has none; set HOME or XDG_STATE_HOME, "
             "or name a file: local:///path/file.db"
         ) from problem
+    if not home.is_absolute():
+        # Each folder that a program is started in would have a store of its own.
+        raise ConfigError(
+            f"local: lies in the user's home, and HOME is {str(home)!r}, which is no absolute path; set it, or name a file"
+        )
     return home / ".local" / "state" / "lockline" / "local.db"
 
 
