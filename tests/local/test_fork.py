@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from .programs import open_to_all, run
+from .programs import ROOT, open_to_all, run
 
 FLAVOURS = ["sync", "asyncio"]
 
@@ -166,6 +166,58 @@ print(good)
         seconds=40,
     )
     assert int(told.split()[-1]) == CHILDREN, told
+
+
+@pytest.mark.slow
+def test_a_child_can_lock_wherever_another_thread_was_cut_short(tmp_path: Path) -> None:
+    """A thread that an exception struck in the middle of a step is in no step any more: the fork need not wait for it."""
+    told = run(
+        CLIENT
+        + """
+sys.path.insert(0, sys.argv[4])
+from tests.cutting import Cut, CutAt
+client = connect()
+use(client)
+struck = slowest = 0.0
+
+def work(cut):
+    try:
+        cut(lambda: client.lock("x", ttl=30).acquire(timeout=5).release())
+    except Cut:
+        pass
+
+for nth in range(1, 100_000, 3):
+    cut = CutAt(nth, "opcode", "/backends/local/connections")
+    thread = threading.Thread(target=work, args=(cut,))
+    thread.start()
+    thread.join()
+    if not cut.where:
+        break
+    struck += 1
+    began = time.monotonic()
+    child = os.fork()
+    slowest = max(slowest, time.monotonic() - began)
+    if child == 0:
+        signal.alarm(10)
+        code = 1
+        try:
+            client.lock("child").acquire(timeout=5).release()
+            code = 0
+        except BaseException as error:
+            print(repr(error), cut.where, flush=True)
+        os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0, cut.where
+    use(client, "y")
+print(int(struck), slowest < 1.5)
+""",
+        f"local://{tmp_path}/local.db",
+        "sync",
+        str(ROOT),
+        seconds=100,
+    )
+    struck, quick = told.split("\n")[-1].split()
+    assert int(struck) > 20
+    assert quick == "True"
 
 
 def test_a_grandchild_can_lock_too(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import shutil
 import stat
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,18 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+_started: list[subprocess.Popen[str]] = []
+
+
+@pytest.fixture(autouse=True)
+def _nobody_stays() -> Iterator[None]:
+    yield
+    while _started:
+        process = _started.pop()
+        process.kill()
+        process.communicate()
+
+
 def program_of(
     user: int, group: int, source: Path, program: str, file: Path, *, also: tuple[int, ...] = ()
 ) -> subprocess.Popen[str]:
@@ -42,7 +55,7 @@ def program_of(
     python = shutil.which("python3", path="/usr/bin:/usr/local/bin:/bin")
     if python is None:
         pytest.skip("NOT TESTED: no interpreter that every user can run")
-    return subprocess.Popen(
+    process = subprocess.Popen(
         [python, "-c", f"import os; os.umask(0o077)\nimport lockline, sys\nurl = 'local://{file}'\n" + program],
         env={
             "PYTHONPATH": str(source),
@@ -59,6 +72,8 @@ def program_of(
         extra_groups=list(also),
         cwd="/",
     )
+    _started.append(process)
+    return process
 
 
 def said(process: subprocess.Popen[str], say: str = "") -> str:

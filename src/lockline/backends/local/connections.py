@@ -16,10 +16,11 @@ import os
 import sqlite3
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 from ...core.fork import tell_after_fork, tell_around_fork
 from ...errors import BackendUnavailable, ClientClosed
@@ -28,7 +29,7 @@ from .files import make_private, refuse_network_files, storage_error
 T = TypeVar("T")
 Inode = tuple[int, int]
 
-POLITENESS = 0.1
+POLITENESS = 0.02
 """How long a thread waits for another one's step; longer than a step, so that nobody spins on SQLite's own lock."""
 SPARE = 2
 """How many connections are kept: one for the steps, and one for a step that interrupts another."""
@@ -36,8 +37,9 @@ FORK_PATIENCE = 2.0
 """How long a fork waits for the steps of other threads, which take some 20 µs; after that the child cannot use the file."""
 
 # Module state with a reason: SQLite's table of open files is one per process, and a thread has one stack for all clients.
-_running: dict[int, Running] = {}
-"""By thread, the step that it is in; the step that this one interrupted lies below it."""
+_running: dict[int, weakref.ref[Running]] = {}
+"""By thread, the step that it is in; the step that this one interrupted lies below it. Only the frame of the step keeps it:
+whatever way that ended, also by an exception in the middle of its last line, it is in no step any more."""
 _crossed: set[Inode] = set()
 """Files that were open in a parent whose fork nobody told us of."""
 _kept_forever: list[sqlite3.Connection] = []
@@ -50,7 +52,7 @@ class Busy(Exception):
 class Running:
     """One step of one thread, and the connection that it has."""
 
-    __slots__ = ("below", "db", "displaced", "inode", "inside", "of")
+    __slots__ = ("__weakref__", "below", "db", "displaced", "inode", "inside", "of")
 
     def __init__(self, of: Connections, below: Running | None) -> None:
         self.of = of
@@ -91,6 +93,7 @@ class Connections:
 
     def __init__(self, file: Path, prepare: Callable[[sqlite3.Connection], None], renewed: Callable[[], None]) -> None:
         self._file = file
+        self._path = str(file)
         self._prepare = prepare
         self._renewed = renewed
         """Told when the file is not the one that was used before."""
@@ -102,6 +105,8 @@ class Connections:
         self._forking: int | None = None
         self._pid = os.getpid()
         self._closed = False
+        self._shut = False
+        """Closed, or forking just now: no step begins."""
         tell_around_fork(self)
 
     # -- steps -------------------------------------------------------------------------------------
@@ -116,27 +121,31 @@ class Connections:
 
     def _run(self, work: Callable[[sqlite3.Connection], T], writes: bool) -> T:
         thread = threading.get_ident()
-        below = _running.get(thread)
+        below = _step_of(thread)
         order = None
         if below is not None:
             below.give_way()
         if below is None or below.of is not self:
-            order = self._line_up()
+            order = self._order
+            if not order.acquire(False):
+                order = self._line_up(order)
         running = Running(self, below)
         forks = self._forks
         try:
-            _running[thread] = running
+            _running[thread] = weakref.ref(running)
             while True:
                 try:
                     # In this order: a fork shuts the gate first and then waits for those who were here before.
-                    self._pass_gate(thread)
+                    if self._shut:
+                        self._refuse(thread)
                     running.inside = True
                     db = self._take(running)
                     if not writes:
                         return work(db)
                     db.execute("BEGIN IMMEDIATE")
                     # Once more: whoever closes from here on, within this thread, displaces this step.
-                    self._pass_gate(thread)
+                    if self._shut:
+                        self._refuse(thread)
                     result = work(db)
                     db.execute("COMMIT")
                     return result
@@ -155,16 +164,13 @@ class Connections:
             if below is None:
                 _running.pop(thread, None)
             else:
-                _running[thread] = below
+                _running[thread] = weakref.ref(below)
             self._ended += 1
             if order is not None:
                 order.release()
 
-    def _line_up(self) -> threading.Lock:
+    def _line_up(self, order: threading.Lock) -> threading.Lock:
         """Wait until the others who came first have had their step, unless the one whose turn it is does not come to its end."""
-        order = self._order
-        if order.acquire(False):
-            return order
         ended = self._ended
         while not order.acquire(timeout=POLITENESS):
             if self._ended == ended and self._order is order:
@@ -173,13 +179,12 @@ class Connections:
             order, ended = self._order, self._ended
         return order
 
-    def _pass_gate(self, thread: int) -> None:
+    def _refuse(self, thread: int) -> NoReturn:
         if self._closed:
             raise ClientClosed("this client is closed; connect a new one")
         if self._forking == thread:
             raise BackendUnavailable("this thread is in the middle of a fork")
-        if self._forking is not None:
-            raise Busy
+        raise Busy
 
     def _translated(self, problem: sqlite3.Error) -> Exception:
         if getattr(problem, "sqlite_errorname", "").startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
@@ -206,7 +211,7 @@ class Connections:
 
     def _look(self) -> Inode | None:
         try:
-            there = os.stat(self._file)
+            there = os.stat(self._path)
         except OSError:
             return None
         return there.st_dev, there.st_ino
@@ -242,19 +247,20 @@ class Connections:
             # Closed before a fork, or broken: the next step opens another one.
             self._discard(running)
             return
-        stale = running.displaced or running.inode != self._inode
-        if stale or self._closed or self._forking is not None or len(self._free) >= SPARE:
+        if self._shut or running.displaced or running.inode != self._inode or len(self._free) >= SPARE:
             self._discard(running)
             return
         running.db = None
         self._free.append(db)
-        if self._closed or self._forking is not None:
+        if self._shut:
             self._close_free()
+        running.inside = False
 
     def _discard(self, running: Running) -> None:
         db, running.db = running.db, None
         if db is not None:
             db.close()
+        running.inside = False
 
     def _close_free(self) -> None:
         while self._free:
@@ -265,8 +271,8 @@ class Connections:
 
     def close(self) -> None:
         """Let go of the file; what a step has in use goes with that step's end."""
-        self._closed = True
-        below = _running.get(threading.get_ident())
+        self._closed = self._shut = True
+        below = _step_of(threading.get_ident())
         for step in below.down() if below is not None else ():
             if step.of is self:
                 step.give_way()
@@ -277,13 +283,14 @@ class Connections:
     def before_fork(self) -> None:
         """Let the steps of other threads end, begin no new one, and close everything."""
         me = self._forking = threading.get_ident()
+        self._shut = True
         before = self._steps_of_others(me)
         until = time.monotonic() + FORK_PATIENCE
         while time.monotonic() < until:
             if not any(step.inside or step in before for step in self._steps_of_others(me)):
                 break
             time.sleep(0.0002)
-        below = _running.get(me)
+        below = _step_of(me)
         for step in below.down() if below is not None else ():
             if step.of is self and step.db is not None:
                 step.displaced = True
@@ -291,12 +298,15 @@ class Connections:
         self._close_free()
 
     def _steps_of_others(self, me: int) -> list[Running]:
-        tops = [running for thread, running in list(_running.items()) if thread != me]
-        return [step for top in tops for step in top.down() if step.of is self]
+        tops = [_step_of(thread) for thread in list(_running) if thread != me]
+        return [step for top in tops if top is not None for step in top.down() if step.of is self]
 
     def after_fork(self) -> None:
         """In the parent: go on. The next step opens the file again."""
         self._forking = None
+        self._shut = False
+        if self._closed:
+            self._shut = True
 
     def forked(self) -> None:
         """In the child: as new, if nothing crossed."""
@@ -308,13 +318,15 @@ class Connections:
         self._order = threading.Lock()
         self._pid = os.getpid()
         self._forking = None
+        self._shut = False
+        if self._closed:
+            self._shut = True
 
     def _refuse_what_crossed(self) -> None:
         """Never close what was inherited open: SQLite would take itself for the last one and remove the parent's log."""
         if self._inode is not None:
             _crossed.add(self._inode)
-        steps = [step for top in _running.values() for step in top.down() if step.of is self]
-        for db in [*self._free, *(step.db for step in steps)]:
+        for db in [*self._free, *(step.db for step in self._steps_of_others(-1))]:
             if db is not None:
                 _keep_forever(db)
 
@@ -323,6 +335,11 @@ class Connections:
             f"{self._file} was open when this process was forked, without the hooks that Python runs around os.fork() or in the "
             "middle of a call; what SQLite had open must not be used here: fork by Python, or connect after the fork only"
         )
+
+
+def _step_of(thread: int) -> Running | None:
+    reference = _running.get(thread)
+    return reference() if reference is not None else None
 
 
 class _Threads:
