@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import random
 import re
+import signal
+import time
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -184,3 +186,40 @@ def test_the_lock_is_free_and_the_client_works_wherever_it_was_cut(world: Scene,
                 )
             raise
     CutAt(-1).elsewhere(lambda: client.lock("x", ttl=TTL).acquire(timeout=SOON).release())
+
+
+def test_a_tight_loop_outlives_hundreds_of_alarms_that_raise(world: Scene) -> None:
+    """Real signals, in the main thread, where Python delivers them."""
+    other = world.party().client.real
+    client = lockline.connect(world.place, **world.world.options())
+    kept = [client.lock(f"kept{number}", ttl=TTL) for number in range(5)]
+    seed = random.randrange(1 << 32)
+    luck = random.Random(seed)
+    cuts = 0
+
+    def alarm(number: int, frame: object) -> None:
+        raise Cut
+
+    before = signal.signal(signal.SIGALRM, alarm)
+    try:
+        client.lock("x", ttl=TTL).acquire().release()
+        until = time.monotonic() + 4 * SOON
+        while cuts < 300 and time.monotonic() < until:
+            try:
+                try:
+                    signal.setitimer(signal.ITIMER_REAL, luck.uniform(0.00003, 0.0015))
+                    for turn in range(60):
+                        with kept[turn % 5] if turn % 2 else client.lock(f"x{turn}", ttl=TTL):
+                            pass
+                finally:
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+            except Cut:
+                cuts += 1
+        assert cuts > 20, f"seed {seed}"
+        world.wait_for(lambda: not other.list(), SOON, f"the end of every claim (seed {seed})")
+        for lock in kept:
+            lock.acquire(timeout=SOON).release()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        client.close()
