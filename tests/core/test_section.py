@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import signal
 import threading
 import time
@@ -174,14 +175,15 @@ def test_a_sleeper_is_woken_though_the_first_setter_was_cut() -> None:
 
 def test_a_leader_that_was_cut_anywhere_leaves_the_reading_to_another() -> None:
     for nth in range(1, 2000):
-        post: list[str] = []
-        bell = threading.Semaphore(0)
+        post: queue.SimpleQueue[str] = queue.SimpleQueue()
 
-        def receive(seconds: float, post: list[str] = post, bell: threading.Semaphore = bell) -> list[str]:
-            bell.acquire(timeout=min(seconds, 0.002))
-            return [post.pop()] if post else []
+        def receive(seconds: float, post: queue.SimpleQueue[str] = post) -> list[str]:
+            try:
+                return [told] if (told := post.get(timeout=min(seconds, 0.002))) else []
+            except queue.Empty:
+                return []
 
-        box = BlockingMailbox(receive, bell.release)
+        box = BlockingMailbox(receive, lambda p=post: p.put(""))
         box.open("cut")
         box.open("other")
         cut = CutAt(nth)
@@ -193,7 +195,7 @@ def test_a_leader_that_was_cut_anywhere_leaves_the_reading_to_another() -> None:
         box.close("cut")
         waits = threading.Thread(target=lambda b=box: run(b.wait("other", now() + 30)), daemon=True)
         waits.start()
-        post.append("other")
+        post.put("other")
         waits.join(5)
         assert not waits.is_alive(), cut.where
         if not cut.where:
