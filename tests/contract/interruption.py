@@ -7,10 +7,8 @@ anybody heard of it. `Steps(bob, at={3})` cuts at the third step that Bob himsel
 from __future__ import annotations
 
 import asyncio
-import sys
 import threading
-from collections.abc import Awaitable, Callable, Generator
-from types import FrameType
+from collections.abc import Awaitable, Generator
 from typing import Any
 
 from .faults import CALLS
@@ -97,32 +95,3 @@ class CancelAt:
                 yield awaited
             except BaseException as error:
                 thrown = error
-
-
-class InterruptAtCall:
-    """Runs something and raises KeyboardInterrupt where this thread enters the nth function of Lockline's own code.
-
-    That is where the interpreter looks for signals; between two lines it may not, or no `with` would be safe from it.
-    """
-
-    def __init__(self, nth: int) -> None:
-        self._nth = nth
-        self._calls = 0
-        self.where = ""
-
-    def __call__(self, work: Callable[[], Any]) -> Any:
-        sys.settrace(self._trace)
-        try:
-            return work()
-        finally:
-            sys.settrace(None)
-
-    def _trace(self, frame: FrameType, event: str, arg: object) -> None:
-        file = frame.f_code.co_filename
-        if "/lockline/" not in file or "/tests/" in file or frame.f_code.co_name == "<genexpr>":
-            return
-        self._calls += 1
-        if self._calls == self._nth:
-            self.where = f"{file}:{frame.f_lineno} {frame.f_code.co_name}"
-            sys.settrace(None)
-            raise KeyboardInterrupt

@@ -7,19 +7,16 @@ another party gets the lock at once, long before a ttl could have cleaned up.
 from __future__ import annotations
 
 import asyncio
-import gc
 import itertools
 import signal
 import time
-import warnings
-from collections.abc import Callable
 
 import pytest
 
 import lockline
-from lockline import AcquireTimeout, LeaseDropped, LeaseLost, NotHeld
+from lockline import AcquireTimeout, LeaseLost, NotHeld
 
-from .interruption import CUT, CancelAt, InterruptAtCall, Steps
+from .interruption import CUT, CancelAt, Steps
 from .parties import Party
 from .scene import Scene
 
@@ -338,54 +335,3 @@ def test_ctrl_c_from_the_keyboard_while_waiting(world: Scene, story: str) -> Non
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
         client.close()
-
-
-@pytest.mark.slow
-# A coroutine that was made and not yet begun when Ctrl-C came is dropped, and Python says so.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore:coroutine:RuntimeWarning")
-@pytest.mark.flavour("sync")
-@pytest.mark.parametrize("call", ["acquire", "with", "release"])
-def test_ctrl_c_at_any_call_inside_the_code(world: Scene, call: str) -> None:
-    """Also between two steps: where the lease is in nobody's hands, nobody renews it, and its ttl frees the lock."""
-    alice, bob = world.party(), world.party()
-    ttl = world.ttl(0.1)
-
-    def with_block(lock: lockline.Lock) -> Callable[[], None]:
-        def work() -> None:
-            with lock:
-                pass
-
-        return work
-
-    for nth in itertools.count(1):
-        assert nth < 2000
-        name = f"x{nth}"
-        interrupt = InterruptAtCall(nth)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", LeaseDropped)
-            lease = bob.lock(name, ttl=ttl).acquire() if call == "release" else None
-            lock = bob.lock(name, ttl=ttl).real
-            work = lease.real.release if lease else lock.acquire if call == "acquire" else with_block(lock)
-            done = False
-            try:
-                got = bob.do(lambda i=interrupt, w=work: i(w))
-                done = not interrupt.where
-                if got is not None:
-                    got.release()
-                    del got
-            except KeyboardInterrupt:
-                pass
-            del work, lock
-            if lease is not None and lease.valid:
-                # Cut before it began: it is still rightly owned, and can be released.
-                lease.release()
-            del lease
-            gc.collect()
-        try:
-            world.wait_until_free(name, 4 * ttl + 1)
-            alice.lock(name).acquire(timeout=1).release()
-        except Exception as problem:
-            problem.add_note(f"after Ctrl-C at {interrupt.where}")
-            raise
-        if done:
-            break
