@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from lockline import ClientClosed
-from lockline.backends.redis.ears import LoopEars
+from lockline.backends.redis.ears import BlockingEars, LoopEars
 from lockline.backends.redis.port import pack
 from lockline.backends.redis.problems import NoAnswer
 from lockline.backends.redis.streams import LoopPort
 from lockline.backends.redis.target import understand
 from lockline.core import clock
+from lockline.core.blocking import run
+from tests.servers.process import wait_for
 from tests.servers.proxy import Proxy
 from tests.servers.redis import RedisServer
 
@@ -93,3 +96,25 @@ def test_a_subscription_that_nobody_confirms_ends_with_its_client(server: RedisS
                     await listening
 
     asyncio.run(story())
+
+
+def test_nobody_waits_beyond_its_own_deadline_while_another_thread_opens_the_subscription(server: RedisServer) -> None:
+    """Connections are accepted and get no answer; one thread has time, the other has not."""
+    ears = BlockingEars(
+        understand(server.url, "blocking", {}), "ll", lambda message: message, lambda claim: None, lambda: None
+    )
+    with Proxy(server.address) as proxy:
+        proxy.delay(30)
+        address = ("127.0.0.1", proxy.port)
+
+        def listen(seconds: float) -> float:
+            began = clock.now()
+            with pytest.raises(NoAnswer):
+                run(ears.listen(address, began + seconds))
+            return clock.now() - began
+
+        with ThreadPoolExecutor() as threads:
+            patient = threads.submit(listen, 10.0)
+            wait_for(lambda: proxy.accepted, what="the patient one's connection")
+            assert listen(0.2) < 1.2  # the other one would be waited for for two seconds
+            assert not patient.done()

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from contextvars import Context, ContextVar
 from typing import Any, TypeVar
 
+from . import clock
+
 T = TypeVar("T")
 
 NET = 0.02
@@ -23,6 +25,10 @@ _inside: ContextVar[object] = ContextVar("lockline_inside")
 
 class Inside(RuntimeError):
     """This very thread is in the middle of the section: a signal handler or a finaliser called back into it."""
+
+
+class Late(Exception):
+    """The moment until which it could be waited for came while somebody else was inside: nothing was done."""
 
 
 class Section:
@@ -50,7 +56,19 @@ class Section:
         finally:
             if self._waiting:
                 self._let_in()
-        return self._wait(work, args)
+        return self._wait(work, args, None)
+
+    def by(self, until: float, work: Callable[..., T], *args: Any) -> T:
+        """The same; Late if nobody let us in by then."""
+        try:
+            return self._context.run(work, *args)
+        except RuntimeError as problem:
+            if not _refused(problem):
+                raise
+        finally:
+            if self._waiting:
+                self._let_in()
+        return self._wait(work, args, until)
 
     def attempt(self, work: Callable[..., object], *args: Any) -> bool:
         """Whether the work could be done now, because nobody was inside."""
@@ -65,7 +83,7 @@ class Section:
                 self._let_in()
         return True
 
-    def _wait(self, work: Callable[..., T], args: tuple[Any, ...]) -> T:
+    def _wait(self, work: Callable[..., T], args: tuple[Any, ...], until: float | None) -> T:
         if self.entered() or self._below():
             raise Inside("a signal handler or finaliser asked for what the thread under it is in the middle of")
         gate = allocate_lock()
@@ -78,6 +96,8 @@ class Section:
                 except RuntimeError as problem:
                     if not _refused(problem):
                         raise
+                if until is not None and clock.now() >= until:
+                    raise Late
                 gate.acquire(True, NET)
         finally:
             while gate in self._waiting:

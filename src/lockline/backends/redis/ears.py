@@ -19,7 +19,7 @@ import redis
 
 from ...core import clock
 from ...core.looping import stay_cancelled
-from ...core.section import Inside, Section
+from ...core.section import Inside, Late, Section
 from ...errors import BackendUnavailable, ClientClosed
 from .port import ServerError, pack
 from .problems import Address, NoAnswer, failed_login, said_no
@@ -60,6 +60,7 @@ class Ear:
         self.wire.open(until)
         try:
             self.wire.send(pack(("SUBSCRIBE", channel)))
+            self.wire.hurry(until)
             while not (confirmed := self.wire.hear()):
                 pass
         except (OSError, hiredis.ProtocolError) as problem:
@@ -142,7 +143,9 @@ class BlockingEars:
         if ear is not None and not self._closed:
             return ear
         try:
-            return self._opening(self._open, address, until)
+            return self._opening.by(until, self._open, address, until)
+        except Late as problem:
+            raise NoAnswer(address, "no time left to connect", sent=False, late=True) from problem
         except Inside as problem:
             error = BackendUnavailable("asked by a signal handler in the middle of connecting to this very server")
             error.unsent = True

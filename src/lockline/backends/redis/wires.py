@@ -85,6 +85,10 @@ class Wire:
         self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
         self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
 
+    def hurry(self, until: float) -> None:
+        """What is read next has to come by then."""
+        self._set_timeout(min(self.patience, max(0.001, until - clock.now())))
+
     @property
     def sock(self) -> socket.socket:
         """The socket, to wait on."""
