@@ -32,12 +32,3 @@ def run(program: str, *arguments: str, seconds: float = 30.0, **options: object)
     )  # fmt: skip
     assert ran.returncode == 0, f"exit {ran.returncode}\n{ran.stdout}\n{ran.stderr}"
     return str(ran.stdout).strip()
-
-
-def open_to_all(folder: Path) -> Path:
-    """The folder, with a way to it for every user of the machine."""
-    folder.chmod(0o777)
-    for above in folder.parents:
-        if above != Path("/"):
-            above.chmod(above.stat().st_mode | 0o055)
-    return folder

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from .programs import ROOT, open_to_all, run
+from .programs import ROOT, run
 
 FLAVOURS = ["sync", "asyncio"]
 
@@ -247,7 +247,7 @@ descend(3)
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root to become a user who may not fork")
-def test_a_fork_that_the_system_refuses_leaves_the_parent_as_it_was(tmp_path: Path) -> None:
+def test_a_fork_that_the_system_refuses_leaves_the_parent_as_it_was(public: Path) -> None:
     told = run(
         CLIENT
         + """
@@ -265,7 +265,7 @@ lease.release()
 use(client)
 os._exit(sys.stdout.flush() or 0)
 """,
-        f"local://{open_to_all(tmp_path)}/local.db",
+        f"local://{public}/local.db",
         "sync",
     )
     assert told.split() == ["refused", "True", "True"]

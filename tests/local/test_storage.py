@@ -153,11 +153,8 @@ except lockline.BackendUnavailable as refused:
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root to become another user")
 @pytest.mark.parametrize("what", ["read-only file", "unreadable file", "folder without write permission"])
-def test_a_file_that_this_user_may_not_use_is_named_with_the_cure(tmp_path: Path, what: str) -> None:
-    for folder in [tmp_path, *tmp_path.parents]:
-        if mode(folder) & 0o005 != 0o005 and folder != Path("/"):
-            folder.chmod(mode(folder) | 0o005)
-    file = tmp_path / "state" / "local.db"
+def test_a_file_that_this_user_may_not_use_is_named_with_the_cure(public: Path, what: str) -> None:
+    file = public / "state" / "local.db"
     take(file)
     file.parent.chmod(0o777)
     file.chmod(0o444 if what == "read-only file" else 0o000)
@@ -165,7 +162,7 @@ def test_a_file_that_this_user_may_not_use_is_named_with_the_cure(tmp_path: Path
         shutil.rmtree(file.parent)
         file.parent.mkdir(mode=0o755)
     source = Path(lockline.__file__).parents[1]
-    copy = tmp_path / "source"
+    copy = public / "source"
     shutil.copytree(source / "lockline", copy / "lockline", ignore=shutil.ignore_patterns("__pycache__"))
     ran = subprocess.run(
         ["/usr/bin/env", "python3", "-c", AS_NOBODY, str(file)],

@@ -18,7 +18,7 @@ import lockline
 from lockline import aio
 from lockline.backends.local import files
 
-from .programs import ROOT, open_to_all
+from .programs import ROOT
 
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="NOT TESTED: needs root to become another user")
 ALICE, BOB, MALLORY, TEAM, OTHERS = 61001, 61002, 61003, 62000, 62001
@@ -29,9 +29,9 @@ def url_of(file: Path) -> str:
 
 
 @pytest.fixture
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def source(public: Path) -> Path:
     """The package where every user can read it."""
-    folder = open_to_all(tmp_path_factory.mktemp("source"))
+    folder = public / "source"
     shutil.copytree(ROOT / "src" / "lockline", folder / "lockline", ignore=shutil.ignore_patterns("__pycache__"))
     return folder
 
@@ -125,8 +125,10 @@ def test_what_lies_in_the_folder_of_sockets_and_is_none_stays(tmp_path: Path) ->
 
 @as_root
 @pytest.mark.parametrize("planted", ["folder", "file"])
-def test_a_folder_that_somebody_else_put_there_is_refused(tmp_path: Path, source: Path, planted: str) -> None:
-    shared = open_to_all(tmp_path)
+def test_a_folder_that_somebody_else_put_there_is_refused(public: Path, source: Path, planted: str) -> None:
+    shared = public / "shared"
+    shared.mkdir()
+    shared.chmod(0o777)
     trap = shared / "local.db-peers"
     if planted == "folder":
         trap.mkdir()
@@ -166,8 +168,8 @@ with lockline.connect(url) as client:
 
 @as_root
 @pytest.mark.parametrize("first", ["a folder that hands its group on", "a file made for the group"])
-def test_two_users_of_a_group_exclude_and_wake_each_other(tmp_path: Path, source: Path, first: str) -> None:
-    team = open_to_all(tmp_path) / "team"
+def test_two_users_of_a_group_exclude_and_wake_each_other(public: Path, source: Path, first: str) -> None:
+    team = public / "team"
     team.mkdir()
     os.chown(team, ALICE, TEAM)
     file = team / "local.db"
@@ -213,8 +215,8 @@ def test_two_users_of_a_group_exclude_and_wake_each_other(tmp_path: Path, source
 
 
 @as_root
-def test_what_the_superuser_makes_beside_a_users_file_is_the_users(tmp_path: Path, source: Path) -> None:
-    home = open_to_all(tmp_path) / "home"
+def test_what_the_superuser_makes_beside_a_users_file_is_the_users(public: Path, source: Path) -> None:
+    home = public / "home"
     home.mkdir(mode=0o700)
     file = home / "local.db"
     file.touch(mode=0o600)
@@ -283,11 +285,11 @@ def test_a_user_without_a_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPat
 
 
 @as_root
-def test_a_user_whom_the_system_does_not_know_is_told_what_to_set(source: Path, tmp_path: Path) -> None:
+def test_a_user_whom_the_system_does_not_know_is_told_what_to_set(source: Path, public: Path) -> None:
     process = program_of(
         MALLORY, OTHERS, source,
         "del os.environ['HOME']\ntry:\n    lockline.connect('local:')\nexcept lockline.ConfigError as refused:\n    print(refused)",
-        open_to_all(tmp_path) / "x.db",
+        public / "x.db",
     )  # fmt: skip
     assert "XDG_STATE_HOME" in said(process)
 

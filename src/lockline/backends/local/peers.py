@@ -14,6 +14,7 @@ import stat
 import time
 from collections.abc import Callable, Iterable
 
+from ...errors import ClientClosed
 from .ear import KEEPER, Ear
 
 NAP = 2.0
@@ -29,6 +30,7 @@ class Peers:
     def __init__(self, listen: Callable[[], Ear]) -> None:
         self._listen = listen
         self._ears: dict[str, Ear] = {}
+        self._over = False
 
     # -- the own sockets ---------------------------------------------------------------------------
 
@@ -48,20 +50,26 @@ class Peers:
         ear = self.ear
         if ear is not None:
             return ear
+        if self._over:
+            raise ClientClosed("this client is closed; connect a new one")
         made = self._listen()
         ear = self._ears.setdefault("mine", made)
         if ear is not made:
             made.close()
+        if self._over:
+            self.close()
         return ear
 
     def close(self) -> None:
-        """Stop listening and leave no file."""
+        """Stop listening for good, and leave no file."""
+        self._over = True
         ear = self._ears.pop("mine", None)
         if ear is not None:
             ear.close()
 
     def drop(self) -> None:
         """Let go of every handle without a word; all that a forked child may do, and all that one may do whose claims still stand."""
+        self._over = True
         ear = self._ears.pop("mine", None)
         if ear is not None:
             ear.drop()
