@@ -8,7 +8,6 @@ import time
 from _thread import LockType, allocate_lock, get_ident, start_new_thread
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import AbstractContextManager
 from typing import Any, Literal, TypeVar
 
 from ..errors import ConfigError
@@ -293,9 +292,6 @@ class BlockingRuntime:
     async def sleep(self, seconds: float) -> None:
         time.sleep(seconds)  # noqa: ASYNC251 - this is the pair of `await asyncio.sleep(seconds)`
 
-    def mutex(self) -> AbstractContextManager[object]:
-        return threading.Lock()
-
     def section(self) -> Section:
         return Section()
 
@@ -310,7 +306,8 @@ class BlockingRuntime:
         return BlockingMailbox(receive, nudge, lambda: self.on_stray())
 
     def call_aside(self, callback: Callable[[], object]) -> None:
-        self._aside.run(callback)
+        # By a bare thread, which is started in one instruction and which no signal reaches: `run` takes a mutex.
+        start_new_thread(self._aside.run, (callback,))
 
     def spawn(self, work: Callable[[], Awaitable[None]], name: str, *, lasting: bool = False) -> ThreadWorker:
         def body() -> None:

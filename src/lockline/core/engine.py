@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 import os
@@ -321,7 +322,12 @@ class Engine:
         )
 
     def _remember(self, live: LiveClaim) -> None:
-        self._mine.setdefault(live.key, []).append(live)
+        while True:
+            mine = self._mine.setdefault(live.key, [])
+            mine.append(live)
+            # The keeper may have thrown the list away between the two, because it was empty.
+            if self._mine.get(live.key) is mine:
+                break
         if live.claim.weight == live.claim.capacity:
             self._exclusive[live.claim.name] = live
 
@@ -533,8 +539,10 @@ class Engine:
         for live in held:
             self._keeper.drop(live)
             live.note_loss("closed")
-            if live.listened_to:
-                self.runtime.call_aside(live.tell)
+        listened_to = [live for live in held if live.listened_to]
+        told: list[LiveClaim] = []
+        for live in listened_to:
+            self.runtime.call_aside(functools.partial(_tell, live, told))
         claims = [live.claim for live in held]
         # Only now: to take note of thousands takes its own time on a busy machine.
         until = self.runtime.now() + CLOSING
@@ -547,4 +555,13 @@ class Engine:
                 # A store that cannot be reached will not be in a moment either.
                 return self.runtime.now() if getattr(problem, "unsent", False) else until
             until = min(max(until, self.runtime.now() + CLOSING / 2), latest)
+        # Whoever ends the program next shall not end a callback with it; one that takes its time keeps nobody.
+        patience = self.runtime.now() + WITHDRAWAL
+        while len(told) < len(listened_to) and self.runtime.now() < patience:
+            await self.runtime.sleep(0.002)
         return until
+
+
+def _tell(live: LiveClaim, told: list[LiveClaim]) -> None:
+    live.tell()
+    told.append(live)

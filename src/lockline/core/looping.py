@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal, TypeVar
 
 from ..errors import ConfigError
@@ -202,9 +201,6 @@ class LoopRuntime:
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
-
-    def mutex(self) -> AbstractContextManager[object]:
-        return nullcontext()
 
     def section(self) -> _Open:
         return _Open()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager
 from typing import Any, Literal, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -53,9 +52,6 @@ class Runtime(Protocol):
 
     def now(self) -> float: ...
     async def sleep(self, seconds: float) -> None: ...
-    def mutex(self) -> AbstractContextManager[object]:
-        """A lock for a few statements without an await; nothing where there is one thread only."""
-
     def section(self) -> Section:
         """Runs one piece of work at a time, without an await in it, and is left however the work ends."""
 
