@@ -48,8 +48,10 @@ _known: dict[CodeType, dict[int, str]] = {}
 class CutAt:
     """Runs something and raises Cut before the nth instruction (or line) that this thread runs in Lockline's code."""
 
-    def __init__(self, nth: int, unit: str = "opcode") -> None:
+    def __init__(self, nth: int, unit: str = "opcode", inside: str | None = None) -> None:
+        """Only in files whose path has `inside` in it; without that, in all of Lockline and what it uses of `threading`."""
         self._nth = nth
+        self._inside = inside
         self.seen = 0
         """How many instructions (or lines) were run before it struck."""
         self._unit = unit
@@ -89,7 +91,8 @@ class CutAt:
     def _trace(self, frame: FrameType, event: str, arg: object) -> Any:
         file = frame.f_code.co_filename
         # What it uses of `threading` too: a lock that is taken and given back in Python is one that can be left shut.
-        if ("/lockline/" not in file and not file.endswith("/threading.py")) or "/tests/" in file:
+        ours = "/lockline/" in file or file.endswith("/threading.py") if self._inside is None else self._inside in file
+        if not ours or "/tests/" in file:
             return None
         if self._unit == "opcode":
             frame.f_trace_opcodes = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lockline.fence import FileFence, FileMarks
+from lockline.fence import FileFence, FileMarks, HttpFence
 from lockline.fence.rule import Offer
 
 from ..cutting import Cut, CutAt
@@ -63,3 +64,26 @@ def test_a_door_can_be_entered_wherever_an_entrant_was_cut(tmp_path: Path, quick
 
     enter()
     cut_everywhere(enter_at_once if quick else enter, enter)
+
+
+def test_a_resource_can_be_entered_wherever_a_request_of_wsgi_was_cut(tmp_path: Path) -> None:
+    def inner(environ: dict[str, Any], start: Callable[..., Any]) -> list[bytes]:
+        start("200 OK", [])
+        return [b"ok"]
+
+    app = HttpFence(FileMarks(tmp_path), patience=PATIENCE).wsgi(inner)
+
+    def ask() -> str:
+        told: list[str] = []
+        environ = {
+            "REQUEST_METHOD": "PUT", "PATH_INFO": "/x", "HTTP_FENCING_TOKEN": "5",
+            "CONTENT_LENGTH": "1", "wsgi.input": io.BytesIO(b"x"),
+        }  # fmt: skip
+        b"".join(app(environ, lambda status, headers: told.append(status)))
+        return told[0]
+
+    def enter() -> None:
+        # In a thread of its own: the door may hang, too.
+        assert CutAt(-1).elsewhere(ask, seconds=20).startswith("200")
+
+    cut_everywhere(ask, enter)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, MutableMapping
 from typing import IO, Any, NamedTuple, Protocol
@@ -17,6 +16,7 @@ from .httpbody import AsgiAnswer, AsgiRequest, CutOff, TooLarge, WsgiAnswer, rea
 from .rule import Offer, a_name, a_resource
 from .sequencer import GRANT_HEADER, LOCK_HEADER, TOKEN_HEADER, read_number
 from .threads import to_the_end
+from .turns import Turns
 
 OFFER_KEY = "lockline.offer"
 """Where the application finds the offer, to enter a fence of its own with it."""
@@ -92,7 +92,7 @@ class HttpFence:
 
     def asgi(self, app: AsgiApp) -> AsgiApp:
         """The ASGI application behind the fence. WebSockets and lifespan events go through as they are."""
-        inside = _Turnstile(asyncio.Lock)
+        inside = _Turnstile()
         marks, patience = self._marks, self._patience
 
         async def serve(
@@ -156,7 +156,7 @@ class HttpFence:
 
     def wsgi(self, app: WsgiApp) -> WsgiApp:
         """The WSGI application behind the fence."""
-        inside = _Turnstile(threading.Lock)
+        turns = Turns()
 
         def fenced(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
             try:
@@ -168,12 +168,10 @@ class HttpFence:
                 resource, offer, writes = asked
                 body = self._read(environ)
                 until = time.monotonic() + self._patience
-                lock = inside.come(resource)
-                if not lock.acquire(timeout=self._patience):
-                    inside.go(resource)
-                    raise _busy(resource)
-
+                turn = turns.stand(resource)
                 try:
+                    if not turns.come(resource, turn, until):
+                        raise _busy(resource)
                     try:
                         leave = self._marks.admit(resource, offer, writes=writes, patience=_left(until))
                     except LocklineError as problem:
@@ -184,8 +182,7 @@ class HttpFence:
                     finally:
                         leave()
                 finally:
-                    lock.release()
-                    inside.go(resource)
+                    turns.leave(resource, turn)
                     if body is not None:
                         body.close()
                 return answer.send(start_response)
@@ -248,28 +245,24 @@ class HttpFence:
 
 
 class _Turnstile:
-    """One lock per resource, for as long as somebody is there."""
+    """One lock per resource, for as long as somebody is there; for the tasks of one loop."""
 
-    def __init__(self, make: Callable[[], Any]) -> None:
-        self._make = make
-        self._locks: dict[str, tuple[Any, int]] = {}
-        self._guard = threading.Lock()
+    def __init__(self) -> None:
+        self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
 
-    def come(self, resource: str) -> Any:
+    def come(self, resource: str) -> asyncio.Lock:
         """One more at the resource: its lock, not yet taken."""
-        with self._guard:
-            lock, there = self._locks.get(resource) or (self._make(), 0)
-            self._locks[resource] = (lock, there + 1)
-            return lock
+        lock, there = self._locks.get(resource) or (asyncio.Lock(), 0)
+        self._locks[resource] = (lock, there + 1)
+        return lock
 
     def go(self, resource: str) -> None:
         """One less; with the last one the lock is forgotten."""
-        with self._guard:
-            lock, there = self._locks[resource]
-            if there == 1:
-                del self._locks[resource]
-            else:
-                self._locks[resource] = (lock, there - 1)
+        lock, there = self._locks[resource]
+        if there == 1:
+            del self._locks[resource]
+        else:
+            self._locks[resource] = (lock, there - 1)
 
 
 def raise_if_stale(response: Any) -> None:
