@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 
 from ..servers.process import missing
+
+_numbers = itertools.count()
 
 
 class Network:
@@ -13,9 +16,11 @@ class Network:
 
     def __init__(self, members: int) -> None:
         mark = os.getpid() % 10000
-        self._bridge = f"llz{mark}"
+        # A number of its own each time: the kernel takes a removed namespace apart later, and its links' names with it.
+        label = f"llz{mark}x{next(_numbers) % 100}"
+        self._bridge = label
         subnet = f"10.{100 + mark // 100 % 100}.{mark % 100}"
-        self.names = [f"llz{mark}n{number}" for number in range(members)]
+        self.names = [f"{label}n{number}" for number in range(members)]
         self.addresses = [f"{subnet}.{number + 1}" for number in range(members)]
         if os.geteuid() != 0:
             missing("network namespaces need root")
@@ -23,6 +28,13 @@ class Network:
             _ip("link", "add", self._bridge, "type", "bridge")
         except (OSError, subprocess.CalledProcessError) as problem:
             missing(f"this machine has no network namespaces: {problem}")
+        try:
+            self._connect(subnet)
+        except BaseException:
+            self.close()
+            raise
+
+    def _connect(self, subnet: str) -> None:
         _ip("addr", "add", f"{subnet}.254/24", "dev", self._bridge)
         _ip("link", "set", self._bridge, "up")
         for name, address in zip(self.names, self.addresses, strict=True):
@@ -53,4 +65,6 @@ class Network:
 
 
 def _ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True, capture_output=True)
+    done = subprocess.run(["ip", *words], capture_output=True, text=True)
+    if done.returncode:
+        raise subprocess.CalledProcessError(done.returncode, ["ip", *words, done.stderr.strip()])
