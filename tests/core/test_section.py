@@ -62,7 +62,7 @@ def test_one_who_is_cut_while_it_waits_outside_keeps_nobody_out() -> None:
 
         def stay(entered: threading.Event = entered, leave: threading.Event = leave) -> None:
             entered.set()
-            leave.wait(0.01)
+            leave.wait(0.5)
 
         holder = threading.Thread(target=section, args=(stay,), daemon=True)
         holder.start()

@@ -25,6 +25,8 @@ class Ear:
         self.name = secrets.token_hex(8)
         self.folder = folder
         self._pid = os.getpid()
+        self.kept = False
+        """Whether a client has it, and will close it."""
         self.directory = -1
         self._sockets: dict[str, socket.socket] = {}
         self._selector: selectors.BaseSelector | None = None
@@ -88,8 +90,10 @@ class Ear:
             os.close(directory)
 
     def __del__(self) -> None:
-        # The files stay: by them others see that this client is gone, and clear away what it may have left.
-        self.drop()
+        # Made, and struck out of its maker's hands. One that is kept is closed by its client, which may need it for that:
+        # in one sweep of garbage this may be called first.
+        if not self.kept:
+            self.close()
 
     # -- the end of others -------------------------------------------------------------------------
 

@@ -54,6 +54,7 @@ class Peers:
             raise ClientClosed("this client is closed; connect a new one")
         made = self._listen()
         ear = self._ears.setdefault("mine", made)
+        ear.kept = True
         if ear is not made:
             made.close()
         if self._over:
