@@ -166,7 +166,7 @@ def test_the_holder_is_named_when_a_majority_is_not_there(five: Servers, proxied
         with failing(five, proxied, "dead"):
             proxied[1].refuse()
             with pytest.raises(QuorumNotReached) as caught:
-                client.lock("x").acquire(timeout=1)
+                client.lock("x").try_acquire()
             assert sum("held by web-3" in what for what in caught.value.nodes.values()) == 2
             proxied[1].heal()
         lease.release()

@@ -87,10 +87,10 @@ def _answers(client: lockline.Client) -> bool:
 
 @pytest.mark.slow
 def test_a_slow_server_is_not_left_and_a_lease_on_it_stays_good(proxy: Proxy, url: str, client_of: Clients) -> None:
-    """Every answer takes a sixth of the session: that is a slow server, and no silent one."""
+    """Every answer takes 0.7 s, a ninth of the session: that is a slow server, and no silent one."""
     client = client_of(f"zk://127.0.0.1:{proxy.port}/{url.rpartition('/')[2]}?session=6")
     lease = client.lock("held", ttl=30).acquire(timeout=10)
-    proxy.delay(0.5)
+    proxy.delay(0.35)
     before, granted, end = proxy.accepted, 0, now() + 15
     while now() < end:
         client.lock("x", ttl=30).acquire(timeout=10).release()
