@@ -8,6 +8,7 @@ import gc
 import os
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -202,3 +203,20 @@ def test_a_thousand_leases_are_released_on_close(url: str) -> None:
         assert other.list() == []
     assert not any(lease.valid for lease in leases)
     assert took < TTL / 3
+
+
+def test_a_socket_that_is_swept_up_before_its_client_says_nothing_and_stays_the_clients(
+    url: str, tmp_path: Path
+) -> None:
+    # In one sweep of garbage Python ends the parts in an order of its own.
+    client = lockline.connect(url)
+    client.lock("x").acquire().release()
+    ears: list[Any] = [one for one in gc.get_objects() if type(one).__name__ == "Ear" and one.folder.parent == tmp_path]
+    assert ears
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for ear in ears:
+            ear.socket.__del__()
+            assert ear.socket.fileno() >= 0
+    client.close()
+    assert list((tmp_path / "local.db-peers").iterdir()) == []

@@ -10,7 +10,7 @@ import pytest
 
 import lockline
 from lockline import BackendUnavailable
-from tests.servers.redis import a_folder
+from tests.servers.redis import RedisServer, a_folder
 
 from .servers import Servers, servers
 from .test_late_requests import both, client_of
@@ -85,3 +85,32 @@ def test_an_eviction_by_token_concerns_that_holder_or_nobody(three: Servers, fla
         assert one.do(lambda: one.client.evict("x", token=lease.token)) == 1
         with pytest.raises(lockline.LeaseLost):
             one.do(lambda: lease.extend(20))
+
+
+def number_at(node: RedisServer, name: str, number: int) -> None:
+    """Let the node have the lease under that number: as one has that had fallen behind and was never lifted."""
+    key = f"lockline:redlock:lease:{name}"
+    with node.client() as client:
+        while (lease := client.get(key)) is None:
+            time.sleep(0.001)
+        attempt, _, info = lease.split(" ", 2)
+        client.set(key, f"{attempt} {number} {info}", keepttl=True)
+
+
+@both
+@pytest.mark.parametrize("change", [-1, 1])
+def test_the_token_of_a_holder_is_the_number_that_a_majority_has(three: Servers, flavour: str, change: int) -> None:
+    with client_of(flavour, three.url) as one:
+        lease = one.do(lambda: one.client.lock("behind", ttl=20).acquire())
+        for node, number in zip(three.nodes, (lease.token + change, lease.token, lease.token), strict=True):
+            number_at(node, "behind", number)
+        assert one.do(lambda: one.client.evict("behind", token=lease.token + change)) == 0
+        assert one.do(lambda: one.client.inspect("behind")).holders[0].token == lease.token
+        three[2].freeze()
+        try:
+            # Either number may be the one that the third has too.
+            with pytest.raises(lockline.QuorumNotReached, match="which token"):
+                one.do(lambda: one.client.evict("behind", token=lease.token))
+        finally:
+            three[2].thaw()
+        assert one.do(lambda: one.client.evict("behind", token=lease.token)) == 1

@@ -18,6 +18,14 @@ KEEPER = ".keeper"
 """What the name of a client's second socket ends in: there its keeper, and nobody else, hears of what it holds."""
 
 
+class Listening(socket.socket):
+    """A socket that its ear closes: in one sweep of garbage Python may end it before the client that is to do so."""
+
+    def __del__(self) -> None:
+        # Python's own would close it here, with a warning about somebody who forgot.
+        pass
+
+
 class Ear:
     """A socket in the folder that all share; made whole or not at all, and gone with whoever listened."""
 
@@ -48,7 +56,7 @@ class Ear:
             ) from problem
 
     def _bind(self, which: str, sharing: Sharing) -> socket.socket:
-        listening = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        listening = Listening(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._sockets[which] = listening
         listening.setblocking(False)
         # For nobody, until it is known to be for those who may.

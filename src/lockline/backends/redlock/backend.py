@@ -343,7 +343,11 @@ class RedlockBackend:
     async def evict(self, name: str, until: float, token: int | None = None) -> int:
         seen = await questions.look(self.port, self._prefix + name, until)
         # Evicted is the attempt that was seen, and no other: one with another token is another attempt.
-        if seen.holder is None or (token is not None and seen.holder.number != token):
+        if seen.holder is None:
+            return 0
+        if token is not None and not seen.holder.certain:
+            raise QuorumNotReached(f"too few servers could be asked which token the holder of {name!r} has", nodes={})
+        if token is not None and seen.holder.number != token:
             return 0
         ttl = float(seen.holder.info.split("\x1f", 2)[1])
         return int(

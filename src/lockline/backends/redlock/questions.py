@@ -17,6 +17,8 @@ class Held(NamedTuple):
 
     attempt: str
     number: int
+    certain: bool
+    """Whether a majority has it under this number: only then it is known to be the token."""
     info: str
     remaining: float
 
@@ -42,8 +44,10 @@ async def look(port: Port, name: str, until: float) -> Seen:
         talk.send_all(requests.look(name))
         while len(replies) < nodes:
             most = max(Counter(lease[0] for lease in leases.values()).values(), default=0)
-            # Decided as soon as the rest cannot change it.
-            if most >= needed or (answered >= needed and most + nodes - len(replies) < needed):
+            # Decided as soon as the rest cannot change it; and the token is the number that a majority has, not one
+            # that a node beside them gave.
+            equal = max(Counter(lease[:2] for lease in leases.values()).values(), default=0)
+            if equal >= needed or (answered >= needed and most + nodes - len(replies) < needed):
                 break
             answer = await talk.next(until)
             if answer is None:
@@ -68,9 +72,9 @@ async def look(port: Port, name: str, until: float) -> Seen:
         return Seen(None, waiters)
     mine = [lease for lease in leases.values() if lease[0] == holder]
     times = sorted((lease[3] for lease in mine), reverse=True)
-    number = Counter(lease[1] for lease in mine).most_common(1)[0][0]
+    number, agreed = Counter(lease[1] for lease in mine).most_common(1)[0]
     waiters.pop(requests.claim_of(holder), None)
-    return Seen(Held(holder, number, mine[0][2], max(0, times[needed - 1]) / 1000), waiters)
+    return Seen(Held(holder, number, agreed >= needed, mine[0][2], max(0, times[needed - 1]) / 1000), waiters)
 
 
 async def show(port: Port, name: str, claim: str, milliseconds: int, info: str, until: float) -> None:
