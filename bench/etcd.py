@@ -55,7 +55,7 @@ def bare_locker(hosts: str) -> Iterator[Locker]:
     from lockline.backends.etcd import messages as m
     from lockline.backends.etcd import requests
     from lockline.backends.etcd.address import parse
-    from lockline.core.blocking import BlockingRuntime, run
+    from lockline.runtime.blocking import BlockingRuntime, run
 
     runtime = BlockingRuntime()
     channel = ways.Channel(parse(f"etcd://{hosts}"), runtime, lambda: None)

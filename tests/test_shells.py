@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lockline import aio, sync
-from lockline.core.block import Exit
+from lockline.runtime.block import Exit
 
 CLASSES = ("Client", "Lease", "Lock", "Lost", "RWLock")
 AWAITED = {

@@ -25,9 +25,9 @@ from .core.live import (
     take_out,
     unlocked_generator,
 )
-from .core.looping import LoopRuntime
 from .errors import ConfigError, LocklineError
 from .guarantees import Guarantees
+from .runtime.looping import LoopRuntime
 
 F = TypeVar("F", bound=Callable[..., Any])
 

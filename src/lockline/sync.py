@@ -11,8 +11,6 @@ from .backends import open_backend
 from .core import arguments
 from .core.ask import Ask, ask_for
 from .core.backend import Findings
-from .core.block import Exit, bind
-from .core.blocking import BlockingRuntime, refuse_green_threads, run
 from .core.claim import WHOLE, Line
 from .core.engine import Engine
 from .core.live import (
@@ -27,6 +25,8 @@ from .core.live import (
 )
 from .errors import ConfigError, LocklineError
 from .guarantees import Guarantees
+from .runtime.block import Exit, bind
+from .runtime.blocking import BlockingRuntime, refuse_green_threads, run
 
 F = TypeVar("F", bound=Callable[..., Any])
 

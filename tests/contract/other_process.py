@@ -13,7 +13,7 @@ import threading
 import time
 from typing import Any
 
-from lockline.core.clock import now
+from lockline.runtime.clock import now
 
 from .parties import Face, Party, TaskParty, ThreadParty, connect
 

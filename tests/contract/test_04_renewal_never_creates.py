@@ -7,7 +7,7 @@ import time
 import pytest
 
 from lockline import LeaseLost
-from lockline.core.clock import now
+from lockline.runtime.clock import now
 
 from .faults import Faults
 from .scene import Scene
@@ -23,7 +23,7 @@ def remove(world: Scene, party: object, lease: object) -> None:
 def _run(world: Scene, coroutine: object) -> object:
     if world.flavour == "asyncio":
         return coroutine
-    from lockline.core.blocking import run
+    from lockline.runtime.blocking import run
 
     return run(coroutine)  # type: ignore[arg-type]
 

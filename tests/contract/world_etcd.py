@@ -9,7 +9,7 @@ from lockline.backends.etcd import messages as m
 from lockline.backends.etcd.address import parse
 from lockline.backends.etcd.channel import Channel
 from lockline.backends.etcd.keys import after
-from lockline.core.blocking import BlockingRuntime, run
+from lockline.runtime.blocking import BlockingRuntime, run
 from tests.servers.etcd import EtcdCluster
 
 from .worlds import World, joins

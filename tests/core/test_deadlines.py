@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from lockline.core.blocking import BlockingRuntime
 from lockline.core.claim import Claim
-from lockline.core.clock import DRIFT, validity
 from lockline.core.live import Handle, LiveClaim
 from lockline.errors import LeaseDropped, LeaseLost, NotHeld
+from lockline.runtime.blocking import BlockingRuntime
+from lockline.runtime.clock import DRIFT, validity
 
 
 class Clock(BlockingRuntime):

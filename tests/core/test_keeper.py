@@ -12,9 +12,9 @@ import pytest
 import lockline
 from lockline import BackendUnavailable, LeaseLost, aio
 from lockline.backends import memory
-from lockline.core import blocking
 from lockline.core import keeper as keeper_module
 from lockline.core.claim import Claim
+from lockline.runtime import blocking
 from tests.contract.faults import Faults
 from tests.contract.parties import ThreadParty
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from lockline.core.blocking import BlockingMailbox, BlockingRuntime, BlockingSignal, run
-from lockline.core.clock import now
-from lockline.core.section import Inside, Section
+from lockline.runtime.blocking import BlockingMailbox, BlockingRuntime, BlockingSignal, run
+from lockline.runtime.clock import now
+from lockline.runtime.section import Inside, Section
 
 from ..cutting import Cut, CutAt
 

@@ -13,9 +13,9 @@ import lockline
 from lockline.backends.etcd.channel import Way
 from lockline.backends.etcd.leases import Lease, Renewal
 from lockline.backends.etcd.places import Place
-from lockline.core.blocking import run
 from lockline.core.claim import Claim, Gone, Waiting
 from lockline.errors import BackendUnavailable
+from lockline.runtime.blocking import run
 
 from ..servers.etcd import EtcdCluster
 from ..servers.process import wait_for

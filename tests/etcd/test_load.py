@@ -17,9 +17,9 @@ import pytest
 
 import lockline
 from lockline import aio
-from lockline.core.blocking import run
 from lockline.core.claim import Claim, Unanswered
 from lockline.errors import BackendUnavailable
+from lockline.runtime.blocking import run
 
 from ..servers.etcd import EtcdCluster
 from .conftest import backend_of

@@ -13,9 +13,9 @@ import lockline
 from lockline import aio
 from lockline.backends.etcd.leases import lease_seconds
 from lockline.core.backend import REFUSAL
-from lockline.core.blocking import run
 from lockline.core.claim import Claim, Grant
 from lockline.errors import BackendUnavailable
+from lockline.runtime.blocking import run
 
 from ..servers.etcd import EtcdCluster
 from ..servers.process import free_port, wait_for

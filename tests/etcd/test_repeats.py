@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import lockline
-from lockline.core.blocking import run
+from lockline.runtime.blocking import run
 
 from ..servers.etcd import EtcdCluster
 from ..servers.process import free_port, wait_for

@@ -14,8 +14,8 @@ import pytest
 import lockline
 from lockline import aio
 from lockline.backends.etcd.patience import PING_EVERY, Patience
-from lockline.core.blocking import run
 from lockline.errors import BackendUnavailable, LocklineError
+from lockline.runtime.blocking import run
 
 from ..servers.etcd import EtcdCluster
 from ..servers.process import wait_for

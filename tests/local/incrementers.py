@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import lockline
-from lockline.core.clock import now
+from lockline.runtime.clock import now
 
 TTL = 30.0
 """Far longer than any wait that is allowed, so that nothing is healed by expiry."""

@@ -17,7 +17,8 @@ import pytest
 
 import lockline
 from lockline import aio
-from lockline.core import fairness, keeper
+from lockline.core import keeper
+from lockline.runtime import fairness
 
 TTL = 60.0
 """Far beyond the test: no renewal finds out before the push does."""

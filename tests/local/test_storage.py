@@ -15,8 +15,8 @@ import pytest
 
 import lockline
 from lockline.backends.local import files, schema, store
-from lockline.core import clock
 from lockline.core.claim import Claim, Gone, Grant
+from lockline.runtime import clock
 
 NOBODY = 65534
 

@@ -20,10 +20,10 @@ from typing import Any
 
 from lockline.backends import open_backend
 from lockline.backends.memory import MemoryBackend, Room
-from lockline.core import clock
-from lockline.core.blocking import BlockingRuntime, run
 from lockline.core.claim import Claim, Gone, Grant, Kind, Waiting
-from lockline.core.looping import LoopRuntime
+from lockline.runtime import clock
+from lockline.runtime.blocking import BlockingRuntime, run
+from lockline.runtime.looping import LoopRuntime
 from tests.contract.worlds import World
 
 SHORT, LONG = 5.0, 100_000.0

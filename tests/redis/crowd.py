@@ -23,7 +23,7 @@ from typing import Any
 
 import lockline
 from lockline import aio
-from lockline.core.blocking import run
+from lockline.runtime.blocking import run
 
 ROOT = Path(__file__).parent.parent.parent
 

@@ -17,8 +17,8 @@ from lockline.backends.redis.keys import key_of
 from lockline.backends.redis.pool import BlockingPort
 from lockline.backends.redis.target import understand
 from lockline.backends.redis.topology import Cluster
-from lockline.core import clock
-from lockline.core.blocking import run
+from lockline.runtime import clock
+from lockline.runtime.blocking import run
 from tests.servers.process import wait_for
 from tests.servers.redis import RedisCluster, RedisServer, SentinelTrio, started
 

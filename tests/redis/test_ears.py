@@ -13,8 +13,8 @@ from lockline.backends.redis.port import pack
 from lockline.backends.redis.problems import NoAnswer
 from lockline.backends.redis.streams import LoopPort
 from lockline.backends.redis.target import understand
-from lockline.core import clock
-from lockline.core.blocking import run
+from lockline.runtime import clock
+from lockline.runtime.blocking import run
 from tests.servers.process import wait_for
 from tests.servers.proxy import Proxy
 from tests.servers.redis import RedisServer

@@ -10,7 +10,7 @@ import lockline
 from lockline.backends.redis.port import pack
 from lockline.backends.redis.streams import LoopPort
 from lockline.backends.redis.target import understand
-from lockline.core import clock
+from lockline.runtime import clock
 from tests.servers.redis import RedisServer
 
 pytestmark = pytest.mark.server

@@ -11,8 +11,8 @@ from lockline import BackendUnavailable
 from lockline.backends.redis.ears import BlockingEars, LoopEars
 from lockline.backends.redis.scripts import NO_CHANNEL
 from lockline.backends.redis.target import understand
-from lockline.core import clock
-from lockline.core.blocking import run
+from lockline.runtime import clock
+from lockline.runtime.blocking import run
 from tests.contract.scene import Scene
 from tests.servers.process import wait_for
 from tests.servers.proxy import Proxy

@@ -12,10 +12,10 @@ import pytest
 
 import lockline
 from lockline.backends.redis import RedisBackend, connect
-from lockline.core import clock
 from lockline.core.backend import REFUSAL
-from lockline.core.blocking import BlockingRuntime, run
 from lockline.core.claim import Claim, Grant
+from lockline.runtime import clock
+from lockline.runtime.blocking import BlockingRuntime, run
 from tests.servers.process import free_port, wait_for
 from tests.servers.proxy import Proxy
 from tests.servers.redis import RedisServer

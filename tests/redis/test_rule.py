@@ -22,9 +22,9 @@ from hypothesis.stateful import (
 
 from lockline.backends.memory import Room
 from lockline.backends.redis import connect
-from lockline.core import clock
-from lockline.core.blocking import BlockingRuntime, run
 from lockline.core.claim import Claim, Waiting
+from lockline.runtime import clock
+from lockline.runtime.blocking import BlockingRuntime, run
 from tests.servers.redis import RedisServer
 
 pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(300)]

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 import lockline
-from lockline.core import clock
+from lockline.runtime import clock
 from tests.servers.redis import RedisServer
 
 pytestmark = pytest.mark.server

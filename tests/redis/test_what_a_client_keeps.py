@@ -9,9 +9,9 @@ import pytest
 import lockline
 from lockline.backends.redis import connect as connect_backend
 from lockline.backends.redis.records import ROOM
-from lockline.core import clock
-from lockline.core.blocking import BlockingRuntime, run
 from lockline.core.claim import Claim, Waiting
+from lockline.runtime import clock
+from lockline.runtime.blocking import BlockingRuntime, run
 from tests.servers.process import wait_for
 from tests.servers.redis import RedisServer
 

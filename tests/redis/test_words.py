@@ -13,9 +13,9 @@ import redis
 
 import lockline
 from lockline.backends.redis import port as port_module
-from lockline.core import clock
-from lockline.core.blocking import run
 from lockline.fence import RedisFence
+from lockline.runtime import clock
+from lockline.runtime.blocking import run
 from tests.servers.process import wait_for
 from tests.servers.redis import RedisServer
 

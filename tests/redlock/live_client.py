@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import lockline
-from lockline.core import clock
+from lockline.runtime import clock
 
 TTL = 1.0
 NAMES = 4

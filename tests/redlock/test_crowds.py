@@ -15,7 +15,7 @@ import pytest
 
 import lockline
 from lockline.backends.redlock.pool import Bell, Pool
-from lockline.core import clock
+from lockline.runtime import clock
 from tests.servers.process import wait_for
 
 from .servers import Servers, servers

@@ -16,7 +16,7 @@ from lockline import ConfigError, QuorumNotReached
 from lockline.backends.redlock import requests
 from lockline.backends.redlock.scripts import SCRIPTS
 from lockline.backends.redlock.words import nothing
-from lockline.core.blocking import run
+from lockline.runtime.blocking import run
 from tests.servers.process import wait_for
 
 from .proxy import Proxy, proxies

@@ -13,7 +13,7 @@ import time
 
 import lockline
 from lockline import LocklineError
-from lockline.core.clock import now
+from lockline.runtime.clock import now
 
 
 def write(register: str, token: int) -> bool:

@@ -16,8 +16,8 @@ from kazoo.security import make_acl
 
 import lockline
 from lockline import BackendUnavailable
-from lockline.core.blocking import run
-from lockline.core.clock import now
+from lockline.runtime.blocking import run
+from lockline.runtime.clock import now
 
 from ..servers.process import free_port, program, wait_for
 from ..servers.zookeeper import ZooKeeper, facts

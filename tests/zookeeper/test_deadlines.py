@@ -10,8 +10,8 @@ import pytest
 
 import lockline
 from lockline import BackendUnavailable, aio
-from lockline.core.blocking import run
-from lockline.core.clock import now
+from lockline.runtime.blocking import run
+from lockline.runtime.clock import now
 
 from ..servers.process import free_port, wait_for
 from ..servers.proxy import Proxy

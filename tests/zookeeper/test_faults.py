@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import lockline
-from lockline.core.clock import now
+from lockline.runtime.clock import now
 
 from ..servers.zookeeper import Ensemble, ZooKeeper
 from .network import Network
@@ -168,7 +168,7 @@ def history(crowd: Crowd, gaps: dict[str, float]) -> None:
 
 HOLDER = """
 import sys, threading, time, lockline
-from lockline.core.clock import now
+from lockline.runtime.clock import now
 client = lockline.connect(sys.argv[1])
 lease = client.lock("x", ttl=2).acquire(timeout=60)
 print("held", lease.token, flush=True)

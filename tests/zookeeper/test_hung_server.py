@@ -9,7 +9,7 @@ import pytest
 
 import lockline
 from lockline import LocklineError
-from lockline.core.clock import now
+from lockline.runtime.clock import now
 
 from ..servers.process import wait_for
 from ..servers.proxy import Proxy

@@ -18,7 +18,7 @@ from kazoo.exceptions import NoNodeError
 
 import lockline
 from lockline import LeaseLost, aio
-from lockline.core.clock import now
+from lockline.runtime.clock import now
 
 from ..servers.process import wait_for
 from ..servers.proxy import Proxy

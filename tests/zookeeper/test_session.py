@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lockline.backends.zookeeper.session import Session
-from lockline.core.clock import validity
+from lockline.runtime.clock import validity
 
 
 def test_nothing_is_trusted_before_a_majority_has_answered() -> None:

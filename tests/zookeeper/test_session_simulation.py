@@ -7,7 +7,7 @@ from collections import deque
 import pytest
 
 from lockline.backends.zookeeper import session
-from lockline.core.clock import validity
+from lockline.runtime.clock import validity
 
 from .simulation import Ours, World
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import lockline
-from lockline.core.clock import now
+from lockline.runtime.clock import now
 
 from ..servers.process import wait_for
 from ..servers.proxy import Proxy

@@ -8,8 +8,8 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from ..core.backend import Backend
-from ..core.runtime import Runtime
 from ..errors import ConfigError
+from ..runtime import Runtime
 from . import default
 from .url import guess, redacted, scrubbed, shortened
 

@@ -12,12 +12,12 @@ from typing import Any, TypeVar
 
 from ..core.backend import Finding, Findings
 from ..core.claim import Claim, Gone, Grant, Line, Standing, Waiting
-from ..core.fairness import Breather
-from ..core.fork import tell_after_fork
 from ..core.rule import admitted
-from ..core.runtime import Runtime
-from ..core.section import Inside, Section
 from ..guarantees import Guarantees
+from ..runtime import Runtime
+from ..runtime.fairness import Breather
+from ..runtime.fork import tell_after_fork
+from ..runtime.section import Inside, Section
 
 T = TypeVar("T")
 

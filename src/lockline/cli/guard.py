@@ -17,7 +17,7 @@ import socket
 import time
 from typing import NoReturn
 
-from ..core import clock
+from ..runtime import clock
 from .group import has_ended
 
 LOOK_EVERY = 1.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 import signal
 from typing import NamedTuple
 
-from ..core import clock
 from ..errors import LeaseLost
+from ..runtime import clock
 from ..sync import Lease
 from .group import Group
 from .guard import Guard

@@ -5,10 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import logging
-import os
 import secrets
-import socket
-import time
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
@@ -23,14 +20,15 @@ from ..errors import (
     WouldDeadlock,
     printable,
 )
+from ..runtime import Runtime
+from ..runtime.clock import clock_time
+from ..runtime.fork import tell_after_fork
 from .arguments import a_ttl
 from .ask import Ask
 from .backend import Backend
 from .claim import Claim, Gone, Grant, Line, Unanswered, Waiting
-from .fork import tell_after_fork
 from .keeper import BATCH, Keeper
 from .live import RENEWALS_PER_TTL, Call, Ceiling, H, Handle, LiveClaim, not_held
-from .runtime import Runtime
 
 T = TypeVar("T")
 
@@ -76,7 +74,7 @@ class Engine:
         # Random once, counted after that: unique for each attempt without asking the kernel each time.
         self._prefix = secrets.token_hex(8)
         self._numbers = itertools.count(1)
-        self.owner = self._named_owner or f"{socket.gethostname()}:{os.getpid()}"
+        self.owner = self._named_owner or self.runtime.who()
 
     def forked(self) -> None:
         """In a child: nothing is held, nothing inherited is used, the parent notices nothing."""
@@ -129,7 +127,7 @@ class Engine:
         while True:
             claim = Claim(
                 ask.name, f"{self._prefix}-{next(self._numbers)}", self.owner, ask.kind, ask.weight, ask.capacity,
-                ask.ttl, time.time(), ask.meta,
+                ask.ttl, self.runtime.wall(), ask.meta,
             )  # fmt: skip
             live = LiveClaim(claim, self.runtime, key, ask.renews, ask.max_hold)
             live.call = call
@@ -505,7 +503,7 @@ class Engine:
             pass
         else:
             holders = tuple(
-                f"{printable(held.owner)} since {time.strftime('%H:%M:%S', time.localtime(held.since))}, token {held.token}"
+                f"{printable(held.owner)} since {clock_time(held.since)}, token {held.token}"
                 for held in line.holders[:3]
             )
             ids = [claim.id for claim in line.claims]

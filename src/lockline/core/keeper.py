@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..errors import LocklineError, Reason
+from ..runtime import Runtime, Signal, Worker
+from ..runtime.section import Inside
 from .backend import Backend
 from .claim import Claim, Unanswered
 from .live import RENEWALS_PER_TTL, Handle, LiveClaim
-from .runtime import Runtime, Signal, Worker
-from .section import Inside
 
 log = logging.getLogger("lockline")
 

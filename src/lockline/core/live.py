@@ -5,17 +5,16 @@ from __future__ import annotations
 import copy
 import inspect
 import logging
-import time
 import warnings
 import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 from ..errors import Cause, ConfigError, LeaseDropped, LeaseLost, LocklineError, NotHeld, Reason
-from .block import Block
+from ..runtime import Runtime, Signal
+from ..runtime.block import Block
+from ..runtime.clock import clock_time, validity
 from .claim import Claim
-from .clock import validity
-from .runtime import Runtime, Signal
 
 log = logging.getLogger("lockline")
 
@@ -144,7 +143,7 @@ class LiveClaim:
 
     def put_off(self, until: float, problem: object) -> None:
         """The store did not answer, for this reason: ask again then."""
-        self.silence = Silence(time.time() if self.silence is None else self.silence.since, str(problem))
+        self.silence = Silence(self.runtime.wall() if self.silence is None else self.silence.since, str(problem))
         self.due = until
         if self.ask_at < until:
             self.ask_at = until
@@ -257,8 +256,8 @@ def why_lost(live: LiveClaim, reason: Reason) -> tuple[Cause, str]:
     if live.me is not None and live.runtime.ended(live.me):
         return "ended", "the thread or task that took it has ended; call lease.adopt() where it is handed over to"
     if live.silence is not None:
-        clock = time.strftime("%H:%M:%S", time.localtime(live.silence.since))
-        return "silent", f"the store has not confirmed it since {clock}: {live.silence.problem}"
+        since = clock_time(live.silence.since)
+        return "silent", f"the store has not confirmed it since {since}: {live.silence.problem}"
     if live.ceiling.until < live.ends:
         return "session", "the session with the store ended or could not be confirmed"
     return "paused", "nothing renewed it in time: this process was paused, or its event loop was blocked"

@@ -9,8 +9,8 @@ from functools import lru_cache
 from typing import Any
 
 from ..core.arguments import Seconds, a_flag, a_ttl
-from ..core.blocking import run
 from ..errors import BackendUnavailable, ConfigError
+from ..runtime.blocking import run
 from .redisports import Port, as_text, port_for
 from .rule import Mark, Offer, a_name, a_resource, offer_of, stale
 

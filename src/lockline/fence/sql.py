@@ -6,8 +6,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from ..core.arguments import a_flag
-from ..core.blocking import run
 from ..errors import ConfigError, StaleToken
+from ..runtime.blocking import run
 from . import sqltext
 from .rule import Mark, Offer, a_name, a_resource, may_enter, may_write, offer_of, stale
 from .sqlerrors import CURE, is_double, is_lost_race, shape_error

@@ -11,8 +11,8 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
-from ..core.fork import tell_after_fork
 from ..errors import BackendUnavailable, ConfigError, LocklineError
+from ..runtime.fork import tell_after_fork
 from .rule import Mark, Offer
 from .sql import SqlFence
 from .sqlerrors import sqlstate

@@ -8,7 +8,7 @@ from _thread import allocate_lock
 from collections import deque
 from typing import Final
 
-from ..core.section import Section
+from ..runtime.section import Section
 
 NET: Final = 0.05
 """The longest sleep without a look round: one who was struck wakes nobody."""

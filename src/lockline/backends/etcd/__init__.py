@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...core.runtime import Runtime
+from ...runtime import Runtime
 from .address import parse
 from .backend import EtcdBackend
 

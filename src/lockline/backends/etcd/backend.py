@@ -12,9 +12,9 @@ from typing import Any, Final
 
 from ...core.backend import Finding
 from ...core.claim import Claim, Gone, Grant, Line, Unanswered, Waiting
-from ...core.runtime import Runtime
 from ...errors import BackendUnavailable, LocklineError
 from ...guarantees import Guarantees
+from ...runtime import Runtime
 from . import channel as ways
 from . import examine, requests, sight
 from . import messages as m

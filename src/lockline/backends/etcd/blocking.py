@@ -13,9 +13,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
-from ...core import clock
-from ...core.blocking import ring
-from ...core.section import Inside, Section
+from ...runtime import clock
+from ...runtime.blocking import ring
+from ...runtime.section import Inside, Section
 from .address import Address, Endpoint
 from .streams import Streams
 from .wire import Broken, Call, Full, NotTaken, Who, Wire

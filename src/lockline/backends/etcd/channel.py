@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from ...core.backend import REFUSAL
-from ...core.runtime import Runtime
 from ...errors import BackendUnavailable, ConfigError
+from ...runtime import Runtime
 from . import messages
 from .address import Address, Endpoint
 from .connections import Connections, Link, Unreachable

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, Protocol
 
-from ...core.runtime import Runtime
 from ...errors import ClientClosed
+from ...runtime import Runtime
 from . import blocking, looping
 from .address import Address, Endpoint
 from .gate import Gate, gate_for

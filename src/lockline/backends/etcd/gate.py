@@ -8,9 +8,8 @@ import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
-from ...core import clock
-from ...core.runtime import Runtime
-from ...core.section import Section
+from ...runtime import Runtime, clock
+from ...runtime.section import Section
 
 Gate = Callable[[float], AbstractAsyncContextManager[bool]]
 """`async with gate(until) as free`: whether it was our turn by then."""

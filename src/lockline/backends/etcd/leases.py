@@ -20,8 +20,8 @@ import secrets
 from collections.abc import Callable, Collection
 from typing import Final
 
-from ...core.runtime import Runtime
 from ...errors import BackendUnavailable
+from ...runtime import Runtime
 from . import channel as ways
 from . import messages as m
 from .channel import Channel, Way

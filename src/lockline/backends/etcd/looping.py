@@ -7,7 +7,7 @@ import os
 import select
 from collections.abc import Callable
 
-from ...core import clock
+from ...runtime import clock
 from .address import Address, Endpoint
 from .streams import Streams
 from .wire import Broken, Call, NotTaken, Who, Wire

@@ -6,9 +6,9 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from ...core.claim import Claim
-from ...core.runtime import Runtime, Worker
-from ...core.section import Inside
 from ...errors import LocklineError
+from ...runtime import Runtime, Worker
+from ...runtime.section import Inside
 from .keys import Stood
 from .leases import Lease
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from ...core.claim import Claim
-from ...core.runtime import Runtime
+from ...runtime import Runtime
 from . import channel as ways
 from . import messages as m
 from . import requests

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 from ...core.claim import Claim, Gone, Unanswered
-from ...core.runtime import Runtime
 from ...errors import BackendUnavailable
+from ...runtime import Runtime
 from . import channel as ways
 from . import requests
 from .channel import NOT_FOUND, Channel

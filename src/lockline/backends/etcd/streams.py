@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from ...core.runtime import Runtime, Signal
+from ...runtime import Runtime, Signal
 from .wire import Call, Full, Who
 
 NET: Final = 0.25

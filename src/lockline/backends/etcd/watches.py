@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ...core.runtime import Section
-from ...core.section import Inside
+from ...runtime import Section
+from ...runtime.section import Inside
 from . import channel as ways
 from . import messages as m
 from .channel import Channel

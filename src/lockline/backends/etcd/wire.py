@@ -25,8 +25,8 @@ from h2.events import (
 )
 from h2.exceptions import H2Error
 
-from ...core import clock
 from ...errors import BackendUnavailable
+from ...runtime import clock
 
 WINDOW = 4 << 20
 """How much the server may send before we confirm it; more than any answer that Lockline asks for."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...core.runtime import Runtime
+from ...runtime import Runtime
 from .backend import LocalBackend
 from .files import file_of
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ...core.backend import Finding, Findings
 from ...core.claim import Claim, Gone, Grant, Line, Waiting
-from ...core.fairness import Breather
-from ...core.runtime import Runtime, Signal
 from ...errors import BackendUnavailable, LocklineError
 from ...guarantees import Guarantees
+from ...runtime import Runtime, Signal
+from ...runtime.fairness import Breather
 from .connections import Busy
 from .ear import Ear
 from .peers import KeeperSignal, Peers

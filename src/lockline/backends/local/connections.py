@@ -22,8 +22,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
-from ...core.fork import tell_after_fork, tell_around_fork
 from ...errors import BackendUnavailable, ClientClosed
+from ...runtime.fork import tell_after_fork, tell_around_fork
 from .files import make_private, refuse_network_files, storage_error
 
 T = TypeVar("T")

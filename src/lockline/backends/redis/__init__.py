@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import unquote
 
-from ...core.runtime import Runtime
 from ...errors import ConfigError
+from ...runtime import Runtime
 from .backend import RedisBackend
 from .keys import PREFIX, a_prefix
 from .target import understand

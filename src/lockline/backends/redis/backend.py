@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from ...core.backend import Finding
 from ...core.claim import Claim, Gone, Grant, Line, Unanswered, Waiting
-from ...core.runtime import Runtime, Worker
 from ...errors import BackendUnavailable
 from ...guarantees import Guarantees
+from ...runtime import Runtime, Worker
 from . import doctor
 from .ears import BlockingEars, LoopEars
 from .inspection import Inspection

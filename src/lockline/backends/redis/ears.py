@@ -17,10 +17,10 @@ from typing import Any
 import hiredis
 import redis
 
-from ...core import clock
-from ...core.looping import stay_cancelled
-from ...core.section import Inside, Late, Section
 from ...errors import BackendUnavailable, ClientClosed
+from ...runtime import clock
+from ...runtime.looping import stay_cancelled
+from ...runtime.section import Inside, Late, Section
 from .port import ServerError, pack
 from .problems import Address, NoAnswer, failed_login, said_no
 from .scripts import NO_CHANNEL

@@ -17,8 +17,8 @@ from typing import Any
 
 import hiredis
 
-from ...core import clock
 from ...errors import ClientClosed
+from ...runtime import clock
 from .port import pack
 from .problems import Address, DiedIdle, NoAnswer, vet
 from .target import Target

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from ...core.claim import Claim
-from ...core.runtime import Runtime
 from ...errors import BackendUnavailable, ClientClosed
+from ...runtime import Runtime
 from .port import ServerError, pack
 from .problems import Address, NoAnswer, Refused, code_of, refusal
 from .requests import Requests

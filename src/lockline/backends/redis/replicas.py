@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from ...core.runtime import Runtime
 from ...errors import BackendUnavailable
+from ...runtime import Runtime
 from .port import Port, pack
 from .problems import Address, NoAnswer, refusal
 from .scripts import STAND

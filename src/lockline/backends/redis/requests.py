@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...core.backend import REFUSAL
-from ...core.runtime import Runtime
 from ...errors import BackendUnavailable
+from ...runtime import Runtime
 from .port import Port, ServerError, pack
 from .problems import WAIT_AND_REPEAT, Address, NoAnswer, Refused, code_of, refusal, spelled, unavailable
 from .scripts import Script

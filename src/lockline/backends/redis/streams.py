@@ -11,9 +11,9 @@ from typing import Any
 import hiredis
 import redis
 
-from ...core import clock
-from ...core.looping import stay_cancelled
 from ...errors import ClientClosed
+from ...runtime import clock
+from ...runtime.looping import stay_cancelled
 from .port import PUSHED, pack
 from .problems import Address, NoAnswer, failed_login, vet
 from .target import Target

@@ -7,8 +7,8 @@ from typing import Any, Protocol, TypeVar
 
 from redis.crc import key_slot
 
-from ...core import clock
 from ...errors import BackendUnavailable
+from ...runtime import clock
 from .port import Port, ServerError, pack
 from .problems import Address, NoAnswer, Refused, refusal, said_no
 from .target import Target

@@ -12,7 +12,7 @@ from typing import Any
 import hiredis
 import redis
 
-from ...core import clock
+from ...runtime import clock
 from .awake import Awake
 from .port import PUSHED
 from .problems import Address, DiedIdle, NoAnswer, failed_login

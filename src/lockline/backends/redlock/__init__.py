@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...core.arguments import seconds
-from ...core.clock import DRIFT
-from ...core.runtime import Runtime
 from ...errors import ConfigError
+from ...runtime import Runtime
+from ...runtime.clock import DRIFT
 from .backend import RedlockBackend
 from .blocking import BlockingPort
 from .ears import BlockingHints

@@ -15,10 +15,10 @@ from typing import Any
 
 from ...core.backend import Finding
 from ...core.claim import Claim, Gone, Grant, Line, Standing, Unanswered, Waiting
-from ...core.clock import DRIFT
-from ...core.runtime import Runtime
 from ...errors import BackendUnavailable, ConfigError, QuorumNotReached
 from ...guarantees import Guarantees
+from ...runtime import Runtime
+from ...runtime.clock import DRIFT
 from . import questions, requests, rules
 from .ears import BlockingHints
 from .examine import examine

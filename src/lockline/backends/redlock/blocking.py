@@ -14,8 +14,8 @@ from typing import Any
 
 import redis
 
-from ...core import clock
 from ...errors import ClientClosed, QuorumNotReached
+from ...runtime import clock
 from . import requests
 from .bundle import Bundle
 from .membership import PREPARATION, Membership, durable, greeting

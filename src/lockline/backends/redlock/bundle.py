@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import hiredis
 
-from ...core import clock
+from ...runtime import clock
 from .membership import LOOK_AGAIN, durable
 from .port import Note
 from .requests import SETTINGS, TIDYING, Failure, Reply, Request, command

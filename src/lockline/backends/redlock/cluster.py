@@ -12,8 +12,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from ...core.clock import DRIFT
 from ...errors import ConfigError, QuorumNotReached
+from ...runtime.clock import DRIFT
 from .nodes import Node
 from .requests import Request
 from .rules import majority

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import hiredis
 
-from ...core import clock
-from ...core.blocking import BlockingSignal
-from ...core.section import Inside, Section
+from ...runtime import clock
+from ...runtime.blocking import BlockingSignal
+from ...runtime.section import Inside, Section
 from .hints import RETRY, Tally, Told
 from .nodes import TROUBLE, Node
 from .rules import majority

@@ -13,8 +13,8 @@ from typing import Any
 
 import hiredis
 
-from ...core import clock
-from ...core.looping import TaskWorker, stay_cancelled
+from ...runtime import clock
+from ...runtime.looping import TaskWorker, stay_cancelled
 from .nodes import TROUBLE, Node
 from .pulse import ended
 from .rules import majority

@@ -11,9 +11,9 @@ from typing import Any
 import hiredis
 import redis
 
-from ...core import clock
-from ...core.looping import TaskWorker, stay_cancelled
 from ...errors import ClientClosed
+from ...runtime import clock
+from ...runtime.looping import TaskWorker, stay_cancelled
 from . import requests
 from .blocking import LAST_CHANCE, SETTLE, connect_timeout, time_to_connect
 from .membership import LOOK_AGAIN, PREPARATION, Membership, durable, greeting

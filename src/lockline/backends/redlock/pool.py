@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ...core import clock
+from ...runtime import clock
 
 if TYPE_CHECKING:
     from .bundle import Bundle

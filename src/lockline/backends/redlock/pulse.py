@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from ...core import clock
-from ...core.looping import TaskWorker
+from ...runtime import clock
+from ...runtime.looping import TaskWorker
 
 PULSE = 0.02
 """How often it is looked after what is due, while anything is."""

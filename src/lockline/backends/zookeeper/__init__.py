@@ -6,8 +6,8 @@ from typing import Any
 
 from kazoo.client import KazooClient
 
-from ...core.runtime import Runtime
 from ...errors import ConfigError
+from ...runtime import Runtime
 from .backend import GUARANTEES, ZooKeeperBackend
 from .settings import _root, from_client, from_url
 

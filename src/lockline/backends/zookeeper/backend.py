@@ -14,9 +14,9 @@ from kazoo.protocol.serialization import (
 from ...core.backend import Findings
 from ...core.claim import Claim, Gone, Grant, Line, Unanswered, Waiting
 from ...core.live import Ceiling
-from ...core.runtime import Runtime
 from ...errors import BackendUnavailable
 from ...guarantees import Guarantees
+from ...runtime import Runtime
 from .batch import CUT
 from .doctor import findings
 from .entries import Entries

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from kazoo import exceptions as problems
 
-from ...core.clock import now
-from ...core.runtime import Signal
+from ...runtime import Signal
+from ...runtime.clock import now
 
 log = logging.getLogger("lockline.zookeeper")
 

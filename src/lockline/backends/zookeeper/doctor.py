@@ -6,7 +6,7 @@ import threading
 from typing import Any
 
 from ...core.backend import Finding, Findings
-from ...core.runtime import Runtime
+from ...runtime import Runtime
 from .session import Session
 from .wire import Wire
 

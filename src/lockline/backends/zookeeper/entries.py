@@ -10,8 +10,8 @@ from kazoo import exceptions as problems
 from kazoo.protocol.serialization import Create2, Delete, Exists, GetChildren
 from kazoo.security import ACL
 
-from ...core.runtime import Runtime
 from ...errors import BackendUnavailable
+from ...runtime import Runtime
 from .batch import CUT
 from .leavings import Leavings
 from .line import node_name, position

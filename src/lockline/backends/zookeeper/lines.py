@@ -10,8 +10,8 @@ from kazoo.protocol.serialization import Create, Delete, Exists, GetChildren, Ge
 from kazoo.security import ACL
 
 from ...core.claim import Line, Standing
-from ...core.runtime import Runtime
 from ...errors import BackendUnavailable
+from ...runtime import Runtime
 from .batch import CUT
 from .line import Place, admitted, escaped, lighter_name, read_line, unescaped
 from .node import Node, read_data

@@ -10,7 +10,7 @@ import threading
 import weakref
 from collections.abc import Callable
 
-from ...core.runtime import Runtime
+from ...runtime import Runtime
 
 log = logging.getLogger("lockline.zookeeper")
 

@@ -10,8 +10,8 @@ from kazoo.protocol.serialization import CheckVersion, Create, Exists, SetData, 
 from kazoo.security import ACL
 
 from ...core.claim import Claim, Gone, Unanswered
-from ...core.runtime import Runtime
 from ...errors import BackendUnavailable
+from ...runtime import Runtime
 from .batch import CUT
 from .line import lighter_name, read_line
 from .lines import checked, refusal

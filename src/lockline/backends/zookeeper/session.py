@@ -35,8 +35,8 @@ from __future__ import annotations
 import threading
 from collections import deque
 
-from ...core.clock import validity
 from ...core.live import Ceiling
+from ...runtime.clock import validity
 
 REPORT = 5 / 16
 """The share of the timeout in which the leader certainly pings a server: half a tick of at most T/2, and an eighth of one more."""

@@ -11,8 +11,8 @@ from urllib.parse import parse_qsl, quote, unquote
 from kazoo.client import KazooClient
 from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, Id
 
-from ...core.runtime import Runtime
 from ...errors import ConfigError
+from ...runtime import Runtime
 from .handler import LeanHandler
 from .wire import Wire
 

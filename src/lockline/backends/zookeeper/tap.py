@@ -18,7 +18,7 @@ from kazoo import exceptions as problems
 from kazoo.client import KazooClient
 from kazoo.protocol.states import KeeperState
 
-from ...core.clock import now
+from ...runtime.clock import now
 from .batch import Answer
 
 AT_ONCE = 200

@@ -15,7 +15,7 @@ from kazoo import exceptions as problems
 from kazoo.protocol.serialization import GetData
 from kazoo.protocol.states import EventType
 
-from ...core.runtime import Mailbox
+from ...runtime import Mailbox
 from .looks import Looks, View
 from .node import Node
 from .wire import Wire

@@ -16,8 +16,8 @@ from kazoo.protocol.serialization import Create2
 from kazoo.protocol.states import KazooState, KeeperState
 
 from ...core.backend import REFUSAL
-from ...core.runtime import Runtime, Signal
 from ...errors import BackendUnavailable, ClientClosed, WouldDeadlock
+from ...runtime import Runtime, Signal
 from .batch import Answer, Batch
 from .session import Session
 from .silence import Silence

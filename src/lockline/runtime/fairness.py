@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .runtime import Runtime
+from . import Runtime
 
 LONGEST_RUN = 0.001
 """How long a task may go on without a pause. Shorter is no fairer to anybody who can tell, and a pause costs 10 µs."""

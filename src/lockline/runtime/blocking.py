@@ -278,6 +278,8 @@ class BlockingRuntime:
 
     flavour: Literal["blocking"] = "blocking"
     now = staticmethod(clock.now)
+    wall = staticmethod(time.time)
+    who = staticmethod(clock.who)
     me = staticmethod(threading.current_thread)
     on_stray: Callable[[], None] = staticmethod(_ignore)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Literal, TypeVar
 
@@ -186,6 +187,8 @@ class LoopRuntime:
 
     flavour: Literal["asyncio"] = "asyncio"
     now = staticmethod(clock.now)
+    wall = staticmethod(time.time)
+    who = staticmethod(clock.who)
     on_stray: Callable[[], None] = staticmethod(_ignore)
 
     def __init__(self) -> None:

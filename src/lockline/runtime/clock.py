@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import os
+import socket
 import time
 from collections.abc import Callable
 from typing import Final
@@ -20,3 +22,13 @@ now: Final[Callable[[], float]] = functools.partial(time.clock_gettime, _CLOCK_I
 def validity(ttl: float) -> float:
     """How long a holder may trust a ttl, counted from before its request was sent."""
     return ttl * (1 - DRIFT)
+
+
+def clock_time(moment: float) -> str:
+    """A moment of the wall clock, for people."""
+    return time.strftime("%H:%M:%S", time.localtime(moment))
+
+
+def who() -> str:
+    """This process, for people: its machine and its number."""
+    return f"{socket.gethostname()}:{os.getpid()}"

@@ -51,6 +51,12 @@ class Runtime(Protocol):
     """Called when a hint came for a claim that nobody here waits for: it may be about one that is held."""
 
     def now(self) -> float: ...
+    def wall(self) -> float:
+        """The time of day, for people to read: nothing is decided by it."""
+
+    def who(self) -> str:
+        """This process, for people."""
+
     async def sleep(self, seconds: float) -> None: ...
     def section(self) -> Section:
         """Runs one piece of work at a time, without an await in it, and is left however the work ends."""
