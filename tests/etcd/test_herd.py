@@ -38,10 +38,7 @@ async def _one_hand_over(server: EtcdCluster, prefix: str, waiters: int) -> dict
     crowd = [aio.connect(url) for _ in range(waiters)]
     lease = await holder.lock("x", ttl=600).acquire()
     waiting = [asyncio.create_task(client.lock("x", ttl=600).acquire()) for client in crowd]
-    for _ in range(600):
-        if len((await holder.inspect("x")).waiters) == waiters:
-            break
-        await asyncio.sleep(0.05)
+    await _stand(holder, "x", waiters)
     # Every client settles: its watch of its own keys, its first look round.
     quiet = count(server)
     while True:
@@ -75,3 +72,51 @@ def test_one_release_wakes_one_waiter_whatever_the_length_of_the_line(single: Et
     assert many["events"] == 1
     assert many["reads"] == 1
     assert many["watch messages"] <= 2
+
+
+async def _watched_by_one_more_reader(server: EtcdCluster, readers: int) -> tuple[float, int]:
+    """How many keys a reader watches behind a writer and so many readers; and how many hold once the writer has left."""
+    url = f"{server.url}/readers-{readers}"
+    holder, crowd, last = (aio.connect(url) for _ in range(3))
+    writer = await holder.rwlock("x").write().acquire()
+    taken = await holder.lock("y").acquire()
+    waiting = [asyncio.create_task(crowd.rwlock("x").read().acquire()) for _ in range(readers)]
+    # Each client watches its own keys from its first wait on: that one is no part of what is counted.
+    waiting.append(asyncio.create_task(last.lock("y").acquire()))
+    await _stand(holder, "x", readers)
+    await _stand(holder, "y", 1)
+    before = await _settled(server)
+    waiting.append(asyncio.create_task(last.rwlock("x").read().acquire()))
+    await _stand(holder, "x", readers + 1)
+    after = await _settled(server)
+    await writer.release()
+    await taken.release()
+    async with asyncio.timeout(30):
+        leases = await asyncio.gather(*waiting)
+    held = len((await holder.inspect("x")).holders)
+    for lease in leases:
+        await lease.release()
+    for client in (holder, crowd, last):
+        await client.close()
+    return after - before, held
+
+
+async def _stand(client: aio.Client, name: str, waiters: int) -> None:
+    for _ in range(600):
+        if len((await client.inspect(name)).waiters) == waiters:
+            return
+        await asyncio.sleep(0.05)
+    raise AssertionError(f"fewer than {waiters} came to wait for {name!r}")
+
+
+async def _settled(server: EtcdCluster) -> float:
+    """How many keys or ranges are watched, once that stays as it is."""
+    known = -1.0
+    while (now := server.members[0].metrics()["etcd_debugging_mvcc_watcher_total"]) != known:
+        known = now
+        await asyncio.sleep(0.7)
+    return known
+
+
+def test_a_reader_watches_the_writer_alone_whatever_the_number_of_readers_between(single: EtcdCluster) -> None:
+    assert asyncio.run(_watched_by_one_more_reader(single, 100)) == (1, 101)

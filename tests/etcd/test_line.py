@@ -9,9 +9,7 @@ from collections.abc import Callable
 import pytest
 
 import lockline
-from lockline.backends.etcd.keys import Stood, deciders
 from lockline.backends.etcd.leases import lease_seconds
-from lockline.core.claim import WHOLE, Claim
 
 from ..servers.etcd import EtcdCluster
 from ..servers.process import wait_for
@@ -159,26 +157,3 @@ def test_foreign_keys_among_the_claims_hold_nothing_and_stay(url: str, etcd: Etc
         assert other.evict("x") == 1
         assert tried.lost.wait(3)
     assert len(keys_under(etcd, line)) == len(values) + 1
-
-
-def _claim(kind: str, weight: int, capacity: int) -> Claim:
-    return Claim("x", "me", "me", kind, weight, capacity, 10.0, 0.0, "")  # type: ignore[arg-type]
-
-
-def _stood(number: int, kind: str, weight: int, capacity: int) -> Stood:
-    return Stood(b"%d" % number, str(number), number, 1, "", kind, weight, capacity, 10.0, 0.0, "", "", 0)
-
-
-def test_a_waiter_watches_only_what_decides_its_turn() -> None:
-    locks = [_stood(n, "lock", 1, 1) for n in range(5)]
-    assert deciders(locks, _claim("lock", 1, 1)) == locks[-1:]
-    assert deciders([], _claim("lock", 1, 1)) is None
-    permits = [_stood(n, "permit", 1, 3) for n in range(10)]
-    assert deciders(permits, _claim("permit", 1, 3)) == permits[-3:]
-    assert deciders(permits[:2], _claim("permit", 1, 3)) is None
-    readers = [_stood(n, "read", 1, WHOLE) for n in range(5)]
-    writer = _stood(5, "write", WHOLE, WHOLE)
-    assert deciders(readers, _claim("read", 1, WHOLE)) is None
-    assert deciders(readers, _claim("write", WHOLE, WHOLE)) == readers[-1:]
-    assert deciders([*readers, writer], _claim("read", 1, WHOLE)) == [writer]
-    assert deciders([writer, *readers], _claim("read", 1, WHOLE)) == [writer, *readers]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Protocol
+from collections.abc import Iterable, Sequence
+from operator import attrgetter
+from typing import Protocol, TypeVar
 
 
 class Weighty(Protocol):
@@ -13,6 +14,9 @@ class Weighty(Protocol):
     def weight(self) -> int: ...
     @property
     def capacity(self) -> int: ...
+
+
+W = TypeVar("W", bound=Weighty)
 
 
 class Tally:
@@ -43,3 +47,38 @@ def admitted(line: Iterable[Weighty]) -> int:
             break
         count += 1
     return count
+
+
+def blockers(ahead: Sequence[W], claim: Weighty) -> list[W]:
+    """Whom to watch: while all of these stand as they are, the claim cannot hold; empty if it has room.
+
+    As few as there can be, so that an end wakes only those it concerns: behind a lock the one just ahead, behind a semaphore of
+    n the n just ahead, for a reader the last writer, however many readers stand between. Weights only ever go down, so
+    whoever else leaves or becomes lighter makes no room; one of these that becomes lighter (a writer who turned reader) may.
+    """
+    room = claim.capacity - claim.weight
+    for one in reversed(ahead):
+        if one.weight > min(room, one.capacity - claim.weight):
+            return [one]
+    fewest: list[W] = []
+    # The nearest first among equals: whoever stands further ahead ends sooner, and would wake us for nothing.
+    heaviest = sorted(ahead, key=attrgetter("weight"))[::-1]
+    for capacity in {claim.capacity, *(one.capacity for one in ahead if one.capacity < claim.capacity)}:
+        chosen = _outweigh(heaviest, capacity, capacity - claim.weight, claim.capacity > capacity)
+        if chosen and (not fewest or len(chosen) < len(fewest)):
+            fewest = chosen
+    return fewest
+
+
+def _outweigh(heaviest: list[W], capacity: int, room: int, limited: bool) -> list[W]:
+    """The fewest who take more than this room; if it is one of them who limits it so, with the heaviest of such."""
+    limit = next((one for one in heaviest if one.capacity <= capacity), None) if limited else None
+    chosen = [] if limit is None else [limit]
+    used = 0 if limit is None else limit.weight
+    for one in heaviest:
+        if used > room:
+            return chosen
+        if one is not limit:
+            chosen.append(one)
+            used += one.weight
+    return chosen if used > room else []

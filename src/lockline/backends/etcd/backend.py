@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from ...core.backend import Finding
 from ...core.claim import Claim, Gone, Grant, Line, Unanswered, Waiting
+from ...core.rule import blockers
 from ...errors import BackendUnavailable, LocklineError
 from ...guarantees import Guarantees
 from ...runtime import Runtime
@@ -20,7 +21,7 @@ from . import examine, requests, sight
 from . import messages as m
 from .address import Address
 from .channel import NOT_FOUND, Channel
-from .keys import Keys, Stood, claims, deciders, stood, value_of
+from .keys import Keys, Stood, claims, stood, value_of
 from .leases import Lease, Leases
 from .places import Place, Places
 from .removals import Removals
@@ -167,11 +168,11 @@ class EtcdBackend:
 
     async def _room(self, claim: Claim, seen: Any, revision: int, until: float) -> int | None:
         """The revision at which the line had room for one more like this; None if it had not."""
-        if deciders(_ahead(seen.kvs), claim) is not None:
+        if blockers(_ahead(seen.kvs), claim):
             return None
         if seen.more:
             seen = await self._range(requests.whole_line(self._keys.line(claim.name)), until)
-            if deciders(claims(seen.kvs), claim) is not None:
+            if blockers(claims(seen.kvs), claim):
                 return None
             revision = seen.header.revision
         return revision
@@ -182,11 +183,11 @@ class EtcdBackend:
             # A repeat: others have come since, and the end of the line says nothing of its place.
             answer = await self._standing(place, until, serializable=False)
             return Waiting(0) if isinstance(answer, Gone) else answer
-        keepers = deciders(_ahead(seen.kvs[1:]), place.claim)
-        if keepers is None:
+        keepers = blockers(_ahead(seen.kvs[1:]), place.claim)
+        if not keepers:
             if not seen.more:
                 return Grant(place.token)
-            answer = await self._standing(place, until)
+            answer = await self._standing(place, until, whole=True)
             return Waiting(0) if isinstance(answer, Gone) else answer
         place.look(keepers, revision, self._runtime.now() + NET * random.uniform(1, 2))
         return Waiting(max(seen.count - 1, 1))
@@ -269,14 +270,16 @@ class EtcdBackend:
         if not self._watches.at_home:
             self._watches.watch_home(0 if self._history_is_gone else lease.generation)
 
-    async def _standing(self, place: Place, until: float, serializable: bool = True) -> Grant | Waiting | Gone:
+    async def _standing(
+        self, place: Place, until: float, *, serializable: bool = True, whole: bool = False
+    ) -> Grant | Waiting | Gone:
         """Where the claim stands now, by one look at what is ahead of it.
 
         A member's own state is enough, however old: who has room keeps it, because nobody can come ahead any more. Only
         "not there" has to be asked of the quorum.
         """
         claim, line = place.claim, self._keys.line(place.claim.name)
-        limit = min(claim.capacity, requests.ENOUGH) + 2
+        limit = 0 if whole else min(claim.capacity, requests.ENOUGH) + 2
         while True:
             seen = await self._range(requests.line_back_from(line, place.create, limit, serializable), until)
             if serializable and seen.header.revision < self._watches.revision:
@@ -288,11 +291,11 @@ class EtcdBackend:
                     continue
                 self._places.drop(claim.id)
                 return Gone()
-            keepers = deciders(_ahead(seen.kvs[1:]), claim)
-            if keepers is None and seen.more:
+            keepers = blockers(_ahead(seen.kvs[1:]), claim)
+            if not keepers and seen.more:
                 limit = 0
                 continue
-            if keepers is None:
+            if not keepers:
                 return Grant(place.token)
             place.look(keepers, seen.header.revision, self._runtime.now() + NET * random.uniform(1, 2))
             return Waiting(len(seen.kvs) - 1)

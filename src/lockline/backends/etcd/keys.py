@@ -103,18 +103,3 @@ def stood(kv: Any) -> Stood | None:
 def claims(kvs: Iterable[Any]) -> list[Stood]:
     """The claims among these keys, in the same order."""
     return [claim for kv in kvs if (claim := stood(kv)) is not None]
-
-
-def deciders(ahead: list[Stood], claim: Claim) -> list[Stood] | None:
-    """Those directly before the claim that keep it from holding, as long as all of them stand; None if it has room.
-
-    However many stand before them, the claim cannot hold while these do, so these alone have to be watched: for a lock
-    the one before, for a semaphore as many as it has permits, for a reader the writer before it.
-    """
-    room, used = claim.capacity, claim.weight
-    for at in range(len(ahead) - 1, -1, -1):
-        room = min(room, ahead[at].capacity)
-        used += ahead[at].weight
-        if used > room:
-            return ahead[at:]
-    return None
