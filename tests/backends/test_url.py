@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lockline import ConfigError
-from lockline.backends.url import TLS, Grammar, Host, a_count, a_number, a_text, yes_or_no
+from lockline.backends.url import TLS, Endpoint, Grammar, a_count, a_number, a_text, yes_or_no
 
 SERVERS = Grammar(
     "store://h1:7,h2",
@@ -24,9 +24,9 @@ FILE = Grammar("file:///path")
 
 def test_hosts_have_a_default_port_and_ipv6_has_brackets() -> None:
     found = SERVERS.read("store://a,B:2,[::1],[fe80::1%25eth0]:3/x/y/")
-    assert [(host.name, host.port) for host in found.hosts] == [("a", 7), ("b", 2), ("::1", 7), ("fe80::1%eth0", 3)]
+    assert [(host.host, host.port) for host in found.hosts] == [("a", 7), ("b", 2), ("::1", 7), ("fe80::1%eth0", 3)]
     assert found.path == "x/y"
-    assert SERVERS.read("store://").hosts == (Host("localhost", 7),)
+    assert SERVERS.read("store://").hosts == (Endpoint("localhost", 7),)
 
 
 def test_one_login_is_for_all_hosts_and_may_be_given_besides() -> None:
@@ -150,6 +150,11 @@ def test_a_file_has_a_path_of_any_bytes_and_no_hosts() -> None:
 def test_a_url_that_makes_no_sense_is_refused_with_its_cure(url: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         SERVERS.read(url)
+
+
+def test_an_option_of_the_program_that_nobody_knows_is_named() -> None:
+    with pytest.raises(ConfigError, match="store: has no option 'colour'"):
+        SERVERS.read("store://a", {"prefix": "x", "colour": "red"})
 
 
 def test_a_scheme_can_insist_that_a_server_is_named() -> None:

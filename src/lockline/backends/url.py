@@ -79,18 +79,18 @@ _HOST: Final = re.compile(r"(?:\[([^\[\]]+)\]|([^:\[\]]+))(?::([0-9]{1,5}))?")
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class Endpoint:
     """Where one server listens, and who we are there."""
 
-    name: str
+    host: str
     port: int
     user: str | None = None
     password: str | None = field(default=None, repr=False)
 
     def __str__(self) -> str:
         if not self.port:
-            return self.name
-        return f"[{self.name}]:{self.port}" if ":" in self.name else f"{self.name}:{self.port}"
+            return self.host
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ class Location:
     """What a URL says, in values."""
 
     scheme: str
-    hosts: tuple[Host, ...]
+    hosts: tuple[Endpoint, ...]
     """One without name and port where the store is a file."""
     path: str = ""
     """Without the slashes around it, unless it is the path of a file."""
@@ -249,11 +249,11 @@ class Grammar:
                 elif self.hands_on and name.startswith(self.hands_on):
                     others[name] = value
                 else:
-                    known = ", ".join(sorted(self.options))
-                    raise ConfigError(f"{scheme}: unknown {name}; known are {known}")
+                    wrong = f"has no option {name!r}" if said is given else f"unknown {name}"
+                    raise ConfigError(f"{scheme}: {wrong}; known are {', '.join(sorted(self.options))}")
         return options, others
 
-    def _hosts(self, scheme: str, authority: str, login: Mapping[str, str]) -> tuple[Host, ...]:
+    def _hosts(self, scheme: str, authority: str, login: Mapping[str, str]) -> tuple[Endpoint, ...]:
         before, _, names = authority.rpartition("@")
         if not self.port:
             if names:
@@ -276,10 +276,10 @@ class Grammar:
         return tuple(hosts)
 
 
-def _host(name: str, port: int, written: str, given: Mapping[str, str]) -> Host:
+def _host(name: str, port: int, written: str, given: Mapping[str, str]) -> Endpoint:
     user, _, password = written.partition(":")
     login = {"user": _decoded(user, "the user"), "password": _decoded(password, "the password"), **given}
-    return Host(name, port, login["user"] or None, login["password"] or None)
+    return Endpoint(name, port, login["user"] or None, login["password"] or None)
 
 
 def _a_word(value: object, what: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ...runtime import Runtime
 from .address import parse
 from .backend import EtcdBackend
@@ -9,6 +11,9 @@ from .backend import EtcdBackend
 __all__ = ["EtcdBackend", "connect"]
 
 
-def connect(target: str, runtime: Runtime, *, user: str | None = None, password: str | None = None) -> EtcdBackend:
-    """The backend for `etcd://user:password@h1,h2,h3/prefix?ca=…&cert=…&key=…`. Nothing is sent yet."""
-    return EtcdBackend(parse(target, user, password), runtime)
+def connect(target: str, runtime: Runtime, **options: Any) -> EtcdBackend:
+    """The backend for `etcd://user:password@h1,h2,h3/prefix?ca=…&cert=…&key=…`. Nothing is sent yet.
+
+    `user` and `password` may be given apart from the URL, and so may each of its options.
+    """
+    return EtcdBackend(parse(target, options), runtime)

@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 from ...runtime import clock
 from ...runtime.blocking import ring
 from ...runtime.section import Inside, Section
-from .address import Address, Endpoint
+from ..url import Endpoint
+from .address import Address
 from .streams import Streams
 from .wire import Broken, Call, Full, NotTaken, Who, Wire
 

@@ -8,8 +8,9 @@ from typing import Any, Final
 from ...core.backend import REFUSAL
 from ...errors import BackendUnavailable, ConfigError
 from ...runtime import Runtime
+from ..url import Endpoint
 from . import messages
-from .address import Address, Endpoint
+from .address import Address
 from .connections import Connections, Link, Unreachable
 from .patience import Patience
 from .wire import Broken, Call, NotTaken, Refused, framed

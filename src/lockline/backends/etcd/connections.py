@@ -9,8 +9,9 @@ from typing import Final, Protocol
 
 from ...errors import ClientClosed
 from ...runtime import Runtime
+from ..url import Endpoint
 from . import blocking, looping
-from .address import Address, Endpoint
+from .address import Address
 from .gate import Gate, gate_for
 from .streams import Streams
 from .wire import Broken, Call, Foreign, NotTaken, Who, Wire

@@ -8,7 +8,8 @@ import select
 from collections.abc import Callable
 
 from ...runtime import clock
-from .address import Address, Endpoint
+from ..url import Endpoint
+from .address import Address
 from .streams import Streams
 from .wire import Broken, Call, NotTaken, Who, Wire
 
