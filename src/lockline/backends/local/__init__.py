@@ -6,7 +6,7 @@ from typing import Any
 
 from ...runtime import Runtime
 from .backend import LocalBackend
-from .files import file_of
+from .files import file_of, url_of
 
 
 def connect(target: str, runtime: Runtime, **options: Any) -> LocalBackend:
@@ -14,4 +14,4 @@ def connect(target: str, runtime: Runtime, **options: Any) -> LocalBackend:
     if options:
         raise TypeError(f"unexpected keyword: {', '.join(options)}")
     file = file_of(target)
-    return LocalBackend(file, runtime, f"local://{file}")
+    return LocalBackend(file, runtime, url_of(file))

@@ -7,11 +7,12 @@ import re
 import sqlite3
 import subprocess
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 from ...errors import BackendUnavailable, ConfigError, LocklineError
-from ..url import redacted
+from ..url import Endpoint, Grammar, Location, redacted
 from .sharing import mode_of_a_new_file
+
+GRAMMAR = Grammar("local:///absolute/path/file.db, or local: for the default")
 
 
 def default_file() -> Path:
@@ -36,17 +37,17 @@ def default_file() -> Path:
 
 def file_of(url: str) -> Path:
     """The file that a `local:` URL names."""
-    parts = urlsplit(url)
-    if parts.query or parts.fragment:
-        raise ConfigError(f"{redacted(url)!r}: local: takes no parameters")
-    if not parts.netloc and not parts.path:
+    path = GRAMMAR.read(url).path
+    if not path:
         return default_file()
-    path = unquote(parts.path)
-    if parts.netloc or not os.path.isabs(path) or path.endswith("/") or "\0" in path:
-        raise ConfigError(
-            f"{redacted(url)!r} names no file; write local:///absolute/path/file.db, or local: for the default"
-        )
+    if path.endswith("/") or "\0" in path:
+        raise ConfigError(f"{redacted(url)!r} names no file; write {GRAMMAR.example}")
     return Path(path)
+
+
+def url_of(file: Path) -> str:
+    """The URL that names this file wherever it is opened."""
+    return Location("local", (Endpoint("", 0),), str(file)).url
 
 
 def make_folder(folder: Path) -> None:
