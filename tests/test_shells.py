@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from lockline import aio, sync
+from lockline.core import shells
 from lockline.runtime.block import Exit
 
 CLASSES = ("Client", "Lease", "Lock", "Lost", "RWLock")
@@ -29,12 +30,15 @@ def mirror(name: str) -> str:
 
 
 def members(cls: type) -> dict[str, Any]:
-    """Everything the class itself defines for its user."""
+    """Everything the class defines for its user, itself or by what both shells share."""
     found = {}
-    for name, value in vars(cls).items():
-        value = value.method if isinstance(value, Exit) else value
-        if isinstance(value, (FunctionType, property)) and (not name.startswith("_") or name.startswith("__")):
-            found[mirror(name)] = value
+    for part in cls.__mro__:
+        if part is not cls and part.__module__ != shells.__name__:
+            continue
+        for name, value in vars(part).items():
+            value = value.method if isinstance(value, Exit) else value
+            if isinstance(value, (FunctionType, property)) and (not name.startswith("_") or name.startswith("__")):
+                found.setdefault(mirror(name), value)
     return found
 
 

@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
-from ..errors import Cause, ConfigError, LeaseDropped, LeaseLost, LocklineError, NotHeld, Reason
+from ..errors import Cause, ConfigError, LeaseDropped, LeaseLost, NotHeld, Reason
 from ..runtime import Runtime, Signal
 from ..runtime.block import Block
 from ..runtime.clock import clock_time, validity
@@ -393,75 +393,3 @@ class Handle:
 def not_held(live: LiveClaim) -> NotHeld:
     """The error for a lease that was released before."""
     return NotHeld(f"the lease on {live.claim.name!r} (token {live.token}) has been released already")
-
-
-def released_as_a_lock(name: str) -> ConfigError:
-    """The answer to the habit of releasing the lock itself."""
-    return ConfigError(
-        f"a lock has nothing to release, its lease has: `lease = lock.acquire()` ... `lease.release()`, or `with lock:` ({name!r})"
-    )
-
-
-def runs_later(function: Callable[..., object]) -> str | None:
-    """What a call of this function gives instead of running its body, in words; None for a plain function."""
-    for kind, says in (
-        (inspect.isasyncgenfunction, "an async generator"),
-        (inspect.isgeneratorfunction, "a generator"),
-        (inspect.iscoroutinefunction, "a coroutine"),
-    ):
-        if kind(function) or kind(getattr(function, "__call__", None)):  # noqa: B004 - an object that is called
-            return says
-    return None
-
-
-def unlocked_generator(says: str) -> ConfigError:
-    """The refusal to decorate what would run without the lock."""
-    return ConfigError(
-        f"@locked would give the lock back before the body runs: a call gives {says}; take the lock inside, with `with client.lock(...)`"
-    )
-
-
-def last_entered(entered: list[H], me: object, name: str) -> H:
-    """The lease of the block that this thread or task leaves: its own last one, or else the last that anybody entered.
-
-    A lease belongs to the object: a block may be left elsewhere than it was entered (an ExitStack, an async fixture).
-    """
-    own = next((lease for lease in reversed(entered) if lease._live.key[0] is me), None)
-    try:
-        return own if own is not None else entered[-1]
-    except IndexError:
-        raise NotHeld(f"no block on {name!r} that is left here was ever entered") from None
-
-
-def take_out(entered: list[H], lease: H) -> bool:
-    """Whether the block of this lease had not been left before."""
-    try:
-        entered.remove(lease)
-    except ValueError:
-        return False
-    return True
-
-
-def attach(error: BaseException, problem: LocklineError) -> None:
-    """Let the body's own exception go on, with ours where a reader of the traceback finds it."""
-    error.add_note(f"and while leaving the lock: {problem}")
-    chain = _contexts(error, until=problem)
-    if chain[-1] is problem:
-        return
-    # The interpreter has made the body's error the context of ours, which was raised while that one went through: with
-    # ours behind it in turn, whoever follows the contexts would go round for ever.
-    own = _contexts(problem, until=error)
-    if own[-1] is error:
-        own[-2].__context__ = None
-    chain[-1].__context__ = problem
-
-
-def _contexts(error: BaseException, until: BaseException) -> list[BaseException]:
-    """The error and the contexts behind it, each once, up to that one."""
-    chain = [error]
-    while chain[-1] is not until and (behind := chain[-1].__context__) is not None:
-        if any(behind is one for one in chain):
-            chain[-1].__context__ = None
-            break
-        chain.append(behind)
-    return chain

@@ -1,0 +1,287 @@
+"""What both shells are where they do no I/O: the locks that a client makes, and the blocks that are left."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, NoReturn, TypeVar
+
+from ..errors import ConfigError, LocklineError, NotHeld
+from ..guarantees import Guarantees
+from . import arguments
+from .ask import Ask, ask_for
+from .backend import Backend
+from .claim import WHOLE
+from .engine import Engine
+from .live import H, Handle, LiveClaim
+
+F = TypeVar("F", bound=Callable[..., Any])
+L = TypeVar("L", bound="AnyLock[Any]")
+"""The lock of one shell."""
+RW = TypeVar("RW", bound="AnyRWLock[Any]")
+
+
+class AnyLost:
+    """The loss of a lease, as an event."""
+
+    __slots__ = ("_live",)
+
+    def __init__(self, live: LiveClaim) -> None:
+        self._live = live
+
+    def is_set(self) -> bool:
+        """Whether the lease is lost. No I/O."""
+        self._live.remaining()
+        return self._live.lost is not None
+
+    def _until(self, timeout: arguments.Seconds | None) -> float | None:
+        seconds = arguments.a_timeout(timeout)
+        return None if seconds is None else self._live.runtime.now() + seconds
+
+
+class AnyLease(Handle):
+    """A lease that knows its client."""
+
+    __slots__ = ("_engine",)
+    _engine: Engine
+
+    def guard(self) -> Any:
+        """What makes your own transaction on the same store fail once the lease is gone: ZooKeeper and etcd. No I/O."""
+        self.check()
+        return self._engine.guard(self._live)
+
+    def adopt(self) -> None:
+        """Bind the lease to the thread or task that calls this, instead of the one that took it. No I/O.
+
+        Renewal stops when the thread or task that took the lease has ended, and re-entrance is counted for it;
+        call this where the lease was handed over to.
+        """
+        self._engine.adopt(self._live)
+
+    def _check_downgrade(self) -> None:
+        self.check()
+        if self.kind not in ("write", "read"):
+            raise ConfigError(f"only a write lease can be downgraded, not a {self.kind}")
+
+
+class AnyLock(Generic[H]):
+    """A handle factory without state of its own."""
+
+    def __init__(self, engine: Engine, ask: Ask) -> None:
+        self._engine = engine
+        self._ask = ask
+        self._entered: list[H] = []
+
+    @property
+    def name(self) -> str:
+        """The name of the lock."""
+        return self._ask.name
+
+    def release(self) -> NoReturn:
+        """Explains: a lock holds nothing, the lease that `acquire` returned does."""
+        raise ConfigError(
+            "a lock has nothing to release, its lease has: `lease = lock.acquire()` ... `lease.release()`, or `with lock:` "
+            f"({self.name!r})"
+        )
+
+    def _last_entered(self) -> H:
+        """The lease of the block that this thread or task leaves: its own last one, or else the last that anybody entered.
+
+        A lease belongs to the object: a block may be left elsewhere than it was entered (an ExitStack, an async fixture).
+        """
+        me = self._engine.runtime.me()
+        own = next((lease for lease in reversed(self._entered) if lease._live.key[0] is me), None)
+        try:
+            return own if own is not None else self._entered[-1]
+        except IndexError:
+            raise NotHeld(f"no block on {self.name!r} that is left here was ever entered") from None
+
+    def _take_out(self, lease: H) -> None:
+        """The block of this lease is left; it may have been before."""
+        try:
+            self._entered.remove(lease)
+        except ValueError:
+            pass
+
+
+class AnyRWLock(Generic[L]):
+    """Two locks on one line."""
+
+    _lock_class: type[L]
+
+    def __init__(self, engine: Engine, ask: Ask) -> None:
+        self._engine = engine
+        self._ask = ask
+
+    @property
+    def name(self) -> str:
+        """The name of the lock."""
+        return self._ask.name
+
+    def read(self) -> L:
+        """The shared side: any number of readers, and no writer that came before them."""
+        return self._lock_class(self._engine, self._ask._replace(kind="read", weight=1))
+
+    def write(self) -> L:
+        """The exclusive side. While it is held, the same thread or task may also read."""
+        return self._lock_class(self._engine, self._ask._replace(kind="write", weight=WHOLE))
+
+
+class AnyClient(Generic[L, RW]):
+    """What a client says and makes without asking its backend."""
+
+    _lock_class: type[L]
+    _rwlock_class: type[RW]
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    @property
+    def guarantees(self) -> Guarantees:
+        """What this backend promises."""
+        return self._engine.backend.guarantees
+
+    @property
+    def url(self) -> str:
+        """Where the backend is, without secrets."""
+        return self._engine.backend.url
+
+    @property
+    def owner(self) -> str:
+        """Who this client is, as others see it."""
+        return self._engine.owner
+
+    def lock(
+        self,
+        name: str,
+        ttl: arguments.Seconds = 10.0,
+        *,
+        renew: bool = True,
+        max_hold: arguments.Seconds | None = None,
+        meta: Mapping[str, Any] | None = None,
+    ) -> L:
+        """One at a time."""
+        return self._lock_class(self._engine, ask_for("lock", 1, name, ttl, renew, max_hold, meta))
+
+    def rlock(
+        self,
+        name: str,
+        ttl: arguments.Seconds = 10.0,
+        *,
+        renew: bool = True,
+        max_hold: arguments.Seconds | None = None,
+        meta: Mapping[str, Any] | None = None,
+    ) -> L:
+        """One at a time; the thread or task that holds it may take it again, under the same token."""
+        return self._lock_class(self._engine, ask_for("rlock", 1, name, ttl, renew, max_hold, meta))
+
+    def rwlock(
+        self,
+        name: str,
+        ttl: arguments.Seconds = 10.0,
+        *,
+        renew: bool = True,
+        max_hold: arguments.Seconds | None = None,
+        meta: Mapping[str, Any] | None = None,
+    ) -> RW:
+        """Many readers or one writer, in order of arrival."""
+        return self._rwlock_class(self._engine, ask_for("read", WHOLE, name, ttl, renew, max_hold, meta))
+
+    def semaphore(
+        self,
+        name: str,
+        limit: int,
+        ttl: arguments.Seconds = 10.0,
+        *,
+        renew: bool = True,
+        max_hold: arguments.Seconds | None = None,
+        meta: Mapping[str, Any] | None = None,
+    ) -> L:
+        """At most `limit` at a time, each with its own lease and token."""
+        ask = ask_for("permit", arguments.a_limit(limit), name, ttl, renew, max_hold, meta)
+        return self._lock_class(self._engine, ask)
+
+    def locked(
+        self,
+        name: str | Callable[..., str],
+        ttl: arguments.Seconds = 10.0,
+        *,
+        timeout: arguments.Seconds | None = None,
+        renew: bool = True,
+        max_hold: arguments.Seconds | None = None,
+        meta: Mapping[str, Any] | None = None,
+    ) -> Callable[[F], F]:
+        """Decorate a function or coroutine so that each call runs under the lock; a callable makes the name from the arguments."""
+        arguments.a_timeout(timeout)
+
+        def lock_of(*args: Any, **kwargs: Any) -> L:
+            key = name(*args, **kwargs) if callable(name) else name
+            return self.lock(key, ttl, renew=renew, max_hold=max_hold, meta=meta)
+
+        if not callable(name):
+            lock_of()
+
+        def decorate(function: F) -> F:
+            gives = _gives_instead(function)
+            if "generator" in gives:
+                raise ConfigError(
+                    f"@locked would give the lock back before the body runs: a call gives {gives}; take the lock inside, "
+                    "with `with client.lock(...)`"
+                )
+            return functools.wraps(function)(self._locked(function, gives, lock_of, timeout))  # type: ignore[return-value]
+
+        return decorate
+
+    def _locked(
+        self, function: F, gives: str, lock_of: Callable[..., L], timeout: arguments.Seconds | None
+    ) -> Callable[..., Any]:
+        """The function under the lock that its arguments name; ConfigError if it is of the other shell's kind."""
+        raise NotImplementedError
+
+
+def backend_of(client: AnyClient[Any, Any]) -> Backend:
+    """The backend behind a client, for the project's own tools."""
+    return client._engine.backend
+
+
+def bind_to_nobody(lease: AnyLease) -> None:
+    """Let the lease outlive the thread or task that took it, and let that one ask for the lock again."""
+    lease._engine.hand_on(lease._live)
+
+
+def _gives_instead(function: Callable[..., object]) -> str:
+    """What a call of this function gives instead of running its body, in words; empty for a plain function."""
+    for kind, says in (
+        (inspect.isasyncgenfunction, "an async generator"),
+        (inspect.isgeneratorfunction, "a generator"),
+        (inspect.iscoroutinefunction, "a coroutine"),
+    ):
+        if kind(function) or kind(getattr(function, "__call__", None)):  # noqa: B004 - an object that is called
+            return says
+    return ""
+
+
+def attach(error: BaseException, problem: LocklineError) -> None:
+    """Let the body's own exception go on, with ours where a reader of the traceback finds it."""
+    error.add_note(f"and while leaving the lock: {problem}")
+    chain = _contexts(error, until=problem)
+    if chain[-1] is problem:
+        return
+    # The interpreter has made the body's error the context of ours, which was raised while that one went through: with
+    # ours behind it in turn, whoever follows the contexts would go round for ever.
+    own = _contexts(problem, until=error)
+    if own[-1] is error:
+        own[-2].__context__ = None
+    chain[-1].__context__ = problem
+
+
+def _contexts(error: BaseException, until: BaseException) -> list[BaseException]:
+    """The error and the contexts behind it, each once, up to that one."""
+    chain = [error]
+    while chain[-1] is not until and (behind := chain[-1].__context__) is not None:
+        if any(behind is one for one in chain):
+            chain[-1].__context__ = None
+            break
+        chain.append(behind)
+    return chain
