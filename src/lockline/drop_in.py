@@ -24,15 +24,16 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import SimpleNamespace, TracebackType
-from typing import Any, Final, Literal, NamedTuple, cast
+from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar
 
 from . import aio, sync
 from .core.claim import Line
+from .core.shells import bind_to_nobody
 from .errors import AcquireTimeout, BackendUnavailable, ConfigError, LeaseLost, NotHeld, WouldDeadlock
 
 try:
     from redis.exceptions import ConnectionError as RedisConnectionError
-    from redis.exceptions import DataError, LockError, LockNotOwnedError, RedisError
+    from redis.exceptions import DataError, LockError, LockNotOwnedError
 except ModuleNotFoundError as missing:
     if (missing.name or "").partition(".")[0] != "redis":
         raise
@@ -45,6 +46,8 @@ except ModuleNotFoundError as missing:
 from .backends import redis as _backend  # noqa: F401
 
 log = logging.getLogger("lockline")
+
+L = TypeVar("L", sync.Lease, aio.Lease)
 
 KEPT_FOR: Final = 10.0
 """The ttl of a lock without `timeout`: renewed while its holder lives, over that long after its death."""
@@ -127,10 +130,6 @@ async def aclose(redis: Any) -> None:
         known.forgotten()
 
 
-def _no_lease(what: str) -> LockError:
-    return LockError(f"Cannot {what} a lock that's not owned or is already unlocked.")
-
-
 @contextmanager
 def _unreachable() -> Iterator[None]:
     try:
@@ -158,8 +157,8 @@ def _text_of(name: Name) -> str:
         raise ConfigError(f"the name of a lock is text; {bytes(name)!r} is no UTF-8") from None
 
 
-class _Settings:
-    """What both flavours take, and how they read it."""
+class _AnyLock(Generic[L]):
+    """What both flavours take, and every decision of theirs."""
 
     def __init__(
         self,
@@ -182,91 +181,102 @@ class _Settings:
         self.raise_on_release_error = raise_on_release_error
         self.local: Any = threading.local() if self.thread_local else SimpleNamespace()
 
-    def _ttl(self) -> float:
-        return KEPT_FOR if self.timeout is None else self.timeout
+    @property
+    def lease(self) -> L | None:
+        """The lease of this thread (of anybody, with thread_local=False and on a loop), or None."""
+        return getattr(self.local, "lease", None)
+
+    def _terms(self) -> dict[str, Any]:
+        return {"ttl": KEPT_FOR if self.timeout is None else self.timeout, "renew": self.timeout is None}
 
     def _patience(
         self, blocking: bool | None, blocking_timeout: float | None, token: object
     ) -> tuple[bool, float | None]:
+        """Whether to wait, and how long at most."""
         if token is not None:
             raise ConfigError("acquire(token=...) is not possible: the token is the server's, see lock.lease.token")
         blocking = self.blocking if blocking is None else blocking
         return blocking, self.blocking_timeout if blocking_timeout is None else blocking_timeout
 
-    def _extension(self, additional_time: float, replace_ttl: bool, remaining: float) -> float:
-        if self.timeout is None:
-            raise LockError("Cannot extend a lock with no timeout")
-        return additional_time if replace_ttl else remaining + additional_time
-
-    @contextmanager
-    def _releasing(self) -> Iterator[Any]:
-        """The lease that is given back in this block, with redis-py's errors."""
-        lease = self._lease()
-        if lease is None:
-            raise _no_lease("release")
-        try:
-            with _unreachable():
-                # After this error it is still ours as far as anybody knows: another release() may succeed.
-                yield lease
-        except LeaseLost as problem:
-            self._over(lease)
-            raise LockNotOwnedError("Cannot release a lock that's no longer owned") from problem
-        except NotHeld as problem:
-            self._over(lease)
-            raise _no_lease("release") from problem
-        self._over(lease)
-
-    @contextmanager
-    def _extending(self) -> Iterator[Any]:
-        """The lease that is extended in this block, with redis-py's errors."""
-        lease = self._lease()
-        if lease is None:
-            raise LockError("Cannot extend an unlocked lock")
-        try:
-            with _unreachable():
-                yield lease
-        except (LeaseLost, NotHeld) as problem:
-            raise LockNotOwnedError("Cannot extend a lock that's no longer owned") from problem
-
-    def _lease(self) -> Any:
-        return getattr(self.local, "lease", None)
-
-    def _taken(self, lease: sync.Lease | aio.Lease | None) -> bool:
+    def _keep(self, lease: L | None) -> bool:
         if lease is None:
             return False
         if isinstance(self.local, SimpleNamespace):
             # The object is the owner, whoever called: it stays held when that thread or task has ended, and the same
             # may wait for it again, because another may release it.
-            lease._engine.hand_on(lease._live)
+            bind_to_nobody(lease)
         self.local.lease = lease
         return True
 
-    def _over(self, lease: Any) -> None:
+    def _forget(self, lease: L) -> None:
         # Somebody else who shares this object may have taken it since, and that lease is not ours to drop.
-        if self._lease() is lease:
+        if self.lease is lease:
             self.local.lease = None
 
-    def _owns(self, line: Line) -> bool:
-        lease = self._lease()
+    @contextmanager
+    def _releasing(self) -> Iterator[L]:
+        """The lease that is given back in this block, with redis-py's errors."""
+        lease, unlocked = self.lease, "Cannot release a lock that's not owned or is already unlocked."
+        if lease is None:
+            raise LockError(unlocked)
+        try:
+            with _unreachable():
+                # After this error it is still ours as far as anybody knows: another release() may succeed.
+                yield lease
+        except LeaseLost as problem:
+            self._forget(lease)
+            raise LockNotOwnedError("Cannot release a lock that's no longer owned") from problem
+        except NotHeld as problem:
+            self._forget(lease)
+            raise LockError(unlocked) from problem
+        self._forget(lease)
+
+    @contextmanager
+    def _extending(self, additional_time: float, replace_ttl: bool) -> Iterator[tuple[L, float]]:
+        """The lease that is extended in this block and how long it shall be good from now, with redis-py's errors."""
+        lease = self.lease
+        if lease is None:
+            raise LockError("Cannot extend an unlocked lock")
+        if self.timeout is None:
+            raise LockError("Cannot extend a lock with no timeout")
+        try:
+            with _unreachable():
+                yield lease, additional_time if replace_ttl else lease.remaining() + additional_time
+        except (LeaseLost, NotHeld) as problem:
+            raise LockNotOwnedError("Cannot extend a lock that's no longer owned") from problem
+
+    def _whole_timeout(self) -> float:
+        if self.timeout is None:
+            raise LockError("Cannot reacquire a lock with no timeout")
+        return self.timeout
+
+    def _trusts(self) -> bool:
+        return self.lease is not None and self.lease.valid
+
+    def _is_in(self, line: Line) -> bool:
+        lease = self.lease
         return lease is not None and any(lease.id == holder.id for holder in line.holders)
 
-    def _left(self, problem: RedisError, error: BaseException | None) -> None:
-        """The release at the end of a block failed; the block's own error is never hidden."""
-        if error is not None:
-            error.add_note(f"and while leaving the lock: {problem}")
-        elif self.raise_on_release_error or not isinstance(problem, LockError):
-            raise problem
-        else:
-            log.warning("the lock %r was unlocked or no longer owned when its block ended", self.name)
+    def _enter(self, acquired: bool) -> None:
+        if not acquired:
+            raise LockError("Unable to acquire lock within the time specified")
+
+    @contextmanager
+    def _leaving(self, error: BaseException | None) -> Iterator[None]:
+        """The release at the end of a block: if it fails, the block's own error is not hidden."""
+        try:
+            yield
+        except (LockError, RedisConnectionError) as problem:
+            if error is not None:
+                error.add_note(f"and while leaving the lock: {problem}")
+            elif self.raise_on_release_error or not isinstance(problem, LockError):
+                raise
+            else:
+                log.warning("the lock %r was unlocked or no longer owned when its block ended", self.name)
 
 
-class Lock(_Settings):
+class Lock(_AnyLock[sync.Lease]):
     """redis-py's `Lock`, on Lockline."""
-
-    @property
-    def lease(self) -> sync.Lease | None:
-        """The lease of this thread (of anybody, with thread_local=False), or None."""
-        return cast(sync.Lease | None, self._lease())
 
     def acquire(
         self,
@@ -277,16 +287,16 @@ class Lock(_Settings):
     ) -> bool:
         """True once the lock is held; False if it may not wait, or did not get it in time."""
         wait, timeout = self._patience(blocking, blocking_timeout, token)
-        lock = client_of(self.redis).lock(self.name, self._ttl(), renew=self.timeout is None)
+        lock = client_of(self.redis).lock(self.name, **self._terms())
         with _unreachable(), suppress(AcquireTimeout):
             try:
-                return self._taken(lock.acquire(timeout) if wait else lock.try_acquire())
+                return self._keep(lock.acquire(timeout) if wait else lock.try_acquire())
             except WouldDeadlock as problem:
                 if timeout is None:
                     raise LockError(str(problem)) from problem
             # This thread holds it and is here: all that can free it in time is the end of its ttl.
             time.sleep(timeout)
-            return self._taken(lock.try_acquire())
+            return self._keep(lock.try_acquire())
         return False
 
     def release(self) -> None:
@@ -296,22 +306,18 @@ class Lock(_Settings):
 
     def extend(self, additional_time: float, replace_ttl: bool = False) -> Literal[True]:
         """Make it good for that much longer (or, with replace_ttl, for at least that long from now: never shorter)."""
-        with self._extending() as lease:
-            lease.extend(self._extension(additional_time, replace_ttl, lease.remaining()))
+        with self._extending(additional_time, replace_ttl) as (lease, seconds):
+            lease.extend(seconds)
         return True
 
     def reacquire(self) -> Literal[True]:
         """Make it good for at least its timeout again."""
-        if self.timeout is None:
-            raise LockError("Cannot reacquire a lock with no timeout")
-        return self.extend(self.timeout, replace_ttl=True)
+        return self.extend(self._whole_timeout(), replace_ttl=True)
 
     def owned(self) -> bool:
         """Whether this lock holds it: by its own deadline, and then by the server's word."""
-        if self.lease is None or not self.lease.valid:
-            return False
         with _unreachable():
-            return self._owns(client_of(self.redis).inspect(self.name))
+            return self._trusts() and self._is_in(client_of(self.redis).inspect(self.name))
 
     def locked(self) -> bool:
         """Whether anybody holds it."""
@@ -319,31 +325,23 @@ class Lock(_Settings):
             return bool(client_of(self.redis).inspect(self.name).holders)
 
     def __enter__(self) -> Lock:
-        if self.acquire():
-            return self
-        raise LockError("Unable to acquire lock within the time specified")
+        self._enter(self.acquire())
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
+        with self._leaving(error):
             self.release()
-        except (LockError, RedisConnectionError) as problem:
-            self._left(problem, error)
 
 
-class AsyncLock(_Settings):
+class AsyncLock(_AnyLock[aio.Lease]):
     """redis.asyncio's `Lock`, on Lockline."""
 
     def __init__(self, redis: Any, name: Name, *args: Any, **options: Any) -> None:
         super().__init__(redis, name, *args, **options)
         # On one thread a task that holds must not be taken for another: the object is the owner, as in redis.asyncio.
         self.local = SimpleNamespace()
-
-    @property
-    def lease(self) -> aio.Lease | None:
-        """The lease, or None."""
-        return cast(aio.Lease | None, self._lease())
 
     async def acquire(
         self,
@@ -353,9 +351,9 @@ class AsyncLock(_Settings):
     ) -> bool:
         """True once the lock is held; False if it may not wait, or did not get it in time."""
         wait, timeout = self._patience(blocking, blocking_timeout, token)
-        lock = loop_client_of(self.redis).lock(self.name, self._ttl(), renew=self.timeout is None)
+        lock = loop_client_of(self.redis).lock(self.name, **self._terms())
         with _unreachable(), suppress(AcquireTimeout):
-            return self._taken(await (lock.acquire(timeout) if wait else lock.try_acquire()))
+            return self._keep(await (lock.acquire(timeout) if wait else lock.try_acquire()))
         return False
 
     async def release(self) -> None:
@@ -365,22 +363,18 @@ class AsyncLock(_Settings):
 
     async def extend(self, additional_time: float, replace_ttl: bool = False) -> Literal[True]:
         """Make it good for that much longer (or, with replace_ttl, for at least that long from now: never shorter)."""
-        with self._extending() as lease:
-            await lease.extend(self._extension(additional_time, replace_ttl, lease.remaining()))
+        with self._extending(additional_time, replace_ttl) as (lease, seconds):
+            await lease.extend(seconds)
         return True
 
     async def reacquire(self) -> Literal[True]:
         """Make it good for at least its timeout again."""
-        if self.timeout is None:
-            raise LockError("Cannot reacquire a lock with no timeout")
-        return await self.extend(self.timeout, replace_ttl=True)
+        return await self.extend(self._whole_timeout(), replace_ttl=True)
 
     async def owned(self) -> bool:
         """Whether this lock holds it: by its own deadline, and then by the server's word."""
-        if self.lease is None or not self.lease.valid:
-            return False
         with _unreachable():
-            return self._owns(await loop_client_of(self.redis).inspect(self.name))
+            return self._trusts() and self._is_in(await loop_client_of(self.redis).inspect(self.name))
 
     async def locked(self) -> bool:
         """Whether anybody holds it."""
@@ -388,14 +382,11 @@ class AsyncLock(_Settings):
             return bool((await loop_client_of(self.redis).inspect(self.name)).holders)
 
     async def __aenter__(self) -> AsyncLock:
-        if await self.acquire():
-            return self
-        raise LockError("Unable to acquire lock within the time specified")
+        self._enter(await self.acquire())
+        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
+        with self._leaving(error):
             await self.release()
-        except (LockError, RedisConnectionError) as problem:
-            self._left(problem, error)
