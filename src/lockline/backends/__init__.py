@@ -5,13 +5,13 @@ from __future__ import annotations
 import importlib
 import re
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from ..core.backend import Backend
 from ..errors import ConfigError
 from ..runtime import Runtime
-from . import default
-from .url import guess, redacted, scrubbed, shortened
+from . import default, plugins
+from .plugins import Connect
+from .url import guess, redacted, scheme_of, scrubbed, shortened
 
 # scheme: (module beside this one, extra that installs what it needs)
 SCHEMES: Final = {
@@ -40,28 +40,21 @@ def open_backend(target: Any, runtime: Runtime, options: dict[str, Any]) -> Back
     if target is None:
         target = default.store().url
     if isinstance(target, str):
-        module, extra = _by_scheme(target)
+        name, connect = _by_scheme(target)
     else:
         # A list of clients is as good as the first of them.
         sample = target[0] if isinstance(target, (list, tuple)) and target else target
-        module, extra = _by_class(type(sample), target)
+        name, extra = _by_class(type(sample), target)
         if sample is not target:
-            module = "redlock"
+            name = "redlock"
+        connect = _own(name, extra)
     try:
-        backend = importlib.import_module(f"{__name__}.{module}")
-    except ModuleNotFoundError as missing:
-        if missing.name and missing.name.startswith("lockline"):
-            raise
-        raise ConfigError(
-            f"{missing.name!r} is not installed; this backend needs: pip install 'lockline[{extra}]'"
-        ) from None
-    try:
-        return backend.connect(target, runtime, **options)  # type: ignore[no-any-return]
+        return connect(target, runtime, **options)
     except (TypeError, ConfigError) as problem:
         # A library says it with the name of a class of its own, which nobody here has written.
         unknown = re.search(r"unexpected keyword(?: argument)?:? '?(\w+)", str(problem))
         if unknown is not None:
-            raise ConfigError(f"{module} has no option {unknown[1]!r}") from None
+            raise ConfigError(f"{name} has no option {unknown[1]!r}") from None
         if isinstance(problem, ConfigError) and isinstance(target, str):
             told = scrubbed(str(problem), target)
             if told != str(problem):
@@ -69,17 +62,29 @@ def open_backend(target: Any, runtime: Runtime, options: dict[str, Any]) -> Back
         raise
 
 
-def _by_scheme(url: str) -> tuple[str, str | None]:
+def _by_scheme(url: str) -> tuple[str, Connect]:
+    """What makes the backends of this URL's scheme, and what people call them."""
+    scheme = scheme_of(url)
+    if scheme in SCHEMES:
+        return SCHEMES[scheme][0], _own(*SCHEMES[scheme])
+    brought = plugins.find(scheme) if scheme else None
+    if brought is not None:
+        return scheme, brought
+    known = ", ".join(f"{name}:" for name in (*SCHEMES, *plugins.schemes()))
+    meant = guess(url)
+    cure = f"; did you mean {meant!r}?" if meant else f" ({known})"
+    raise ConfigError(f"{redacted(url)!r} does not begin with a scheme that Lockline knows{cure}")
+
+
+def _own(module: str, extra: str | None) -> Connect:
     try:
-        scheme = urlsplit(url).scheme
-    except ValueError as problem:
-        raise ConfigError(f"{redacted(url)!r} is not a URL: {scrubbed(str(problem), url)}") from None
-    if scheme not in SCHEMES:
-        known = ", ".join(f"{name}:" for name in SCHEMES)
-        meant = guess(url)
-        cure = f"; did you mean {meant!r}?" if meant else f" ({known})"
-        raise ConfigError(f"{redacted(url)!r} does not begin with a scheme that Lockline knows{cure}")
-    return SCHEMES[scheme]
+        return importlib.import_module(f"{__name__}.{module}").connect  # type: ignore[no-any-return]
+    except ModuleNotFoundError as missing:
+        if missing.name and missing.name.startswith("lockline"):
+            raise
+        raise ConfigError(
+            f"{missing.name!r} is not installed; this backend needs: pip install 'lockline[{extra}]'"
+        ) from None
 
 
 def _by_class(kind: type, target: Any) -> tuple[str, str]:

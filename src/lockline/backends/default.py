@@ -10,10 +10,10 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
-from urllib.parse import urlsplit
 
 from ..errors import ConfigError
-from .url import shortened
+from . import plugins
+from .url import scheme_of, shortened
 
 FALLBACK: Final = "local:"
 OF_THE_MACHINE = Path("/etc/lockline.toml")
@@ -117,13 +117,11 @@ def read(file: Path) -> Saying | None:
 def _checked(found: Store, require: str | None, by: str) -> Store:
     if require is None:
         return found
-    if require != "server" and require not in FAMILIES:
-        raise ConfigError(f"{by} asks for {require!r}; it can ask for server, {', '.join(FAMILIES)}")
-    try:
-        scheme = urlsplit(found.url).scheme
-    except ValueError:
-        return found  # whoever opens it says what is wrong with it
-    if scheme not in KEPT_HERE if require == "server" else scheme in FAMILIES[require]:
+    scheme = scheme_of(found.url)
+    families = FAMILIES if require == "server" or require in FAMILIES else {**FAMILIES, **_brought()}
+    if require != "server" and require not in families:
+        raise ConfigError(f"{by} asks for {require!r}; it can ask for server, {', '.join(families)}")
+    if scheme not in KEPT_HERE if require == "server" else scheme in families[require]:
         return found
     asks = by if by.endswith(f"={require}") else f"{by} asks for {require}"
     wanted = "a server" if require == "server" else f"a {require} store"
@@ -133,3 +131,7 @@ def _checked(found: Store, require: str | None, by: str) -> Store:
             f"name it with LOCKLINE_URL or in {' or '.join(map(str, files()))}"
         )
     raise ConfigError(f"{asks}, but {found.said_by} names a {scheme}: store, which is not {wanted}")
+
+
+def _brought() -> dict[str, set[str]]:
+    return {scheme: {scheme} for scheme in plugins.schemes()}

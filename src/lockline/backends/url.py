@@ -208,8 +208,8 @@ class Grammar:
 
         `user` and `password` may be given as well; what is given as None was not said.
         """
-        scheme, _, rest = url.partition(":")
-        rest = rest.removeprefix("//")
+        scheme = scheme_of(url)
+        rest = url[len(scheme) + 1 :].removeprefix("//")
         if "#" in rest:
             raise ConfigError(f"a {scheme}:// URL has no #fragment; write the # in a password or a path as %23")
         rest, _, query = rest.partition("?")
@@ -302,6 +302,12 @@ def _utf8(text: str, what: str) -> str:
     except UnicodeEncodeError:
         raise ConfigError(f"{what} is a text in UTF-8") from None
     return text
+
+
+def scheme_of(url: str) -> str:
+    """What stands before the first colon, if it can be a scheme; else nothing."""
+    scheme, colon, _ = url.partition(":")
+    return scheme.lower() if colon and re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*", scheme) else ""
 
 
 def redacted(url: str) -> str:
