@@ -76,9 +76,9 @@ def chroot(url: str) -> str:
 
 def end_session(kazoo: KazooClient, client: lockline.Client) -> None:
     """Have the ensemble end this client's session, as if its time had run out: another connection takes it and closes it."""
-    wire = client._engine.backend._wire  # type: ignore[attr-defined]
+    channel = client._engine.backend._channel  # type: ignore[attr-defined]
     hosts = ",".join(f"{host}:{port}" for host, port in kazoo.hosts)
-    thief = KazooClient(hosts=hosts, client_id=wire.client.client_id)
+    thief = KazooClient(hosts=hosts, client_id=channel.client.client_id)
     thief.start()
     thief.stop()
     thief.close()

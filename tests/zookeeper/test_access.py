@@ -30,7 +30,7 @@ Clients = Callable[..., lockline.Client]
 def close_for_good(client: lockline.Client) -> None:
     """Close it and wait until kazoo's thread has ended, and collect what it left behind."""
     client.close()
-    connection = client._engine.backend._wire.client._connection  # type: ignore[attr-defined]
+    connection = client._engine.backend._channel.client._connection  # type: ignore[attr-defined]
     assert connection.connection_stopped.wait(15)
     wait_for(lambda: connection._connection_routine is None or not connection._connection_routine.is_alive())
     gc.collect()
@@ -107,7 +107,7 @@ def test_a_waiter_that_may_no_longer_read_the_line_is_told_at_once(
     wait_for(lambda: len(other.inspect("x").waiters) == 1)
     kazoo.set_acls(f"{chroot(url)}/x", [make_acl("world", "anyone", create=True, delete=True)])
     # With its connection it loses its watches, and has to look.
-    client._engine.backend._wire.client._connection._socket.shutdown(2)  # type: ignore[attr-defined]
+    client._engine.backend._channel.client._connection._socket.shutdown(2)  # type: ignore[attr-defined]
     waiter.join(3)
     assert len(told) == 1
     assert "credentials do not fit" in told[0]
@@ -200,7 +200,7 @@ def test_the_users_own_client_carries_the_claims_and_is_left_as_it_was(
     lease = client.lock("x").acquire(timeout=10)
     (node,) = own.get_children("/lockline/x")
     assert own.get(f"/lockline/x/{node}")[1].ephemeralOwner == own.client_id[0]
-    assert client._engine.backend._wire.session.timeout == pytest.approx(5)  # type: ignore[attr-defined]
+    assert client._engine.backend._channel.session.timeout == pytest.approx(5)  # type: ignore[attr-defined]
     assert client_of(url).lock("x").try_acquire() is None
     lease.release()
     held = client.lock("x").try_acquire()

@@ -24,7 +24,7 @@ Clients = Callable[..., lockline.Client]
 
 
 def break_connection(client: lockline.Client | aio.Client) -> None:
-    client._engine.backend._wire.client._connection._socket.shutdown(2)  # type: ignore[attr-defined]
+    client._engine.backend._channel.client._connection._socket.shutdown(2)  # type: ignore[attr-defined]
 
 
 async def all_in_turn(url: str, count: int, *, breaks: bool = False) -> list[int]:
@@ -132,7 +132,7 @@ def test_a_client_that_holds_twelve_hundred_lets_go_of_them_in_a_few_requests(
     leases = [client.lock(f"x{number}", ttl=30).acquire() for number in range(1200)]
     claims = [lease._live.claim for lease in leases]
     # Each holder's watch on its own node is a request too, made a moment after the grant.
-    wait_for(lambda: all(node.own_watch for node in backend._nodes.values()), 60, "the watches")  # type: ignore[attr-defined]
+    wait_for(lambda: len(backend._subscription._own) == 1200, 60, "the watches")  # type: ignore[attr-defined]
     assert other.evict("x7", token=leases[7].token) == 1
     before = proxy.requests
     there = run(backend.leave_all(claims, now() + 20))

@@ -21,7 +21,7 @@ Clients = Callable[..., lockline.Client]
 
 def server_of(client: lockline.Client, ensemble: Ensemble) -> ZooKeeper:
     """The one that this client is connected to."""
-    port = client._engine.backend._wire.client._connection._socket.getpeername()[1]  # type: ignore[attr-defined]
+    port = client._engine.backend._channel.client._connection._socket.getpeername()[1]  # type: ignore[attr-defined]
     return next(server for server in ensemble.servers if server.port == port)
 
 

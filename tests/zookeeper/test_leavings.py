@@ -26,7 +26,7 @@ def through(proxy: Proxy, url: str) -> str:
 
 
 def session_of(client: lockline.Client) -> int:
-    return int(client._engine.backend._wire.client._session_id)  # type: ignore[attr-defined]
+    return int(client._engine.backend._channel.client._session_id)  # type: ignore[attr-defined]
 
 
 def break_connections(proxy: Proxy) -> None:

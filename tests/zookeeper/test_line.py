@@ -7,16 +7,8 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockline.backends.zookeeper.line import (
-    Place,
-    admitted,
-    decisive,
-    escaped,
-    lighter_name,
-    node_name,
-    read_line,
-    unescaped,
-)
+from lockline.backends.zookeeper.commands import Place, escaped, lighter_name, node_name, read_line, unescaped
+from lockline.core.rule import admitted, blockers
 
 
 def place(sequence: int, weight: int = 1, capacity: int = 1) -> Place:
@@ -47,24 +39,24 @@ def test_the_sequence_may_run_over_and_all_the_way_round() -> None:
 
 def test_a_claim_that_became_lighter_keeps_its_place() -> None:
     (writer,) = read_line(["8.8.w.0000000003"])
-    line = read_line(["8.8.w.0000000003", lighter_name(writer, 1), "1.8.r.0000000004"])
+    line = read_line(["8.8.w.0000000003", lighter_name(writer.node, 1), "1.8.r.0000000004"])
     assert [(seen.id, seen.weight) for seen in line] == [("w", 1), ("r", 1)]
     assert admitted(line) == 2
 
 
 def test_behind_a_lock_only_the_one_just_ahead_is_watched() -> None:
     line = [place(n) for n in range(200)]
-    assert decisive(line[:-1], line[-1]) == [line[-2]]
+    assert blockers(line[:-1], line[-1]) == [line[-2]]
 
 
 def test_behind_a_semaphore_of_three_the_three_just_ahead_are_watched() -> None:
     line = [place(n, capacity=3) for n in range(20)]
-    assert decisive(line[:-1], line[-1]) == [line[-2], line[-3], line[-4]]
+    assert blockers(line[:-1], line[-1]) == [line[-2], line[-3], line[-4]]
 
 
 def test_a_reader_watches_the_last_writer_and_no_other_reader() -> None:
     line = [place(0, 8, 8), place(1, 1, 8), place(2, 8, 8), place(3, 1, 8), place(4, 1, 8)]
-    assert decisive(line[:-1], line[-1]) == [line[2]]
+    assert blockers(line[:-1], line[-1]) == [line[2]]
 
 
 CLAIMS = st.lists(st.tuples(st.integers(1, 4), st.integers(1, 4)), min_size=1, max_size=7)
@@ -76,7 +68,7 @@ def test_while_those_who_are_watched_stay_nobody_elses_leaving_brings_the_turn(c
     *ahead, mine = line
     if admitted(line) == len(line) or not ahead:
         return
-    watched = decisive(ahead, mine)
+    watched = blockers(ahead, mine)
     others = [seen for seen in ahead if seen not in watched]
     for count in range(len(others) + 1):
         for gone in itertools.combinations(others, count):

@@ -61,7 +61,7 @@ def test_a_lease_of_the_old_session_does_not_come_back_with_the_new_one(
     client = client_of(url)
     old = client.lock("old", ttl=600, renew=False).acquire()
     end_session(kazoo, client)
-    wait_for(lambda: client._engine.backend._wire.session.ended, 5)  # type: ignore[attr-defined]
+    wait_for(lambda: client._engine.backend._channel.session.ended, 5)  # type: ignore[attr-defined]
     # Nobody has looked at the old lease meanwhile.
     new = client.lock("new").acquire(timeout=10)
     assert new.valid
@@ -178,7 +178,7 @@ def test_a_connection_that_breaks_for_a_moment_loses_nothing(proxy: Proxy, url: 
     time.sleep(0.7)
     assert lease.valid
     proxy.heal()
-    wait_for(lambda: client._engine.backend._wire.client.connected, 5)  # type: ignore[attr-defined]
+    wait_for(lambda: client._engine.backend._channel.client.connected, 5)  # type: ignore[attr-defined]
     time.sleep(1.5)
     assert lease.valid
     lease.release()
@@ -258,10 +258,10 @@ def test_a_smaller_ttl_makes_the_session_shorter_and_keeps_what_it_carries(
 ) -> None:
     client = client_of(url)
     first = client.lock("x", ttl=20).acquire()
-    session = client._engine.backend._wire.session  # type: ignore[attr-defined]
+    session = client._engine.backend._channel.session  # type: ignore[attr-defined]
     assert session.timeout == pytest.approx(20, abs=0.01)
     second = client.lock("y", ttl=2).acquire(timeout=10)
-    assert client._engine.backend._wire.session is session  # type: ignore[attr-defined]
+    assert client._engine.backend._channel.session is session  # type: ignore[attr-defined]
     assert session.timeout == pytest.approx(2, abs=0.01)
     assert first.valid
     assert second.valid

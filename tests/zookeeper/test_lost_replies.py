@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 import time
 from collections.abc import Callable
@@ -159,16 +160,18 @@ def test_a_release_whose_reply_was_lost_is_one_although_a_renewal_finds_the_clai
     client = client_of(through)
     lease = client.lock("x", ttl=30).acquire()
     backend = client._engine.backend
-    removals = backend._removals  # type: ignore[attr-defined]
-    connected, fates = removals._connected, []
+    channel = backend._channel  # type: ignore[attr-defined]
+    connected, fates = channel.connected, []
+    releases = itertools.count()
 
-    async def connected_again(until: float, *, tried: bool, insist: bool = True) -> None:
-        await connected(until, tried=tried, insist=insist)
-        if tried:
+    async def connected_again(ttl: float | None, until: float, *, insist: bool = True, tried: bool = False) -> object:
+        session = await connected(ttl, until, insist=insist, tried=tried)
+        if tried and next(releases) == 0:
             # The keeper was at it when the release began.
             fates.extend(await backend.renew([lease._live.claim], until))
+        return session
 
-    monkeypatch.setattr(removals, "_connected", connected_again)
+    monkeypatch.setattr(channel, "connected", connected_again)
     proxy.drop_reply(b"/lockline/x/1.1.")
     lease.release()
     assert isinstance(fates[0], Gone)

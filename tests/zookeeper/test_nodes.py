@@ -29,7 +29,7 @@ def test_a_claim_is_one_ephemeral_node_of_the_session_and_its_czxid_is_the_token
     (node,) = kazoo.get_children(parent)
     data, stat = kazoo.get(f"{parent}/{node}")
     assert lease.token == stat.czxid
-    assert stat.ephemeralOwner == client._engine.backend._wire.session.id  # type: ignore[attr-defined]
+    assert stat.ephemeralOwner == client._engine.backend._channel.session.id  # type: ignore[attr-defined]
     assert lease.id in node
     assert b'"me"' in data
     assert b'"why"' in data
@@ -152,7 +152,7 @@ def test_a_wait_that_timed_out_leaves_nothing_in_the_clients_memory(client_of: C
         with pytest.raises(lockline.AcquireTimeout):
             client.lock("x").acquire(timeout=0.01)
     backend = client._engine.backend
-    assert not any(backend._watching._waiters.values())  # type: ignore[attr-defined]
+    assert not any(backend._subscription._waiters.values())  # type: ignore[attr-defined]
     assert not backend._nodes  # type: ignore[attr-defined]
     held.release()
 
@@ -161,7 +161,7 @@ def test_a_line_where_somebody_always_waits_leaves_nothing_of_the_past_in_the_cl
     client_of: Clients, url: str
 ) -> None:
     client = client_of(url)
-    watching = client._engine.backend._watching  # type: ignore[attr-defined]
+    watching = client._engine.backend._subscription  # type: ignore[attr-defined]
     most: list[int] = []
     done = threading.Event()
 

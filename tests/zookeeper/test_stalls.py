@@ -66,7 +66,7 @@ def test_what_was_held_up_on_its_way_and_then_confirmed_is_not_trusted_as_news(
             threads = [threading.Thread(target=wait), threading.Thread(target=watch)]
             for thread in threads:
                 thread.start()
-            session = holder._engine.backend._wire.session  # type: ignore[attr-defined]
+            session = holder._engine.backend._channel.session  # type: ignore[attr-defined]
             assert session.timeout == SESSION
             time.sleep(2 + trial * 0.3)
             risen = session.ceiling.until

@@ -9,7 +9,7 @@ from kazoo.client import KazooClient
 from ...errors import ConfigError
 from ...runtime import Runtime
 from .backend import GUARANTEES, ZooKeeperBackend
-from .settings import _root, from_client, from_url
+from .target import a_root, from_client, from_url
 
 
 def connect(
@@ -22,7 +22,7 @@ def connect(
         raise ConfigError(f"connect() takes a zk:// URL or a KazooClient, not {target!r}")
     if session is not None:
         raise ConfigError("the session of your own KazooClient is as long as its timeout says; leave session out")
-    return ZooKeeperBackend(from_client(target, root=_root(root or "lockline"), acl=acl), runtime)
+    return ZooKeeperBackend(from_client(target, root=a_root(root or "lockline"), acl=acl), runtime)
 
 
 __all__ = ["GUARANTEES", "ZooKeeperBackend", "connect"]

@@ -5,33 +5,26 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
-from kazoo.protocol.serialization import (
-    CheckVersion,
-    GetData,
-    Transaction,
-)
+from kazoo.protocol.serialization import CheckVersion, GetData, Transaction
 
 from ...core.backend import Findings
 from ...core.claim import Claim, Gone, Grant, Line, Unanswered, Waiting
 from ...core.live import Ceiling
+from ...core.rule import admitted
 from ...errors import BackendUnavailable
 from ...guarantees import Guarantees
 from ...runtime import Runtime
-from .batch import CUT
+from .channel import Channel
+from .claims import Claims, OwnNode
+from .commands import Commands, checked
+from .connection import CUT
 from .doctor import findings
-from .entries import Entries
-from .leavings import Leavings
-from .line import admitted
-from .lines import Lines, checked
-from .looks import Looks, View
-from .node import Node
-from .pulse import Pulse
-from .removals import Removals
-from .renewals import Renewals
+from .entry import Entry
+from .heartbeat import Heartbeat
+from .inspection import Inspection
 from .session import PROOFS
-from .settings import Settings
-from .watching import Watching
-from .wire import Wire
+from .subscription import Subscription, View
+from .target import ZooKeeperTarget
 
 GUARANTEES = Guarantees(
     exclusion="consensus",
@@ -56,57 +49,56 @@ class ZooKeeperBackend:
 
     guarantees = GUARANTEES
 
-    def __init__(self, settings: Settings, runtime: Runtime) -> None:
-        self.url = settings.url
-        self._settings = settings
+    def __init__(self, target: ZooKeeperTarget, runtime: Runtime) -> None:
+        self.url = target.url
+        self._target = target
         self._runtime = runtime
-        self._root = f"{settings.chroot}/{settings.root}"
-        self._begin(settings.first_wire(runtime, self._session_changed))
+        self._begin(target.first_channel(runtime, self._session_changed))
 
-    def _begin(self, wire: Wire) -> None:
-        self._wire = wire
-        self._mailbox = self._runtime.mailbox()
-        self._nodes: dict[str, Node] = {}
+    def _begin(self, channel: Channel) -> None:
+        target, runtime = self._target, self._runtime
+        self._channel = channel
+        self._mailbox = runtime.mailbox()
         self._news: set[str] = set()
         self._interrupted = False
-        self._lines = Lines(wire, self._runtime, self._root, self._settings.acl, self._nodes)
-        self._looks = Looks(wire)
-        self._watching = Watching(wire, self._looks, self._mailbox, self._nodes, self._news, self._settings.chroot)
-        self._leavings = Leavings(wire, self._forget)
-        self._removals = Removals(wire, self._lines)
-        self._renewals = Renewals(wire, self._runtime, self._root, self._settings.acl, self._nodes)
-        self._pulse = Pulse(self._beat, self._runtime)
-        wire.alarm = self._pulse.by
-        self._entries = Entries(
-            wire, self._runtime, self._settings.acl, lines=self._lines, looks=self._looks, watching=self._watching,
-            leavings=self._leavings, pulse=self._pulse,
-        )  # fmt: skip
+        self._commands = Commands(channel, f"{target.chroot}/{target.root}", target.acl)
+        self._claims = Claims(channel, self._commands, runtime, self._forget)
+        self._nodes = self._claims.nodes
+        self._subscription = Subscription(channel, self._nodes, target.chroot, self._heard)
+        self._heartbeat = Heartbeat(self._beat, runtime)
+        channel.alarm = self._heartbeat.by
+        self._entry = Entry(channel, self._commands, runtime, self._claims, self._subscription, self._heartbeat)
+        self._inspection = Inspection(channel, self._commands, self._nodes)
 
     def forked(self) -> None:
-        self._wire.abandon()
-        self._begin(self._settings.next_wire(self._runtime, self._session_changed))
+        self._channel.abandon()
+        self._begin(self._target.next_channel(self._runtime, self._session_changed))
+
+    def _heard(self, claim_id: str) -> None:
+        if not self._mailbox.deliver(claim_id):
+            self._news.add(claim_id)
 
     # -- enter -------------------------------------------------------------------------------------
 
     async def enter(self, claim: Claim, *, wait: bool, until: float) -> Grant | Waiting | None:
         if wait:
-            self._wire.may_wait_here()
+            self._channel.may_wait_here()
             # Before the claim stands: a hint that comes between would have nowhere to go.
             self._mailbox.open(claim.id)
         known = self._nodes.get(claim.id)
         if known is None and not wait and not await self._has_room(claim, until):
             # Found by a read: a try that fails writes nothing and leaves nothing.
             return None
-        node = known or self._nodes.setdefault(claim.id, Node(claim, self._lines.parent(claim.name)))
+        node = known or self._nodes.setdefault(claim.id, OwnNode(claim, self._commands.parent(claim.name)))
         try:
-            await self._entries.create(node, until, doubt=known is not None, wait=wait)
+            held = await self._entry.create(node, until, doubt=known is not None, wait=wait)
         except BackendUnavailable as problem:
             if problem.unsent:
                 # There is nothing that anybody would have to withdraw.
                 self._forget(node)
                 self._mailbox.close(claim.id)
             raise
-        if node.held_at_once:
+        if held:
             self._mailbox.close(claim.id)
             return Grant(node.token)
         if not wait:
@@ -116,7 +108,7 @@ class ZooKeeperBackend:
         return Waiting(len(node.ahead))
 
     async def _has_room(self, claim: Claim, until: float) -> bool:
-        line = await self._lines.read(claim.name, until, ttl=claim.ttl, insist=False)
+        line = await self._commands.line(claim.name, until, ttl=claim.ttl, insist=False)
         return admitted([*line, claim]) > len(line)
 
     # -- turn --------------------------------------------------------------------------------------
@@ -133,36 +125,33 @@ class ZooKeeperBackend:
             if self._runtime.now() >= until:
                 return None
             if node.stale:
-                await self._wire.connected(None, until)
+                await self._channel.connected(None, until)
                 checked(await self._look_again(node, until))
                 continue
             if not await self._mailbox.wait(claim.id, min(until, self._runtime.now() + NET)):
                 node.stale = node.stale or self._runtime.now() < until
         return None
 
-    async def _look_again(self, node: Node, until: float) -> Any:
+    async def _look_again(self, node: OwnNode, until: float) -> Any:
         """Read the line once more for this claim; a refusal, or None."""
         done = self._runtime.signal()
         answers: list[Any] = []
 
         def looked(view: View) -> None:
             answers.append(None if view.line is not None or isinstance(view.answer, CUT) else view.answer)
-            self._watching.looked(node, view)
+            self._subscription.take_in(node, view)
             done.set()
 
-        self._looks.look(node.parent, looked)
+        self._subscription.looks.look(node.parent, looked)
         if not await done.wait(until):
-            raise self._wire.no_answer()
+            raise self._channel.no_answer()
         return answers[0]
 
     def _session_changed(self) -> None:
         """In kazoo's thread: the connection or the session was lost, and with it every watch."""
-        self._watching.forget_all()
+        self._subscription.forget_all()
         for node in list(self._nodes.values()):
-            node.own_watch = False
-            node.watched.clear()
-            node.stale = True
-            if node.session is not None and node.session.ended:
+            if node.lost_session:
                 node.end = node.end or "expired"
                 self._news.add(node.claim.id)
         self._mailbox.deliver_all()
@@ -170,9 +159,9 @@ class ZooKeeperBackend:
     # -- leave, renew ------------------------------------------------------------------------------
 
     async def leave(self, claim: Claim, until: float) -> bool:
-        node = self._withdrawn(claim)
+        node = self._withdraw(claim)
         try:
-            there = await self._removals.remove(node, until)
+            there = await self._claims.remove(node, until)
         except BaseException:
             self._leave_behind(node)
             raise
@@ -180,9 +169,9 @@ class ZooKeeperBackend:
         return there
 
     async def leave_all(self, claims: Sequence[Claim], until: float) -> Sequence[bool]:
-        nodes = [self._withdrawn(claim) for claim in claims]
+        nodes = [self._withdraw(claim) for claim in claims]
         try:
-            there = await self._removals.remove_all(nodes, until)
+            there = await self._claims.remove_all(nodes, until)
         except BaseException:
             for node in nodes:
                 self._leave_behind(node)
@@ -191,53 +180,53 @@ class ZooKeeperBackend:
             self._forget(node)
         return there
 
-    def _withdrawn(self, claim: Claim) -> Node:
+    def _withdraw(self, claim: Claim) -> OwnNode:
         self._mailbox.close(claim.id)
-        node = self._nodes.get(claim.id) or Node(claim, self._lines.parent(claim.name))
+        node = self._nodes.get(claim.id) or OwnNode(claim, self._commands.parent(claim.name))
         node.withdrawn = True
         return node
 
-    def _leave_behind(self, node: Node) -> None:
+    def _leave_behind(self, node: OwnNode) -> None:
         if self._nodes.get(node.claim.id) is node:
             # Whoever called will not ask for ever, and the node would stand as long as the session.
-            self._leavings.add(node)
+            self._claims.leave_behind(node)
 
-    def _forget(self, node: Node) -> None:
+    def _forget(self, node: OwnNode) -> None:
         if self._nodes.get(node.claim.id) is node:
             self._nodes.pop(node.claim.id, None)
-        self._watching.forget(node)
+        self._subscription.forget(node)
 
     async def renew(self, claims: Sequence[Claim], until: float) -> Sequence[Gone | Unanswered | None]:
-        return await self._renewals.renew(claims, until)
+        return await self._claims.renew(claims, until)
 
     # -- the heartbeat -----------------------------------------------------------------------------
 
     def _beat(self, now: float) -> float:
-        """In the pulse's thread: remove what nobody renewed, keep the session confirmed; when to come again.
+        """In the heartbeat's thread: remove what nobody renewed, keep the session confirmed; when to come again.
 
         A live session keeps its nodes, so a claim whose ttl is over is removed by its own client. Where that is frozen
         or dead, the session ends.
         """
-        session, soonest = self._wire.session, float("inf")
-        living: Node | None = None
+        session, soonest = self._channel.session, float("inf")
+        living: OwnNode | None = None
         for node in list(self._nodes.values()):
             if node.gone or node.path is None:
                 continue
             if node.expires <= now:
                 node.end = "expired"
                 self._news.add(node.claim.id)
-                self._leavings.add(node)
+                self._claims.leave_behind(node)
                 self._mailbox.deliver(node.claim.id)
                 continue
             living = node
             soonest = min(soonest, node.expires)
-        soonest = min(soonest, self._wire.watch_over(now))
+        soonest = min(soonest, self._channel.watch_over(now))
         if living is None or session is None or session.ended:
             return soonest
-        if not self._wire.client.connected:
+        if not self._channel.client.connected:
             return min(soonest, now + session.timeout / PROOFS)
         if session.due(now) <= now:
-            self._wire.post(Transaction([CheckVersion(living.path, -1)]), proof=True, urgent=True)
+            self._channel.post(Transaction([CheckVersion(living.path, -1)]), proof=True, urgent=True)
         return min(soonest, session.due(now))
 
     async def news(self) -> Collection[str]:
@@ -245,27 +234,26 @@ class ZooKeeperBackend:
         self._news.difference_update(news)
         for node in list(self._nodes.values()):
             # Only now, so that a lease that is released soon costs no watch.
-            if node.holds and not node.own_watch and not node.gone and node.path is not None:
-                self._watching.watch_own(node)
+            self._subscription.watch_own(node)
         return news
 
     # -- questions ---------------------------------------------------------------------------------
 
     async def look(self, name: str, until: float) -> Line:
-        return await self._lines.look(name, until)
+        return await self._inspection.look(name, self._runtime.now(), until)
 
     async def list(self, prefix: str, until: float) -> list[str]:
-        return await self._lines.names(prefix, until)
+        return await self._inspection.names(prefix, until)
 
     async def evict(self, name: str, until: float, token: int | None = None) -> int:
-        victims = await self._lines.evict(name, until, token)
+        victims = await self._inspection.evict(name, until, token)
         self._news.update(victim for victim in victims if victim in self._nodes)
         return len(victims)
 
     async def examine(self, until: float) -> Findings:
-        session = await self._wire.connected(None, until, insist=False)
-        (config,) = await self._wire.ask(GetData("/zookeeper/config", None), until=until)
-        return await findings(self._wire, session, config, self._runtime, until)
+        session = await self._channel.connected(None, until, insist=False)
+        (config,) = await self._channel.ask(GetData("/zookeeper/config", None), until=until)
+        return await findings(self._channel, session, config, self._runtime, until)
 
     # -- what else a lease needs -------------------------------------------------------------------
 
@@ -279,7 +267,7 @@ class ZooKeeperBackend:
         node = self._nodes.get(claim.id)
         if node is None or node.path is None:
             raise BackendUnavailable(f"the claim on {claim.name!r} has no node any more")
-        return Check(node.path[len(self._settings.chroot) :], -1)
+        return Check(node.path[len(self._target.chroot) :], -1)
 
     def nudge(self, claim_id: str) -> None:
         node = self._nodes.get(claim_id)
@@ -293,5 +281,5 @@ class ZooKeeperBackend:
 
     async def close(self) -> None:
         self._interrupted = True
-        self._pulse.stop()
-        await self._wire.close(self._runtime.now() + 2.0)
+        self._heartbeat.stop()
+        await self._channel.close(self._runtime.now() + 2.0)

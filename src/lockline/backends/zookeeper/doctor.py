@@ -7,23 +7,23 @@ from typing import Any
 
 from ...core.backend import Finding, Findings
 from ...runtime import Runtime
+from .channel import Channel
 from .session import Session
-from .wire import Wire
 
 SLOW_FSYNC = 100.0
 SLOW_ANSWER = 50.0
 
 
-async def findings(wire: Wire, session: Session, config: Any, runtime: Runtime, until: float) -> Findings:
+async def findings(channel: Channel, session: Session, config: Any, runtime: Runtime, until: float) -> Findings:
     """Ask each server in a thread of its own, so that neither a loop nor a dead server holds up the rest."""
     told: dict[tuple[str, int], dict[str, str]] = {}
     done = runtime.signal()
-    hosts = list(wire.client.hosts)
+    hosts = list(channel.client.hosts)
     seconds = max(0.2, min(2.0, until - runtime.now() - 0.5))
 
     def ask(host: str, port: int) -> None:
         try:
-            told[host, port] = _facts(wire, host, port, seconds)
+            told[host, port] = _facts(channel, host, port, seconds)
         except OSError as problem:
             told[host, port] = {"problem": str(problem)}
         if len(told) == len(hosts):
@@ -39,11 +39,11 @@ async def findings(wire: Wire, session: Session, config: Any, runtime: Runtime, 
     return found
 
 
-def _facts(wire: Wire, host: str, port: int, seconds: float) -> dict[str, str]:
+def _facts(channel: Channel, host: str, port: int, seconds: float) -> dict[str, str]:
     """`srvr`, and `mntr` and `conf` where they are allowed, as one table."""
     facts: dict[str, str] = {}
     for word in (b"srvr", b"mntr", b"conf"):
-        text = _ask(wire, host, port, word, seconds)
+        text = _ask(channel, host, port, word, seconds)
         if "not in the whitelist" in text:
             facts[f"no {word.decode()}"] = text
             continue
@@ -56,8 +56,8 @@ def _facts(wire: Wire, host: str, port: int, seconds: float) -> dict[str, str]:
     return facts
 
 
-def _ask(wire: Wire, host: str, port: int, word: bytes, seconds: float) -> str:
-    client = wire.client
+def _ask(channel: Channel, host: str, port: int, word: bytes, seconds: float) -> str:
+    client = channel.client
     connection = client.handler.create_connection(
         address=(host, port), hostname=host, timeout=seconds, use_ssl=client.use_ssl, keyfile=client.keyfile,
         certfile=client.certfile, ca=client.ca, keyfile_password=client.keyfile_password,

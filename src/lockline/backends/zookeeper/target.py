@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote
 
@@ -13,8 +14,8 @@ from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, Id
 
 from ...errors import ConfigError
 from ...runtime import Runtime
-from .handler import LeanHandler
-from .wire import Wire
+from .channel import Channel
+from .connection import LeanHandler
 
 log = logging.getLogger("lockline.zookeeper.kazoo")
 log.addHandler(logging.NullHandler())
@@ -25,49 +26,38 @@ KNOWN = {
 RETRY = {"max_tries": -1, "delay": 0.02, "backoff": 2, "max_jitter": 0.4, "max_delay": 0.5}
 
 
-class Settings:
+@dataclass(frozen=True, slots=True)
+class ZooKeeperTarget:
     """How to reach the ensemble, who we are there, and who may touch what we make."""
 
-    def __init__(
-        self,
-        *,
-        url: str,
-        hosts: str,
-        chroot: str,
-        root: str,
-        acl: Sequence[ACL],
-        session: float | None,
-        options: dict[str, Any],
-        given: KazooClient | None = None,
-    ) -> None:
-        self.url = url
-        self.chroot = chroot
-        self.root = root
-        self.acl = acl
-        self._hosts = hosts
-        self._session = session
-        self._options = options
-        self._given = given
+    url: str
+    hosts: str
+    chroot: str
+    root: str
+    acl: Sequence[ACL]
+    session: float | None
+    options: dict[str, Any]
+    given: KazooClient | None = None
 
-    def first_wire(self, runtime: Runtime, changed: Callable[[], None]) -> Wire:
+    def first_channel(self, runtime: Runtime, changed: Callable[[], None]) -> Channel:
         """The user's own client if there is one, else a new one."""
-        if self._given is None:
-            return self.next_wire(runtime, changed)
-        return Wire(self._given, runtime, ours=False, changed=changed, fixed_session=None)
+        if self.given is None:
+            return self.next_channel(runtime, changed)
+        return Channel(self.given, runtime, ours=False, changed=changed, fixed_session=None)
 
-    def next_wire(self, runtime: Runtime, changed: Callable[[], None]) -> Wire:
+    def next_channel(self, runtime: Runtime, changed: Callable[[], None]) -> Channel:
         """A client of our own with these settings; nothing is sent yet."""
         client = KazooClient(
-            hosts=self._hosts + self.chroot,
-            handler=LeanHandler(self._hosts.count(",") + 1),
+            hosts=self.hosts + self.chroot,
+            handler=LeanHandler(self.hosts.count(",") + 1),
             connection_retry=dict(RETRY),
             logger=log,
-            **self._options,
+            **self.options,
         )
-        return Wire(client, runtime, ours=True, changed=changed, fixed_session=self._session)
+        return Channel(client, runtime, ours=True, changed=changed, fixed_session=self.session)
 
 
-def from_client(client: KazooClient, *, root: str, acl: Any) -> Settings:
+def from_client(client: KazooClient, *, root: str, acl: Any) -> ZooKeeperTarget:
     """The user's own client, and its settings for a child of a fork, which must not use it."""
     hosts = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in client.hosts)
     options = {
@@ -75,7 +65,7 @@ def from_client(client: KazooClient, *, root: str, acl: Any) -> Settings:
         for name in ("keyfile", "keyfile_password", "certfile", "ca", "use_ssl", "verify_certs", "check_hostname")
     }
     signed = bool(client.auth_data or client._connection.sasl_options)
-    return Settings(
+    return ZooKeeperTarget(
         url=f"zk://{hosts}{client.chroot}",
         hosts=hosts,
         chroot=client.chroot,
@@ -87,7 +77,7 @@ def from_client(client: KazooClient, *, root: str, acl: Any) -> Settings:
     )
 
 
-def from_url(url: str, *, session: float | None, root: str | None, acl: Any) -> Settings:
+def from_url(url: str, *, session: float | None, root: str | None, acl: Any) -> ZooKeeperTarget:
     """What a `zk://` URL says; ConfigError names what it should have said."""
     if "#" in url:
         raise ConfigError("a zk:// URL has no #fragment; write the # in a password as %23")
@@ -110,11 +100,11 @@ def from_url(url: str, *, session: float | None, root: str | None, acl: Any) -> 
         raise ConfigError(f"{shown!r}: {chroot} is no path of a node")
     options = _login(shown, login, asked) | _tls(asked)
     signed = "auth_data" in options or "sasl_options" in options
-    settings = Settings(
+    target = ZooKeeperTarget(
         url=_public(login, hosts, chroot, asked),
         hosts=hosts,
         chroot=chroot,
-        root=_root(root or asked.get("root", "lockline")),
+        root=a_root(root or asked.get("root", "lockline")),
         acl=_acl(acl if acl is not None else asked.get("acl"), signed),
         session=_session(session if session is not None else asked.get("session")),
         options=options,
@@ -123,7 +113,7 @@ def from_url(url: str, *, session: float | None, root: str | None, acl: Any) -> 
         KazooClient(hosts=hosts + chroot)
     except ValueError as problem:
         raise ConfigError(f"{shown!r}: {problem}") from None
-    return settings
+    return target
 
 
 def _login(shown: str, login: str, asked: dict[str, str]) -> dict[str, Any]:
@@ -180,7 +170,7 @@ def _session(value: Any) -> float | None:
     return seconds
 
 
-def _root(value: str) -> str:
+def a_root(value: str) -> str:
     root = value.strip("/")
     if not root or any(part in ("", ".", "..") for part in root.split("/")):
         raise ConfigError(f"root is the folder for Lockline's nodes, such as lockline, not {value!r}")

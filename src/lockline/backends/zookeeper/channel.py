@@ -1,4 +1,4 @@
-"""One kazoo client, asked without a thread in between: requests travel together, one signal tells that all are answered.
+"""The way to the ensemble through one kazoo client: a session, a server that answers, one signal when all is answered.
 
 kazoo's connection thread sends and reads. Its own command layer hands each answer through a second thread; this file gives
 requests straight to the connection and takes answers and watch events from it, with kazoo's session, auth and TLS.
@@ -12,29 +12,20 @@ from collections.abc import Callable
 from typing import Any
 
 from kazoo.client import KazooClient
-from kazoo.protocol.serialization import Create2
 from kazoo.protocol.states import KazooState, KeeperState
 
 from ...core.backend import REFUSAL
 from ...errors import BackendUnavailable, ClientClosed, WouldDeadlock
 from ...runtime import Runtime, Signal
-from .batch import Answer, Batch
-from .session import Session
-from .silence import Silence
-from .tap import Tap, hang_up
+from .connection import Answer, Batch, KazooHooks, hang_up
+from .session import OwedAnswers, Session
 
 SHORTEST_SESSION = 1.0
 LONGEST_SESSION = 30.0
 """A session is asked for that is as long as the shortest ttl, within these: shorter ones fall to a busy machine."""
 
 
-class CreateContainer(Create2):  # type: ignore[misc]
-    """A node that the server removes when its last child has gone. kazoo has no call for it; only the number differs."""
-
-    type = 19
-
-
-class Wire:
+class Channel:
     """A kazoo client of ours or of the user's, and the session that it has now."""
 
     def __init__(
@@ -53,7 +44,7 @@ class Wire:
         self._changed = changed
         self._fixed = fixed_session
         self._up = runtime.signal()
-        self._silence = Silence(client)
+        self._owed = OwedAnswers(client)
         self._mutex = threading.Lock()
         self._started = False
         self._closed = False
@@ -61,13 +52,13 @@ class Wire:
         """Called with the moment at which `watch_over` has to be called at the latest."""
         self.owes: Callable[[], bool] = lambda: False
         """Whether something is still to be removed by this client, even after its end."""
-        self._tap = Tap.of(client)
-        self._tap.open(self)
+        self._hooks = KazooHooks.of(client)
+        self._hooks.open(self._connection_made)
         client.add_listener(self._on_state)
 
     # -- the session -------------------------------------------------------------------------------
 
-    def connection_made(self, sent: float, granted: float, asked: int) -> None:
+    def _connection_made(self, sent: float, granted: float, asked: int) -> None:
         """In kazoo's thread: the session goes on over a new connection, or a new one begins."""
         session = self.session
         if session is not None and session.id == self.client._session_id and not session.ended:
@@ -76,7 +67,7 @@ class Wire:
             if session is not None:
                 session.end()
             self.session = Session(self.client._session_id, granted, asked, sent)
-        self._silence.connected(self._runtime.now())
+        self._owed.connected(self._runtime.now())
         if asked != self.client._session_timeout:
             # A shorter one was wished for while we connected.
             self._drop()
@@ -95,11 +86,11 @@ class Wire:
             self._up.set()
         self._changed()
 
-    async def connected(self, ttl: float | None, until: float, *, insist: bool = True) -> Session:
+    async def connected(self, ttl: float | None, until: float, *, insist: bool = True, tried: bool = False) -> Session:
         """The session, once there is a connection; made so that the ensemble ends it within `ttl` where it can.
 
-        Its BackendUnavailable says `unsent`; whoever has sent a write before takes that back. Who does not insist hears of
-        servers that all refuse after a moment.
+        Its BackendUnavailable says `unsent`, unless the caller has tried before. Who does not insist hears of servers that all
+        refuse after a moment.
         """
         patience = until if insist else min(until, self._runtime.now() + REFUSAL)
         while True:
@@ -116,14 +107,17 @@ class Wire:
             state = self.client.client_state
             if state == KeeperState.AUTH_FAILED:
                 self._started = False
-                raise _unsent("ZooKeeper refused the credentials", permanent=True)
+                raise _refusal("ZooKeeper refused the credentials", unsent=not tried, permanent=True)
             if not self.ours and self.client._stopped.is_set():
-                raise _unsent("the KazooClient that was given to Lockline has been stopped", permanent=True)
+                raise _refusal(
+                    "the KazooClient that was given to Lockline has been stopped", unsent=not tried, permanent=True
+                )
             if not await self._up.wait(patience):
                 now = self._runtime.now()
-                if now >= until or self._tap.unreachable:
-                    raise _unsent(
-                        f"no ZooKeeper server of {_hosts(self.client)} gave a session in time; are they up, with a majority?"
+                if now >= until or self._hooks.unreachable:
+                    raise _refusal(
+                        f"no ZooKeeper server of {_hosts(self.client)} gave a session in time; are they up, with a majority?",
+                        unsent=not tried,
                     )
                 # Somebody may be there and slow: that is for the caller's own deadline to end.
                 patience = min(until, now + REFUSAL / 4)
@@ -199,24 +193,17 @@ class Wire:
         session = self.session
         if session is None or session.ended or not self.client.connected:
             return float("inf")
-        silent, again = self._silence.look(now, session.timeout)
+        silent, again = self._owed.look(now, session.timeout)
         if silent:
-            self._tap.leave(self._silence.line)
+            self._hooks.leave(self._owed.line)
         return again
 
     # -- requests ----------------------------------------------------------------------------------
 
-    async def ask(
-        self,
-        *requests: Any,
-        until: float,
-        proof: bool = False,
-        urgent: bool = False,
-        then: Callable[[list[Any]], None] | None = None,
-    ) -> list[Any]:
+    async def ask(self, *requests: Any, until: float, proof: bool = False, urgent: bool = False) -> list[Any]:
         """The answers, each a value or an exception of kazoo's; BackendUnavailable when one is missing by then."""
         done = self._runtime.signal()
-        batch = self.post(*requests, proof=proof, urgent=urgent, then=then, done=done)
+        batch = self.post(*requests, proof=proof, urgent=urgent, done=done)
         if not await done.wait(until):
             raise self.no_answer()
         return batch.answers
@@ -244,7 +231,7 @@ class Wire:
         def answered(batch: Batch) -> None:
             # In the connection's own thread, so this is the session that was asked.
             now = self._runtime.now()
-            self._silence.answered(batch, now)
+            self._owed.answered(batch, now)
             if session is not None and session is self.session and batch.decided:
                 session.confirm(batch.left or sent, batch.came or now)
                 if session.due(now) <= now:
@@ -253,9 +240,9 @@ class Wire:
                 then(batch.answers)
 
         batch = Batch(len(requests), sent, done, answered)
-        if self._silence.asked(batch):
-            self.alarm(self._silence.limit(sent))
-        self._tap.send([(request, Answer(batch, at)) for at, request in enumerate(requests)], urgent=urgent)
+        if self._owed.asked(batch):
+            self.alarm(self._owed.limit(sent))
+        self._hooks.send([(request, Answer(batch, at)) for at, request in enumerate(requests)], urgent=urgent)
         return batch
 
     # -- the end -----------------------------------------------------------------------------------
@@ -290,7 +277,7 @@ class Wire:
     def let_go(self) -> None:
         """Leave a user's client as it was, once this one is closed and owes nothing more."""
         if self._closed and not self.ours and not self.owes():
-            self._tap.close(self)
+            self._hooks.close(self._connection_made)
 
     def abandon(self) -> None:
         """In a forked child: close our copies of the sockets, and say nothing on them."""
@@ -304,9 +291,9 @@ class Wire:
                 socket.close()
 
 
-def _unsent(text: str, *, permanent: bool = False) -> BackendUnavailable:
+def _refusal(text: str, *, unsent: bool, permanent: bool = False) -> BackendUnavailable:
     problem = BackendUnavailable(text)
-    problem.unsent, problem.permanent = True, permanent
+    problem.unsent, problem.permanent = unsent, permanent
     return problem
 
 

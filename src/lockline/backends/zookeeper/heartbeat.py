@@ -15,7 +15,7 @@ from ...runtime import Runtime
 log = logging.getLogger("lockline.zookeeper")
 
 
-class Pulse:
+class Heartbeat:
     """Calls `beat(now)` when it is due; what that returns is when to come again."""
 
     def __init__(self, beat: Callable[[float], float], runtime: Runtime) -> None:
@@ -64,7 +64,7 @@ class Pulse:
             try:
                 again = beat(self._now())
             except Exception:
-                log.exception("the pulse met an unexpected error and goes on")
+                log.exception("the heartbeat met an unexpected error and goes on")
                 again = self._now() + 0.5
             del beat
             with self._wake:

@@ -8,7 +8,7 @@ from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, make_digest_ac
 
 import lockline
 from lockline import ConfigError
-from lockline.backends.zookeeper.settings import from_client, from_url
+from lockline.backends.zookeeper.target import from_client, from_url
 
 
 def settings(url: str, **options: object):  # type: ignore[no-untyped-def]
@@ -18,9 +18,9 @@ def settings(url: str, **options: object):  # type: ignore[no-untyped-def]
 def test_servers_chroot_and_login_are_read_from_the_url() -> None:
     found = settings("zk://me:p%40ss@a:2181,b:2182,[::1]:2183/app/locks?session=4")
     assert found.chroot == "/app/locks"
-    assert found._hosts == "a:2181,b:2182,[::1]:2183"
-    assert found._options["auth_data"] == [("digest", "me:p@ss")]
-    assert found._session == 4.0
+    assert found.hosts == "a:2181,b:2182,[::1]:2183"
+    assert found.options["auth_data"] == [("digest", "me:p@ss")]
+    assert found.session == 4.0
     assert found.acl == CREATOR_ALL_ACL
 
 
@@ -41,10 +41,10 @@ def test_without_a_login_everybody_may_touch_what_we_make_and_with_one_only_we()
 
 def test_tls_options_reach_kazoo() -> None:
     found = settings("zk://a?tls=yes&ca=/ca.pem&cert=/c.pem&key=/k.pem&check_hostname=yes")
-    assert found._options["use_ssl"] is True
-    assert found._options["ca"] == "/ca.pem"
-    assert found._options["check_hostname"] is True
-    assert found._options["verify_certs"] is True
+    assert found.options["use_ssl"] is True
+    assert found.options["ca"] == "/ca.pem"
+    assert found.options["check_hostname"] is True
+    assert found.options["verify_certs"] is True
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_your_own_client_keeps_its_own_session() -> None:
     with pytest.raises(ConfigError, match="leave session out"):
         lockline.connect(client, session=3)
     found = from_client(client, root="lockline", acl=None)
-    assert (found.url, found._session) == ("zk://a:2181,b:2181/app", 7.0)
+    assert (found.url, found.session) == ("zk://a:2181,b:2181/app", 7.0)
 
 
 def test_a_password_in_a_wrong_url_is_not_repeated_in_the_error() -> None:
