@@ -7,6 +7,7 @@ BASE := $(VENV)/.base
 READY := $(VENV)/.ready
 SERVERS := $(VENV)/.servers
 PEERS := $(VENV)/.peers
+TYPES := $(VENV)/.types
 
 .PHONY: help setup demo test test-full fast check format bench torture-redlock more-servers clean
 
@@ -30,6 +31,10 @@ $(PEERS): pyproject.toml | $(READY)
 	$(RUN) -m pip install -q --disable-pip-version-check --group bench
 	@touch $@
 
+$(TYPES): pyproject.toml | $(READY)
+	$(RUN) -m pip install -q --disable-pip-version-check --group types
+	@touch $@
+
 setup: $(READY) $(SERVERS) ## the virtual environment, the packages and the servers for the tests
 
 demo: $(BASE) ## the main job in under a minute: lost updates, a lock, and a frozen holder that is refused
@@ -44,10 +49,11 @@ test-full: $(READY) $(SERVERS) ## and the contract on Sentinel, Cluster, Redlock
 fast: $(READY) ## the edit-test loop: no servers, nothing slow
 	$(RUN) -m pytest -q -m "not slow and not server"
 
-check: $(READY) ## format, lint, types
+check: $(READY) $(TYPES) ## format, lint, types
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
+	$(VENV)/bin/pyright
 
 format: $(READY) ## put the code into its format
 	$(VENV)/bin/ruff format .
