@@ -11,7 +11,7 @@ import pytest
 import lockline
 from lockline import BackendUnavailable
 from lockline.backends.redis.doctor import RULE
-from lockline.backends.redis.problems import Refused
+from lockline.backends.resp.errors import Refused
 from tests.servers.process import wait_for
 from tests.servers.redis import RedisServer, a_redis
 

@@ -13,8 +13,8 @@ from redis.crc import key_slot
 
 import lockline
 from lockline import BackendUnavailable
+from lockline.backends.redis.connection import BlockingConnections
 from lockline.backends.redis.keys import key_of
-from lockline.backends.redis.pool import BlockingPort
 from lockline.backends.redis.target import understand
 from lockline.backends.redis.topology import Cluster
 from lockline.runtime import clock
@@ -86,7 +86,7 @@ def test_cluster_a_busy_node_is_waited_for_and_holds_up_no_other(
 def test_cluster_a_node_that_did_not_serve_is_asked_last(cluster: RedisCluster) -> None:
     """It would cost everybody a second, whatever shard they are going to."""
     target = understand(cluster.url, "blocking", {})
-    port = BlockingPort(target, 4)
+    port = BlockingConnections(target, 4)
     topology = Cluster(target, port)
     frozen = cluster.nodes[0]
     run(topology.primaries(clock.now() + 5))

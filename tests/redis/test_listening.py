@@ -8,8 +8,8 @@ import pytest
 import redis
 
 from lockline import BackendUnavailable
-from lockline.backends.redis.ears import BlockingEars, LoopEars
 from lockline.backends.redis.scripts import NO_CHANNEL
+from lockline.backends.redis.subscription import AsyncioSubscriptions, BlockingSubscriptions
 from lockline.backends.redis.target import understand
 from lockline.runtime import clock
 from lockline.runtime.blocking import run
@@ -23,8 +23,10 @@ from .conftest import Place
 pytestmark = pytest.mark.server
 
 
-def ears_of(kind: type, flavour: str, server: RedisServer, looks: list[str]) -> BlockingEars | LoopEars:
-    """Ears that note in `looks` when everybody is made to look."""
+def subscriptions_of(
+    kind: type, flavour: str, server: RedisServer, looks: list[str]
+) -> BlockingSubscriptions | AsyncioSubscriptions:
+    """Subscriptions that note in `looks` when everybody is made to look."""
     target = understand(server.url, flavour, {})
     return kind(target, "ll", lambda message: message, lambda claim: None, lambda: looks.append("all"))  # type: ignore[no-any-return]
 
@@ -54,10 +56,10 @@ def test_nobody_is_sent_to_a_channel_before_the_server_has_confirmed_it(server: 
         with Proxy(server.address) as proxy:
             proxy.delay(0.05)
             address = ("127.0.0.1", proxy.port)
-            ears = ears_of(LoopEars, "asyncio", server, [])
-            channel = await ears.listen(address, clock.now() + 5)
+            subscriptions = subscriptions_of(AsyncioSubscriptions, "asyncio", server, [])
+            channel = await subscriptions.listen(address, clock.now() + 5)
             assert server.command("PUBSUB NUMSUB", channel)[0][1] == 1
-            await ears.close()
+            await subscriptions.close()
 
     asyncio.run(story())
 
@@ -65,39 +67,39 @@ def test_nobody_is_sent_to_a_channel_before_the_server_has_confirmed_it(server: 
 def test_a_deaf_subscription_is_found_out_while_another_is_busy(
     server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lockline.backends.redis.ears.QUIET", 0.2)
+    monkeypatch.setattr("lockline.backends.resp.subscription.QUIET", 0.2)
     with a_redis() as other, Proxy(other.address) as proxy, redis.Redis(port=server.port) as talker:
         looks: list[str] = []
-        ears = ears_of(BlockingEars, "blocking", server, looks)
-        busy = run(ears.listen(server.address, clock.now() + 2))
-        run(ears.listen(("127.0.0.1", proxy.port), clock.now() + 2))
+        subscriptions = subscriptions_of(BlockingSubscriptions, "blocking", server, looks)
+        busy = run(subscriptions.listen(server.address, clock.now() + 2))
+        run(subscriptions.listen(("127.0.0.1", proxy.port), clock.now() + 2))
         proxy.strand()
 
         def found_out() -> bool:
             talker.publish(busy, "x")
-            ears.receive(0.1)
+            subscriptions.receive(0.1)
             return bool(looks)
 
         wait_for(found_out, 5, "the silence of one among two")
-        run(ears.close())
+        run(subscriptions.close())
 
 
 def test_all_look_when_one_waiter_makes_a_broken_subscription_anew(server: RedisServer) -> None:
     """A message may have been missed by any of them, not only by the one that found out."""
     looks: list[str] = []
-    ears = ears_of(BlockingEars, "blocking", server, looks)
-    run(ears.listen(server.address, clock.now() + 2))
+    subscriptions = subscriptions_of(BlockingSubscriptions, "blocking", server, looks)
+    run(subscriptions.listen(server.address, clock.now() + 2))
     server.command("CLIENT", "KILL", "TYPE", "pubsub")
 
     def lost() -> bool:
-        ears.drain()
-        return ears.channel(server.address) == NO_CHANNEL
+        subscriptions.drain()
+        return subscriptions.channel(server.address) == NO_CHANNEL
 
     wait_for(lost, 5, "the end of the subscription")
-    run(ears.listen(server.address, clock.now() + 2))
-    ears.receive(0)
+    run(subscriptions.listen(server.address, clock.now() + 2))
+    subscriptions.receive(0)
     assert looks
-    run(ears.close())
+    run(subscriptions.close())
 
 
 def test_all_look_when_a_task_overtakes_the_mending_of_a_subscription(server: RedisServer) -> None:
@@ -105,17 +107,17 @@ def test_all_look_when_a_task_overtakes_the_mending_of_a_subscription(server: Re
         looks: list[str] = []
         with Proxy(server.address) as proxy:
             address = ("127.0.0.1", proxy.port)
-            ears = ears_of(LoopEars, "asyncio", server, looks)
-            await ears.listen(address, clock.now() + 2)
+            subscriptions = subscriptions_of(AsyncioSubscriptions, "asyncio", server, looks)
+            await subscriptions.listen(address, clock.now() + 2)
             # Long enough under way to be overtaken.
             proxy.delay(0.03)
             proxy.cut()
             for _ in range(1000):
-                if ears.channel(address) == NO_CHANNEL:
+                if subscriptions.channel(address) == NO_CHANNEL:
                     break
                 await asyncio.sleep(0.001)
-            await ears.listen(address, clock.now() + 5)
+            await subscriptions.listen(address, clock.now() + 5)
             assert looks
-            await ears.close()
+            await subscriptions.close()
 
     asyncio.run(story())

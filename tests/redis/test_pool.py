@@ -13,12 +13,13 @@ from typing import Any
 
 import pytest
 
-from lockline.backends.redis import pool as pool_module
-from lockline.backends.redis import wires as wires_module
-from lockline.backends.redis.pool import BlockingPort, Pool
-from lockline.backends.redis.port import pack
-from lockline.backends.redis.problems import NoAnswer
+from lockline.backends.redis import connection as connection_module
+from lockline.backends.redis.connection import BlockingConnections, ServerPool
 from lockline.backends.redis.target import understand
+from lockline.backends.resp import connection_blocking
+from lockline.backends.resp import pool as pool_module
+from lockline.backends.resp.commands import PING
+from lockline.backends.resp.errors import NoAnswer
 from lockline.runtime import clock
 from lockline.runtime.blocking import run
 from tests.servers.process import wait_for
@@ -26,16 +27,15 @@ from tests.servers.redis import RedisServer
 
 pytestmark = pytest.mark.server
 
-PING = pack(("PING",))
-OURS = {pool_module.__file__, wires_module.__file__}
+OURS = {pool_module.__file__, connection_module.__file__, connection_blocking.__file__}
 
 
 @pytest.fixture
-def port_of(server: RedisServer) -> Iterator[Callable[[int], BlockingPort]]:
-    ports: list[BlockingPort] = []
+def port_of(server: RedisServer) -> Iterator[Callable[[int], BlockingConnections]]:
+    ports: list[BlockingConnections] = []
 
-    def make(most: int) -> BlockingPort:
-        ports.append(BlockingPort(understand(server.url, "blocking", {}), most))
+    def make(most: int) -> BlockingConnections:
+        ports.append(BlockingConnections(understand(server.url, "blocking", {}), most))
         return ports[-1]
 
     yield make
@@ -43,15 +43,15 @@ def port_of(server: RedisServer) -> Iterator[Callable[[int], BlockingPort]]:
         run(port.close())
 
 
-def pool_in(port: BlockingPort, server: RedisServer) -> Pool:
-    return port._pool(server.address, False)
+def pool_in(port: BlockingConnections, server: RedisServer) -> ServerPool:
+    return port.pool(server.address)
 
 
-def ask(port: BlockingPort, server: RedisServer, seconds: float = 5.0) -> Any:
+def ask(port: BlockingConnections, server: RedisServer, seconds: float = 5.0) -> Any:
     return run(port.ask(server.address, PING, clock.now() + seconds))
 
 
-def all_can_be_had(pool: Pool, most: int) -> None:
+def all_can_be_had(pool: ServerPool, most: int) -> None:
     """As many wires as there may be, at once, and no more."""
     gc.collect()
     wires = [pool.take(clock.now() + 5) for _ in range(most)]
@@ -62,7 +62,7 @@ def all_can_be_had(pool: Pool, most: int) -> None:
 
 
 def test_threads_get_a_connection_in_the_order_in_which_they_came(
-    server: RedisServer, port_of: Callable[[int], BlockingPort]
+    server: RedisServer, port_of: Callable[[int], BlockingConnections]
 ) -> None:
     pool = pool_in(port_of(1), server)
     wire = pool.take(clock.now() + 5)
@@ -84,7 +84,7 @@ def test_threads_get_a_connection_in_the_order_in_which_they_came(
 
 
 def test_a_thread_that_gives_back_does_not_overtake_those_who_wait(
-    server: RedisServer, port_of: Callable[[int], BlockingPort]
+    server: RedisServer, port_of: Callable[[int], BlockingConnections]
 ) -> None:
     port = port_of(1)
     pool = pool_in(port, server)
@@ -110,7 +110,7 @@ def test_a_thread_that_gives_back_does_not_overtake_those_who_wait(
 
 
 def test_whoever_gets_no_connection_in_time_leaves_the_line(
-    server: RedisServer, port_of: Callable[[int], BlockingPort]
+    server: RedisServer, port_of: Callable[[int], BlockingConnections]
 ) -> None:
     pool = pool_in(port_of(1), server)
     wire = pool.take(clock.now() + 5)
@@ -122,7 +122,7 @@ def test_whoever_gets_no_connection_in_time_leaves_the_line(
 
 
 def test_a_connection_that_died_idle_is_replaced_before_anything_is_sent(
-    server: RedisServer, port_of: Callable[[int], BlockingPort]
+    server: RedisServer, port_of: Callable[[int], BlockingConnections]
 ) -> None:
     port = port_of(2)
     assert ask(port, server) == b"PONG"
@@ -168,7 +168,7 @@ def cut_at(step: int) -> Iterator[list[int]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("situation", ["warm", "cold", "in line", "broken"])
 def test_an_exception_between_any_two_bytecodes_costs_no_connection(
-    server: RedisServer, port_of: Callable[[int], BlockingPort], situation: str
+    server: RedisServer, port_of: Callable[[int], BlockingConnections], situation: str
 ) -> None:
     port = port_of(1)
     pool = pool_in(port, server)
@@ -183,7 +183,7 @@ def test_an_exception_between_any_two_bytecodes_costs_no_connection(
         elif situation == "broken":
             pool.clear()
             all_can_be_had(pool, 1)
-            pool.free[0]._sock.shutdown(2)
+            pool.free[0].sock.shutdown(2)
         elif situation == "in line":
             wire = pool.take(clock.now() + 5)
             giver = threading.Timer(0.002, pool.give_back, [wire])
@@ -207,7 +207,7 @@ def test_an_exception_between_any_two_bytecodes_costs_no_connection(
 
 
 def test_a_thread_that_was_struck_down_in_the_line_holds_up_nobody_for_long(
-    server: RedisServer, port_of: Callable[[int], BlockingPort]
+    server: RedisServer, port_of: Callable[[int], BlockingConnections]
 ) -> None:
     """Somebody keeps its exception, and with that the place in the line that it never left."""
     pool = pool_in(port_of(1), server)
@@ -234,7 +234,7 @@ def test_a_thread_that_was_struck_down_in_the_line_holds_up_nobody_for_long(
 
 
 def test_a_connection_that_was_lost_makes_room_for_those_who_wait(
-    server: RedisServer, port_of: Callable[[int], BlockingPort]
+    server: RedisServer, port_of: Callable[[int], BlockingConnections]
 ) -> None:
     port = port_of(1)
     pool = pool_in(port, server)

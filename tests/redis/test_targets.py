@@ -124,9 +124,9 @@ def test_options_of_pools_and_retries_do_no_harm(target: Any, flavour: str) -> N
 )
 def test_sentinels_have_options_of_their_own(query: str, tls: bool) -> None:
     target = understand(f"redis+sentinel://a/svc?{query}", "blocking", {})
-    made = target.connection(("a", 1), sentinel=True)
+    made = target.server(("a", 1), sentinel=True).connection()
     assert isinstance(made, redis.SSLConnection) == tls
-    assert isinstance(target.connection(("a", 1)), redis.SSLConnection) == ("&ssl=true" in query)
+    assert isinstance(target.server(("a", 1)).connection(), redis.SSLConnection) == ("&ssl=true" in query)
     assert made.socket_timeout == (1.0 if "timeout" in query else PATIENCE)
 
 

@@ -12,7 +12,7 @@ import pytest
 import redis
 
 import lockline
-from lockline.backends.redis import port as port_module
+from lockline.backends.resp import commands as commands_module
 from lockline.fence import RedisFence
 from lockline.runtime import clock
 from lockline.runtime.blocking import run
@@ -28,8 +28,8 @@ def test_hiredis_is_given_texts_and_bytes_alone(
     server: RedisServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[type] = []
-    real = port_module._pack
-    monkeypatch.setattr(port_module, "_pack", lambda words: [seen.extend(map(type, words)), real(words)][1])
+    real = commands_module._pack
+    monkeypatch.setattr(commands_module, "_pack", lambda words: [seen.extend(map(type, words)), real(words)][1])
     client = connect(server.url)
     lease = client.lock("x", ttl=0.3).acquire()
 
@@ -75,7 +75,7 @@ def test_a_fence_gives_its_client_no_numbers(server: RedisServer) -> None:
 INTERRUPTED = """
 import signal, sys, time
 import redis
-from lockline.backends.redis.port import pack
+from lockline.backends.resp.commands import pack
 from lockline.fence import RedisFence
 
 class Interrupt(BaseException):

@@ -13,20 +13,19 @@ from ...core.claim import Claim, Gone, Grant, Line, Unanswered, Waiting
 from ...errors import BackendUnavailable
 from ...guarantees import Guarantees
 from ...runtime import Runtime, Worker
+from ..resp.commands import ServerError, pack
+from ..resp.errors import NoAnswer, unavailable
 from . import doctor
-from .ears import BlockingEars, LoopEars
+from .channel import Channel
+from .connection import AsyncioConnections, BlockingConnections, Connections
 from .inspection import Inspection
 from .keys import PREFIX, key_of
-from .pool import BlockingPort
-from .port import Port, ServerError, pack
-from .problems import NoAnswer, unavailable
 from .records import OVERHEAD, Kept, Prepared
 from .releases import Departure, leave_together
 from .renewals import Renewals
 from .replicas import Replicas
-from .requests import Requests
 from .scripts import ENTER, EVICT, LEAVE, NO_CHANNEL, STAND
-from .streams import LoopPort
+from .subscription import AsyncioSubscriptions, BlockingSubscriptions
 from .target import Target
 from .topology import topology_of
 
@@ -70,25 +69,28 @@ class RedisBackend:
         self.target = target
         self.wait_replicas = wait_replicas
         self._runtime = runtime
-        self._port: Port
-        self._wait_port: Port
-        self._keepers_port: Port
-        self._ears: BlockingEars | LoopEars
+        self._port: Connections
+        self._wait_port: Connections
+        self._keepers_port: Connections
+        self._ears: BlockingSubscriptions | AsyncioSubscriptions
         if runtime.flavour == "asyncio":
-            self._port, self._wait_port = LoopPort(target), LoopPort(target)
+            self._port, self._wait_port = AsyncioConnections(target), AsyncioConnections(target)
             # One connection for all, on which nobody waits for anybody.
             self._keepers_port = self._port
-            self._ears = LoopEars(target, prefix, self._heard, self._deliver, self._look_all)
+            self._ears = AsyncioSubscriptions(target, prefix, self._heard, self._deliver, self._look_all)
         else:
-            self._port, self._wait_port = BlockingPort(target, max_connections), BlockingPort(target, max_connections)
-            self._keepers_port = BlockingPort(target, KEEPERS_CONNECTIONS)
-            self._ears = BlockingEars(target, prefix, self._heard, self._deliver, self._look_all)
+            self._port, self._wait_port = (
+                BlockingConnections(target, max_connections),
+                BlockingConnections(target, max_connections),
+            )
+            self._keepers_port = BlockingConnections(target, KEEPERS_CONNECTIONS)
+            self._ears = BlockingSubscriptions(target, prefix, self._heard, self._deliver, self._look_all)
         self._begin()
 
     def _begin(self) -> None:
-        self.requests = Requests(self._port, topology_of(self.target, self._port), self._runtime)
+        self.requests = Channel(self._port, topology_of(self.target, self._port), self._runtime)
         self._known = self.requests.topology.known
-        renewing = Requests(self._keepers_port, self.requests.topology, self._runtime)
+        renewing = Channel(self._keepers_port, self.requests.topology, self._runtime)
         self._renewals = Renewals(renewing, self._ears.channel, self._runtime)
         self._inspection = Inspection(self.requests, self.prefix)
         self._replicas = Replicas(self._wait_port, self.wait_replicas, self.target.patience, self._runtime)

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from ...core.backend import Finding
 from ...core.claim import Claim
 from ...errors import LocklineError
+from ..resp.errors import OLDEST, NoAnswer, Refused
+from ..resp.target import Address, spelled
 from .keys import key_of
-from .problems import OLDEST, Address, NoAnswer, Refused, spelled
 
 if TYPE_CHECKING:
     from .backend import RedisBackend

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any, Final
 
 from ...core.claim import Line
+from ..resp.commands import ServerError, pack
+from ..resp.errors import NoAnswer, Refused, code_of, refusal, unavailable
+from ..resp.target import Address
+from .channel import Channel
 from .keys import name_of, pattern
-from .port import ServerError, pack
-from .problems import Address, NoAnswer, Refused, code_of, refusal, unavailable
 from .records import read
-from .requests import Requests
 from .scripts import ALIVE, LOOK
 
 PAGE: Final = 5000
@@ -19,7 +20,7 @@ PAGE: Final = 5000
 class Inspection:
     """Questions about the lines of one client's servers."""
 
-    def __init__(self, requests: Requests, prefix: str) -> None:
+    def __init__(self, requests: Channel, prefix: str) -> None:
         self._requests = requests
         self._prefix = prefix
 
@@ -58,7 +59,7 @@ class Inspection:
         likely: list[bytes] = []
         while cursor is not None or found or likely:
             requests = [pack(("HGET", key, "state")) for key in found]
-            requests += [pack(("EVALSHA", ALIVE.sha, "1", key)) for key in likely]
+            requests += [ALIVE.by_digest((key,), ()) for key in likely]
             if cursor is not None:
                 requests.append(pack(("SCAN", cursor, "MATCH", match, "COUNT", PAGE)))
             replies = await self._requests.ask_all(address, requests, until)

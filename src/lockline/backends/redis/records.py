@@ -6,8 +6,8 @@ import json
 from typing import Final, TypeVar
 
 from ...core.claim import Standing
-from .port import pack
-from .scripts import ENTER, LEAVE, Script
+from ..resp.commands import Script
+from .scripts import ENTER, LEAVE
 
 ROOM: Final = 4 << 20
 """Bytes of prepared text that a client keeps, of each kind: thousands of names, or of wishes."""
@@ -51,7 +51,7 @@ class Prepared:
 
 
 def _beginning(script: Script, key: bytes, args: int) -> bytes:
-    whole = pack(("EVALSHA", script.sha, 1, key))
+    whole = script.by_digest((key,), ())
     return b"*%d" % (4 + args) + whole[whole.index(b"\r") :]
 
 

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from ...errors import BackendUnavailable
-from .port import ServerError
-from .problems import Address, NoAnswer, Refused, unavailable
-from .requests import Requests
+from ..resp.commands import ServerError
+from ..resp.errors import NoAnswer, Refused, unavailable
+from ..resp.target import Address
+from .channel import Channel
 from .scripts import LEAVE
 
 CALLS_PER_TRIP: Final = 500
@@ -23,7 +24,7 @@ class Departure(NamedTuple):
 
 
 async def leave_together(
-    requests: Requests, departures: Sequence[Departure], until: float
+    requests: Channel, departures: Sequence[Departure], until: float
 ) -> list[bool | BackendUnavailable]:
     """For each whether it was there, or the refusal that its own line met; raises where a server gave no answer."""
     outcomes: list[bool | BackendUnavailable] = [False] * len(departures)
@@ -50,7 +51,7 @@ async def leave_together(
 
 
 async def _leave_at(
-    requests: Requests,
+    requests: Channel,
     address: Address | None,
     departures: Sequence[Departure],
     places: Sequence[int],
@@ -76,7 +77,7 @@ async def _leave_at(
 
 
 async def _leave(
-    requests: Requests, departure: Departure, until: float, address: Address | None = None, problem: Any = None
+    requests: Channel, departure: Departure, until: float, address: Address | None = None, problem: Any = None
 ) -> bool | BackendUnavailable:
     """One claim alone, through all that passes by itself; a refusal concerns its own line."""
     unanswered: list[Exception] = []

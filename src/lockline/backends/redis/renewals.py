@@ -9,9 +9,10 @@ from typing import Any, Final
 from ...core.claim import Claim
 from ...errors import BackendUnavailable, ClientClosed
 from ...runtime import Runtime
-from .port import ServerError, pack
-from .problems import Address, NoAnswer, Refused, code_of, refusal
-from .requests import Requests
+from ..resp.commands import ServerError
+from ..resp.errors import NoAnswer, Refused, code_of, refusal
+from ..resp.target import Address
+from .channel import Channel
 from .scripts import NO_CHANNEL, RENEW
 
 CLAIMS_PER_CALL: Final = 100
@@ -29,7 +30,7 @@ Trouble = tuple[Address | None, Part, Any]
 class Renewals:
     """Renews the claims of one client."""
 
-    def __init__(self, requests: Requests, channel: Callable[[Address], str], runtime: Runtime) -> None:
+    def __init__(self, requests: Channel, channel: Callable[[Address], str], runtime: Runtime) -> None:
         self._requests = requests
         self._channel = channel
         self._now = runtime.now
@@ -78,7 +79,7 @@ class Renewals:
         for at in range(0, len(parts), CALLS_PER_TRIP):
             trip = parts[at : at + CALLS_PER_TRIP]
             calls = [batch.call(part, channel) for part in trip]
-            requests = [pack(("EVALSHA", RENEW.sha, len(keys), *keys, *args)) for keys, args in calls]
+            requests = [RENEW.by_digest(keys, args) for keys, args in calls]
             try:
                 replies = await self._requests.port.ask_all(address, requests, until)
             except ClientClosed:

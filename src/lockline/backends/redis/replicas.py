@@ -6,8 +6,10 @@ import math
 
 from ...errors import BackendUnavailable
 from ...runtime import Runtime
-from .port import Port, pack
-from .problems import Address, NoAnswer, refusal
+from ..resp.commands import pack
+from ..resp.errors import NoAnswer, refusal
+from ..resp.target import Address
+from .connection import Connections
 from .scripts import STAND
 
 
@@ -20,7 +22,7 @@ class NotReplicated(BackendUnavailable):
 class Replicas:
     """Waits until that many replicas have a grant."""
 
-    def __init__(self, port: Port, number: int, patience: float, runtime: Runtime) -> None:
+    def __init__(self, port: Connections, number: int, patience: float, runtime: Runtime) -> None:
         self.port = port
         self._number = number
         self._patience = patience
@@ -30,7 +32,7 @@ class Replicas:
         """Return when they have it; otherwise it does not count, and the caller withdraws it."""
         left = max(0.0, min(until - self._now(), self._patience)) / 2
         # WAIT waits for the writes of its own connection: write once more there.
-        touch = pack(("EVAL", STAND.body, 1, key, claim_id, channel, "1"))
+        touch = STAND.in_full((key,), (claim_id, channel, "1"))
         wait = pack(("WAIT", self._number, max(1, math.ceil(left * 1000))))
         try:
             held, copies = await self.port.ask_all(address, [touch, wait], until)

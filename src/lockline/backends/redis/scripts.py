@@ -28,9 +28,9 @@ what the dead have left is cleared away some at a time, by whatever step comes n
 
 from __future__ import annotations
 
-import hashlib
 from typing import Final
 
+from ..resp.commands import Script
 from .step import STEP
 
 REMEMBERED: Final = 10
@@ -61,23 +61,16 @@ _WORDS: Final = {
 """What stands in the Lua for a value that is said here."""
 
 
-class Script:
-    """A script and the digest by which servers know it."""
-
-    __slots__ = ("body", "name", "sha")
-
-    def __init__(self, name: str, *parts: str) -> None:
-        self.name = name
-        self.body = "".join(parts)
-        for word, meaning in _WORDS.items():
-            self.body = self.body.replace(word, meaning)
-        self.sha = hashlib.sha1(self.body.encode(), usedforsecurity=False).hexdigest()
+def _script(*parts: str) -> Script:
+    body = "".join(parts)
+    for word, meaning in _WORDS.items():
+        body = body.replace(word, meaning)
+    return Script(body)
 
 
 # In: id, ttl, weight, capacity, channel, info, "1" if it may wait. Out: the ticket if it holds, {ahead, change} if it
 # waits, nothing if it may not.
-ENTER: Final = Script(
-    "enter",
+ENTER: Final = _script(
     """
 local time = redis.call('TIME')
 local micros = time[1] * 1000000 + time[2]
@@ -167,8 +160,7 @@ return answer
 )
 
 # In: id, "1" if it may still be under way. Out: 1 if it was there, else 0.
-LEAVE: Final = Script(
-    "leave",
+LEAVE: Final = _script(
     """
 local time = redis.call('TIME')
 local micros = time[1] * 1000000 + time[2]
@@ -240,8 +232,7 @@ return there
 
 # In: id, channel, "1" to write even where nothing changes (so that WAIT has something to wait for).
 # Out: the ticket if it holds, {ahead, change} if it waits, nothing if it is gone.
-STAND: Final = Script(
-    "stand",
+STAND: Final = _script(
     """
 local time = redis.call('TIME')
 local micros = time[1] * 1000000 + time[2]
@@ -276,8 +267,7 @@ return answer
 
 # In: channel (or NO_CHANNEL to leave it as it is), then for each key: id, ttl, weight, kind.
 # Out for each: 0 if it is gone, 1 if it holds, if it waits -milliseconds until something may change by itself.
-RENEW: Final = Script(
-    "renew",
+RENEW: Final = _script(
     """
 local time = redis.call('TIME')
 local micros = time[1] * 1000000 + time[2]
@@ -329,8 +319,7 @@ return fates
 )
 
 # Out: the server's time in milliseconds, then every field with its value.
-LOOK: Final = Script(
-    "look",
+LOOK: Final = _script(
     """
 local time = redis.call('TIME')
 local micros = time[1] * 1000000 + time[2]
@@ -353,8 +342,7 @@ return all
 )
 
 # Out: how many hold.
-ALIVE: Final = Script(
-    "alive",
+ALIVE: Final = _script(
     """
 local time = redis.call('TIME')
 local micros = time[1] * 1000000 + time[2]
@@ -375,8 +363,7 @@ return s.n
 # In: an id of this eviction, so that a repeat does not hit whoever came after its victims; the token of the one that is
 # meant, or nothing if all are.
 # Out: how many held, and were told that they do no more.
-EVICT: Final = Script(
-    "evict",
+EVICT: Final = _script(
     """
 local time = redis.call('TIME')
 local micros = time[1] * 1000000 + time[2]

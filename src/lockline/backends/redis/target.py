@@ -1,49 +1,21 @@
-"""What the caller named (a URL, or a client of redis-py) as the addresses and options of connections of our own.
-
-Own connections, because a claim must never wait for a reply that another user of a shared pool left behind, and because
-redis-py's own retries would repeat requests without Lockline knowing. Login, TLS, protocol and timeouts stay the caller's.
-"""
+"""What the caller named (a URL, or a client of redis-py) as the addresses and options of connections of our own."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
 
 import redis
 import redis.asyncio
 import redis.asyncio.cluster
-import redis.asyncio.connection
 import redis.asyncio.sentinel
 import redis.cluster
 import redis.connection
 import redis.sentinel
-from redis.backoff import NoBackoff
 
-from ...core.arguments import a_ttl
 from ...errors import ConfigError
-from .problems import Address
-
-PATIENCE: Final = 2.0
-"""Seconds after which one unanswered try is given up for another, on a new connection (`socket_timeout`)."""
-
-# What survives of a caller's client: everything about who we are and how we talk, nothing about pools and retries.
-_CARRIED: Final = frozenset({
-    "db", "username", "password", "credential_provider", "client_name", "protocol", "socket_timeout",
-    "socket_connect_timeout", "socket_keepalive", "socket_keepalive_options", "socket_type",
-})  # fmt: skip
-_OF_POOLS: Final = frozenset({
-    "max_connections", "timeout", "health_check_interval", "retry_on_timeout", "retry_on_error", "decode_responses",
-    "encoding", "encoding_errors", "socket_read_size", "legacy_responses", "ssl", "retry", "maint_notifications_config",
-})  # fmt: skip
-
-try:
-    from redis.maint_notifications import MaintNotificationsConfig
-
-    # They ask the server for more round trips at each connect, and swallow a cancel that comes meanwhile.
-    _QUIETLY: dict[str, Any] = {"maint_notifications_config": MaintNotificationsConfig(enabled=False)}
-except ImportError:  # redis-py before it had them
-    _QUIETLY = {}
+from ..resp.target import PATIENCE, Address, Server, carried, has_tls, server_of, settled, spelled
 
 Kind = Literal["one", "sentinel", "cluster"]
 
@@ -69,7 +41,7 @@ class Target:
     @property
     def url(self) -> str:
         """The target without secrets."""
-        hosts = ",".join(_spelled(address) for address in self.addresses)
+        hosts = ",".join(spelled(address) for address in self.addresses)
         db = f"/{self.options['db']}" if self.options.get("db") else ""
         if self.kind == "sentinel":
             return f"redis+sentinel://{hosts}/{self.service}{db}"
@@ -79,23 +51,11 @@ class Target:
             return f"unix://{hosts}" + (f"?db={db[1:]}" if db else "")
         return f"{'rediss' if self.tls else 'redis'}://{hosts}{db}"
 
-    def connection(self, address: Address, *, sentinel: bool = False) -> Any:
-        """A connection of redis-py to this address, not yet open, that repeats nothing by itself."""
-        module: Any = redis.asyncio.connection if self.flavour == "asyncio" else redis.connection
-        retry: Any = redis.asyncio.retry.Retry if self.flavour == "asyncio" else redis.retry.Retry
-        options = dict(self.sentinel_options if sentinel else self.options)
-        tls = self.sentinel_tls if sentinel else self.tls
-        if not tls:
-            options = {name: value for name, value in options.items() if not name.startswith("ssl_")}
-        options.setdefault("socket_timeout", PATIENCE)
-        options.setdefault("socket_connect_timeout", options["socket_timeout"])
-        host, port = address
-        if not port:
-            make, options["path"] = module.UnixDomainSocketConnection, host
-        else:
-            make = module.SSLConnection if tls else module.Connection
-            options["host"], options["port"] = host, port
-        return make(**options, **_QUIETLY, retry=retry(NoBackoff(), 0), decode_responses=False)
+    def server(self, address: Address, *, sentinel: bool = False) -> Server:
+        """One of the servers, or one of the sentinels."""
+        if sentinel:
+            return Server(address, self.flavour, self.sentinel_options, self.sentinel_tls)
+        return Server(address, self.flavour, self.options, self.tls)
 
 
 def understand(given: Any, flavour: str, options: dict[str, Any]) -> Target:
@@ -104,7 +64,7 @@ def understand(given: Any, flavour: str, options: dict[str, Any]) -> Target:
         target = _of_url(given, flavour, options) if isinstance(given, str) else _of_object(given, flavour, options)
         # Made and thrown away: an option that redis-py does not know is found now, not at the first request.
         for sentinel in (False, True) if target.kind == "sentinel" else (False,):
-            target.connection(target.addresses[0], sentinel=sentinel)
+            target.server(target.addresses[0], sentinel=sentinel).connection()
     except (ValueError, TypeError, redis.RedisError, OSError) as problem:
         if isinstance(problem, ConfigError):
             raise
@@ -124,7 +84,7 @@ def _of_url(url: str, flavour: str, options: dict[str, Any]) -> Target:
     read.pop("connection_class", None)
     if "protocol" in read:
         read["protocol"] = int(read["protocol"])  # a text, as older releases of redis-py read it
-    read = _settled(read)
+    read = settled(read)
     if parts.scheme == "unix":
         path = read.pop("path", "")
         if not path:
@@ -157,7 +117,7 @@ def _of_url(url: str, flavour: str, options: dict[str, Any]) -> Target:
     sentinel_tls = _is_yes(of_sentinels.get("ssl", any(name.startswith("ssl_") for name in of_sentinels)))
     return Target(
         "sentinel", _addresses(hosts, 26379), flavour, read, tls, service,
-        {**timeouts, **_settled({name: _typed(name, value) for name, value in of_sentinels.items()})}, sentinel_tls,
+        {**timeouts, **settled({name: _typed(name, value) for name, value in of_sentinels.items()})}, sentinel_tls,
     )  # fmt: skip
 
 
@@ -171,17 +131,6 @@ def _is_yes(value: object) -> bool:
     return str(value).lower() in ("true", "1", "yes")
 
 
-def _settled(options: dict[str, Any]) -> dict[str, Any]:
-    """The options that our connections take; what is None was not said, but for the one that has None for a value."""
-    settled = {name: value for name, value in options.items() if name not in _OF_POOLS and value is not None}
-    if options.get("ssl_cert_reqs", "") is None:
-        settled["ssl_cert_reqs"] = "none"
-    for name in ("socket_timeout", "socket_connect_timeout"):
-        if name in settled:
-            settled[name] = a_ttl(settled[name], name)
-    return settled
-
-
 def _addresses(hosts: str, port: int) -> tuple[Address, ...]:
     """h1:1,h2,[::1]:3 as addresses."""
     found = []
@@ -193,20 +142,13 @@ def _addresses(hosts: str, port: int) -> tuple[Address, ...]:
     return tuple(found)
 
 
-def _spelled(address: Address) -> str:
-    host, port = address
-    if not port:
-        return host
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
 def _of_object(client: Any, flavour: str, options: dict[str, Any]) -> Target:
     service = options.pop("service", None)
     if isinstance(client, (redis.cluster.RedisCluster, redis.asyncio.cluster.RedisCluster)):
         nodes = client.nodes_manager.startup_nodes.values()
         kwargs = client.get_connection_kwargs()
         addresses = tuple((node.host, int(node.port)) for node in nodes)
-        return Target("cluster", addresses, flavour, _carried(kwargs, options), _has_tls({**kwargs, **options}))
+        return Target("cluster", addresses, flavour, carried(kwargs, options), has_tls({**kwargs, **options}))
     if isinstance(client, (redis.sentinel.Sentinel, redis.asyncio.sentinel.Sentinel)):
         if not service:
             raise ConfigError("name the service that the sentinels watch: connect(sentinel, service='mymaster')")
@@ -214,14 +156,11 @@ def _of_object(client: Any, flavour: str, options: dict[str, Any]) -> Target:
     pool = getattr(client, "connection_pool", None)
     if pool is None:
         raise ConfigError(f"connect() takes a Redis, RedisCluster or Sentinel object, not {client!r}")
-    kwargs = dict(pool.connection_kwargs)
     if hasattr(pool, "sentinel_manager"):
+        kwargs = dict(pool.connection_kwargs)
         return _of_sentinel(pool.sentinel_manager, pool.service_name, kwargs, flavour, options, pool.connection_class)
-    if kwargs.get("path"):
-        return Target("one", ((kwargs["path"], 0),), flavour, _carried(kwargs, options))
-    address = (kwargs.get("host") or "localhost", int(kwargs.get("port") or 6379))
-    tls = _has_tls({**kwargs, **options}, pool.connection_class)
-    return Target("one", (address,), flavour, _carried(kwargs, options), tls)
+    server = server_of(pool, flavour, options)
+    return Target("one", (server.address,), flavour, server.options, server.tls)
 
 
 def _of_sentinel(
@@ -232,26 +171,8 @@ def _of_sentinel(
     options: dict[str, Any],
     made_by: type | None = None,
 ) -> Target:
-    pools = [watcher.connection_pool for watcher in sentinel.sentinels]
-    watching = [pool.connection_kwargs for pool in pools]
-    addresses = tuple((each.get("host") or "localhost", int(each.get("port") or 26379)) for each in watching)
+    watchers = [server_of(watcher.connection_pool, flavour, {}, port=26379) for watcher in sentinel.sentinels]
     return Target(
-        "sentinel", addresses, flavour, _carried(kwargs, options), _has_tls({**kwargs, **options}, made_by), service,
-        _carried(watching[0], {}), _has_tls(watching[0], pools[0].connection_class),
+        "sentinel", tuple(watcher.address for watcher in watchers), flavour, carried(kwargs, options),
+        has_tls({**kwargs, **options}, made_by), service, watchers[0].options, watchers[0].tls,
     )  # fmt: skip
-
-
-def _carried(kwargs: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
-    """What a caller's client was made with, as far as it concerns us, and what the caller says besides."""
-    kept = {
-        name: value
-        for name, value in kwargs.items()
-        # The asyncio flavour does not know some switches of TLS that are off by default.
-        if name in _CARRIED or name == "ssl_check_hostname" or (name.startswith("ssl_") and value is not False)
-    }
-    return _settled({**kept, **options})
-
-
-def _has_tls(kwargs: dict[str, Any], made_by: type | None = None) -> bool:
-    made_by = made_by or kwargs.get("connection_class")
-    return bool(kwargs.get("ssl")) or (made_by is not None and "SSL" in made_by.__name__)

@@ -9,8 +9,10 @@ from redis.crc import key_slot
 
 from ...errors import BackendUnavailable
 from ...runtime import clock
-from .port import Port, ServerError, pack
-from .problems import Address, NoAnswer, Refused, refusal, said_no
+from ..resp.commands import ServerError, pack
+from ..resp.errors import NoAnswer, Refused, refusal, said_no
+from ..resp.target import Address
+from .connection import Connections
 from .target import Target
 
 T = TypeVar("T")
@@ -66,7 +68,7 @@ class OneServer:
 class Sentinels:
     """The primary that the sentinels name now; asked again whenever it did not serve."""
 
-    def __init__(self, target: Target, port: Port) -> None:
+    def __init__(self, target: Target, port: Connections) -> None:
         self._watchers = list(target.addresses)
         self._service = target.service
         self._port = port
@@ -112,7 +114,7 @@ class Sentinels:
 class Cluster:
     """The owner of each slot, learned from any node, and corrected by those that know better."""
 
-    def __init__(self, target: Target, port: Port) -> None:
+    def __init__(self, target: Target, port: Connections) -> None:
         self._seeds = list(target.addresses)
         self._nodes = self._seeds
         self._port = port
@@ -171,7 +173,7 @@ class Cluster:
         return list(dict.fromkeys(self._owners.values()))
 
 
-def topology_of(target: Target, port: Port) -> Topology:
+def topology_of(target: Target, port: Connections) -> Topology:
     """The topology for a target."""
     if target.kind == "sentinel":
         return Sentinels(target, port)

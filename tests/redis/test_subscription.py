@@ -8,11 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from lockline import ClientClosed
-from lockline.backends.redis.ears import BlockingEars, LoopEars
-from lockline.backends.redis.port import pack
-from lockline.backends.redis.problems import NoAnswer
-from lockline.backends.redis.streams import LoopPort
+from lockline.backends.redis.connection import AsyncioConnections
+from lockline.backends.redis.subscription import AsyncioSubscriptions, BlockingSubscriptions
 from lockline.backends.redis.target import understand
+from lockline.backends.resp.commands import PING
+from lockline.backends.resp.errors import NoAnswer
 from lockline.runtime import clock
 from lockline.runtime.blocking import run
 from tests.servers.process import wait_for
@@ -30,15 +30,16 @@ def test_a_subscription_that_is_being_made_anew_can_be_closed_at_any_moment(serv
     async def story() -> None:
         target = understand(server.url, "asyncio", {})
         for turns in range(0, 600, 2):
-            ears = LoopEars(target, "ll", lambda message: message, lambda claim: None, lambda: None)
-            await ears.listen(server.address, clock.now() + 2)
-            (task,) = ears._tasks.values()
+            subscriptions = AsyncioSubscriptions(
+                target, "ll", lambda message: message, lambda claim: None, lambda: None
+            )
+            await subscriptions.listen(server.address, clock.now() + 2)
             server.command("CLIENT", "KILL", "TYPE", "pubsub")
             for _ in range(turns):
                 await asyncio.sleep(0)
             async with asyncio.timeout(2):
-                await ears.close()
-            assert task.done()
+                await subscriptions.close()
+            assert asyncio.all_tasks() == {asyncio.current_task()}
 
     asyncio.run(story())
 
@@ -50,8 +51,8 @@ def test_a_connection_that_is_being_made_is_given_up_when_its_client_closes(serv
         with Proxy(server.address) as proxy:
             address = ("127.0.0.1", proxy.port)
             proxy.delay(5)
-            port = LoopPort(understand(server.url, "asyncio", {}))
-            asking = asyncio.create_task(port.ask(address, pack(("PING",)), clock.now() + 10))
+            port = AsyncioConnections(understand(server.url, "asyncio", {}))
+            asking = asyncio.create_task(port.ask(address, PING, clock.now() + 10))
             for _ in range(1000):
                 if proxy.accepted:
                     break
@@ -61,18 +62,18 @@ def test_a_connection_that_is_being_made_is_given_up_when_its_client_closes(serv
                 with pytest.raises(NoAnswer):
                     await asking
                 with pytest.raises(ClientClosed):
-                    await port.ask(address, pack(("PING",)), clock.now() + 10)
+                    await port.ask(address, PING, clock.now() + 10)
 
     asyncio.run(story())
 
 
 def test_whoever_asks_on_a_broken_connection_learns_it_at_once(server: RedisServer) -> None:
     async def story() -> None:
-        port = LoopPort(understand(server.url, "asyncio", {}))
-        stream = await port._stream(server.address, clock.now() + 2, False)
-        stream.close(ConnectionAbortedError("gone"))
+        port = AsyncioConnections(understand(server.url, "asyncio", {}))
+        pipeline = await port.pipeline(server.address, clock.now() + 2)
+        pipeline.connection.close(ConnectionAbortedError("gone"))
         with pytest.raises(NoAnswer, match="gone"):
-            stream.ask([pack(("PING",))], clock.now() + 2)
+            pipeline.ask([PING], clock.now() + 2)
         await port.close()
 
     asyncio.run(story())
@@ -83,14 +84,16 @@ def test_a_subscription_that_nobody_confirms_ends_with_its_client(server: RedisS
         with Proxy(server.address) as proxy:
             address = ("127.0.0.1", proxy.port)
             target = understand(server.url, "asyncio", {})
-            ears = LoopEars(target, "ll", lambda message: message, lambda claim: None, lambda: None)
+            subscriptions = AsyncioSubscriptions(
+                target, "ll", lambda message: message, lambda claim: None, lambda: None
+            )
             proxy.black_hole()
-            listening = asyncio.create_task(ears.listen(address, clock.now() + 10))
+            listening = asyncio.create_task(subscriptions.listen(address, clock.now() + 10))
             for _ in range(1000):
                 if proxy.requests:
                     break
                 await asyncio.sleep(0.001)
-            await ears.close()
+            await subscriptions.close()
             async with asyncio.timeout(1):
                 with pytest.raises(NoAnswer):
                     await listening
@@ -100,7 +103,7 @@ def test_a_subscription_that_nobody_confirms_ends_with_its_client(server: RedisS
 
 def test_nobody_waits_beyond_its_own_deadline_while_another_thread_opens_the_subscription(server: RedisServer) -> None:
     """Connections are accepted and get no answer; one thread has time, the other has not."""
-    ears = BlockingEars(
+    subscriptions = BlockingSubscriptions(
         understand(server.url, "blocking", {}), "ll", lambda message: message, lambda claim: None, lambda: None
     )
     with Proxy(server.address) as proxy:
@@ -110,7 +113,7 @@ def test_nobody_waits_beyond_its_own_deadline_while_another_thread_opens_the_sub
         def listen(seconds: float) -> float:
             began = clock.now()
             with pytest.raises(NoAnswer):
-                run(ears.listen(address, began + seconds))
+                run(subscriptions.listen(address, began + seconds))
             return clock.now() - began
 
         with ThreadPoolExecutor() as threads:

@@ -11,9 +11,7 @@ from typing import Final
 import redis
 
 from ...errors import BackendUnavailable
-
-Address = tuple[str, int]
-"""Host and port; a Unix socket is its path and port 0."""
+from .target import Address, spelled
 
 WAIT_AND_REPEAT: Final = frozenset(
     {"READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY", "NOREPLICAS", "UNBLOCKED"}
@@ -72,12 +70,6 @@ def unavailable(problem: NoAnswer, *, unsent: bool = False) -> BackendUnavailabl
 
 class DiedIdle(NoAnswer):
     """The connection was dead before anything was sent on it; another one may do."""
-
-
-def spelled(address: Address) -> str:
-    """The address for people."""
-    host, port = address
-    return f"{host}:{port}" if port else host
 
 
 _IN_SCRIPT: Final = re.compile(r"ERR Error running script .*?: -?([A-Z]{3,}) ")

@@ -8,9 +8,10 @@ from typing import Any
 from ...core.backend import REFUSAL
 from ...errors import BackendUnavailable
 from ...runtime import Runtime
-from .port import Port, ServerError, pack
-from .problems import WAIT_AND_REPEAT, Address, NoAnswer, Refused, code_of, refusal, spelled, unavailable
-from .scripts import Script
+from ..resp.commands import Script, ServerError, pack
+from ..resp.errors import WAIT_AND_REPEAT, NoAnswer, Refused, code_of, refusal, unavailable
+from ..resp.target import Address, spelled
+from .connection import Connections
 from .topology import Topology
 
 FIRST_PAUSE = 0.01
@@ -18,10 +19,10 @@ LONGEST_PAUSE = 0.25
 ASKING = pack(("ASKING",))
 
 
-class Requests:
+class Channel:
     """Sends scripts to where their keys are."""
 
-    def __init__(self, port: Port, topology: Topology, runtime: Runtime) -> None:
+    def __init__(self, port: Connections, topology: Topology, runtime: Runtime) -> None:
         self.port = port
         self.topology = topology
         self._runtime = runtime
@@ -42,7 +43,7 @@ class Requests:
         if address is None:
             return await self.insist(script, keys, args, until, unanswered, insists=insists)
         try:
-            reply = await self.port.ask(address, pack(("EVALSHA", script.sha, len(keys), *keys, *args)), until)
+            reply = await self.port.ask(address, script.by_digest(keys, args), until)
         except NoAnswer as problem:
             return await self.insist(script, keys, args, until, unanswered, address, problem, insists=insists)
         if type(reply) is ServerError:
@@ -69,8 +70,8 @@ class Requests:
         # Whether any try may have reached the server, this one's or that of whoever called.
         reached = False
         refused_since: float | None = None
-        by_digest = pack(("EVALSHA", script.sha, len(keys), *keys, *args))
-        in_full = pack(("EVAL", script.body, len(keys), *keys, *args))
+        by_digest = script.by_digest(keys, args)
+        in_full = script.in_full(keys, args)
         while True:
             requests = [by_digest]
             wait = problem is not None

@@ -1,0 +1,321 @@
+"""How a server reaches a waiting client: one subscription per server, to a channel of the client's own.
+
+A message is "id token" (the claim holds now) or "id" (look, something happened to it). Whoever misses one, because the
+connection broke or went silent, is made to look: on every new subscription all waiting claims are told to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import select
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol
+
+from ...errors import BackendUnavailable, ClientClosed
+from ...runtime import clock
+from ...runtime.section import Inside, Late, Section
+from ..resp import subscription
+from ..resp.connection_asyncio import alone
+from ..resp.errors import NoAnswer
+from ..resp.subscription import AsyncioSubscription, BlockingSubscription, messages
+from ..resp.target import Address
+from .scripts import NO_CHANNEL
+from .target import Target
+
+MENDING = 0.5
+"""Seconds that mending one may take; meanwhile nobody hears the others."""
+
+Heard = Callable[[str], str]
+"""Takes note of a message, gives back the id of the claim it speaks of."""
+
+
+class Subscriptions(Protocol):
+    """The one subscription of a client at each server where it has waiting claims."""
+
+    def channel(self, address: Address) -> str:
+        """The channel on which this server reaches us; NO_CHANNEL while we do not listen there."""
+
+    async def listen(self, address: Address, until: float) -> str:
+        """Subscribe there if we do not yet; the channel."""
+
+    async def close(self) -> None: ...
+    def forked(self) -> None: ...
+
+
+def new_channel(prefix: str) -> str:
+    """A channel that nobody else can guess or share."""
+    return f"{prefix}:{secrets.token_hex(6)}"
+
+
+class BlockingSubscriptions:
+    """Read by whichever waiting thread leads, or by the keeper when nobody waits."""
+
+    def __init__(
+        self, target: Target, prefix: str, heard: Heard, deliver: Callable[[str], object], look_all: Callable[[], None]
+    ) -> None:
+        self._target = target
+        self._prefix = prefix
+        self._heard = heard
+        self._deliver = deliver
+        self._look_all = look_all
+        self._wake: tuple[int, int] | None = None
+        self.forked()
+
+    def forked(self) -> None:
+        if self._wake is not None:
+            for end in self._wake:
+                os.close(end)
+        self._open: dict[Address, BlockingSubscription] = {}
+        self._broken: set[Address] = set()
+        self._channels: dict[Address, str] = {}
+        self._reading = Section()
+        self._opening = Section()
+        self._wake = None
+        self._closed = False
+        self._version = 0
+        self._poll_for = -1
+        self._polled: dict[int, BlockingSubscription] = {}
+        self._poll: select.poll
+
+    def channel(self, address: Address) -> str:
+        one = self._open.get(address)
+        return NO_CHANNEL if one is None else one.channel
+
+    async def listen(self, address: Address, until: float) -> str:
+        return self._listen(address, until).channel
+
+    def _listen(self, address: Address, until: float) -> BlockingSubscription:
+        one = self._open.get(address)
+        if one is not None and not self._closed:
+            return one
+        try:
+            return self._opening.by(until, self._subscribe, address, until)
+        except Late as problem:
+            raise NoAnswer(address, "no time left to connect", sent=False, late=True) from problem
+        except Inside as problem:
+            error = BackendUnavailable("asked by a signal handler in the middle of connecting to this very server")
+            error.unsent = True
+            raise error from problem
+
+    def _subscribe(self, address: Address, until: float) -> BlockingSubscription:
+        if self._closed:
+            raise ClientClosed("this client is closed; connect a new one")
+        one = self._open.get(address)
+        if one is None:
+            channel = self._channels.setdefault(address, new_channel(self._prefix))
+            one = BlockingSubscription(self._target.server(address), until, channel)
+            # First, so that it is never polled by one who does not know that there is something new.
+            self._version += 1
+            self._open[address] = one
+            if self._closed:
+                one.close()
+            # Whoever reads now does not know of this one yet.
+            self.nudge()
+        return one
+
+    def receive(self, seconds: float) -> list[str]:
+        """Wait at most that long; the claims that were spoken of."""
+        return self._reading(self._receive, seconds)
+
+    def _receive(self, seconds: float) -> list[str]:
+        if self._broken:
+            self._mend()
+        if self._poll_for != self._version:
+            self._prepare_poll()
+        wait = min(seconds, subscription.QUIET if self._polled else 0.1)
+        ready = {fd for fd, _ in self._poll.poll(wait * 1000 if wait > 0 else 0)}
+        told: list[str] = []
+        # Each of them, each time: one that is deaf shall not hide behind another that is busy.
+        for fd, one in self._polled.items():
+            if fd in ready:
+                told += self._hear(one)
+            elif not one.still_works():
+                self._lose(one)
+        wake = self._wake_pipe()[0]
+        if wake in ready:
+            os.read(wake, 4096)
+        return told
+
+    def _prepare_poll(self) -> None:
+        version = self._version
+        poll = select.poll()
+        polled = {one.sock.fileno(): one for one in list(self._open.values())}
+        for fd in (self._wake_pipe()[0], *polled):
+            poll.register(fd, select.POLLIN)
+        self._poll = poll
+        self._polled = polled
+        # Last: cut short before, it is prepared once more.
+        self._poll_for = version
+
+    def drain(self) -> None:
+        """Hear what has arrived, if nobody else is listening; never waits."""
+        if self._open:
+            self._reading.attempt(self._drain)
+
+    def _drain(self) -> None:
+        for one in list(self._open.values()):
+            for claim_id in self._hear(one):
+                self._deliver(claim_id)
+
+    def _hear(self, one: BlockingSubscription) -> list[str]:
+        try:
+            found = messages(one.hear())
+        except OSError:
+            self._lose(one)
+            return []
+        return [self._heard(message) for message in found]
+
+    def _lose(self, one: BlockingSubscription) -> None:
+        if self._open.get(one.address) is one:
+            # In this order: cut short in between, it is lost once more.
+            self._version += 1
+            self._broken.add(one.address)
+            self._open.pop(one.address, None)
+        one.close()
+
+    def _mend(self) -> None:
+        """Subscribe anew where a subscription broke, and let everybody look: a message may have been missed.
+
+        Once only: the server may be gone for good, and those who look subscribe where their lines are now.
+        """
+        for address in list(self._broken):
+            try:
+                self._listen(address, clock.now() + MENDING)
+            except Exception:
+                pass  # those who look find out why
+            self._look_all()
+            self._broken.discard(address)
+
+    def _wake_pipe(self) -> tuple[int, int]:
+        if self._wake is None:
+            self._wake = os.pipe()
+            for end in self._wake:
+                os.set_blocking(end, False)
+        return self._wake
+
+    def nudge(self) -> None:
+        """Make a running `receive` return."""
+        if self._wake is not None:
+            try:
+                os.write(self._wake[1], b"!")
+            except BlockingIOError:
+                pass  # full of wake-ups already
+
+    async def close(self) -> None:
+        # First: one that is being opened is closed by who opens it, or by the look below.
+        self._closed = True
+        self._version += 1
+        self._broken.clear()
+        while self._open:
+            try:
+                self._open.popitem()[1].close()
+            except KeyError:
+                pass  # lost by its reader just now
+        self.nudge()
+
+    def __del__(self) -> None:
+        wake, self._wake = getattr(self, "_wake", None), None
+        for end in wake or ():
+            os.close(end)
+
+
+class AsyncioSubscriptions:
+    """Brought by the loop itself."""
+
+    def __init__(
+        self, target: Target, prefix: str, heard: Heard, deliver: Callable[[str], object], look_all: Callable[[], None]
+    ) -> None:
+        self._target = target
+        self._prefix = prefix
+        self._heard = heard
+        self._deliver = deliver
+        self._look_all = look_all
+        self.forked()
+
+    def forked(self) -> None:
+        # Kept, never closed: the parent's loop is a stranger here.
+        self._inherited = dict(self.__dict__)
+        self._open: dict[Address, AsyncioSubscription] = {}
+        self._unready: set[AsyncioSubscription] = set()
+        self._lost: set[Address] = set()
+        """Where a message may have been missed that nobody has looked for yet."""
+        self._mending: set[asyncio.Task[None]] = set()
+        self._channels: dict[Address, str] = {}
+        self._opening: dict[Address, asyncio.Lock] = {}
+        self._closed = False
+
+    def channel(self, address: Address) -> str:
+        return self._channels[address] if address in self._open else NO_CHANNEL
+
+    async def listen(self, address: Address, until: float) -> str:
+        async with alone(self._opening.setdefault(address, asyncio.Lock()), address, until):
+            if self._closed:
+                raise ClientClosed("this client is closed; connect a new one")
+            channel = self._channels.setdefault(address, new_channel(self._prefix))
+            if address not in self._open:
+                one = AsyncioSubscription(self._target.server(address), self._take, partial(self._lose, address))
+                self._unready.add(one)
+                try:
+                    await one.open(until, channel)
+                finally:
+                    self._unready.discard(one)
+                if self._closed:
+                    one.close(ConnectionAbortedError("the client was closed"))
+                    raise ClientClosed("this client is closed; connect a new one")
+                self._open[address] = one
+            if address in self._lost:
+                self._lost.discard(address)
+                self._look_all()
+            return channel
+
+    def _take(self, reply: Any) -> None:
+        for message in messages([reply]):
+            self._deliver(self._heard(message))
+
+    def _lose(self, address: Address, why: Exception) -> None:
+        self._open.pop(address, None)
+        self._lost.add(address)
+        if not self._closed:
+            mending = asyncio.get_running_loop().create_task(self._mend(address), name="lockline-redis-listen")
+            self._mending.add(mending)
+            mending.add_done_callback(self._mended)
+
+    async def _mend(self, address: Address) -> None:
+        """Subscribe anew, and let everybody look: a message may have been missed.
+
+        Once only: the server may be gone for good, and those who look subscribe where their lines are now.
+        """
+        try:
+            await self.listen(address, clock.now() + MENDING)
+        except Exception:
+            pass  # those who look find out why
+
+    def _mended(self, mending: asyncio.Task[None]) -> None:
+        """Or not, or cancelled by somebody who cancels all tasks that he finds."""
+        self._mending.discard(mending)
+        if self._lost:
+            self._look_all()
+
+    def receive(self, seconds: float) -> list[str]:
+        """Nobody asks: the loop delivers."""
+        raise AssertionError("the loop itself reads the subscriptions")
+
+    def drain(self) -> None:
+        """Nothing to do: the loop reads."""
+
+    def nudge(self) -> None:
+        """Nothing to do: nobody blocks."""
+
+    async def close(self) -> None:
+        self._closed = True
+        why = ConnectionAbortedError("the client was closed")
+        for one in (*self._open.values(), *self._unready):
+            one.close(why)
+        self._open.clear()
+        mending = list(self._mending)
+        for task in mending:
+            task.cancel()
+        await asyncio.gather(*mending, return_exceptions=True)

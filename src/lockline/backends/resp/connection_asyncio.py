@@ -1,0 +1,208 @@
+"""An asyncio connection, read by the loop itself: a task that reads could be cancelled by a program that cancels all it can find."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import redis
+
+from ...runtime import clock
+from ...runtime.looping import stay_cancelled
+from .commands import PUSHED, new_reader
+from .errors import NoAnswer, failed_login
+from .target import Address, Server
+
+
+def _nobody(_: Any) -> None:
+    """Until somebody wants to know."""
+
+
+class AsyncioConnection(asyncio.Protocol):
+    """One connection of redis-py, after its login a stream of replies, each handed to `replied` as it comes.
+
+    `ended` is told once, why, when no more will come. Whoever uses the connection sets both after `open`.
+    """
+
+    def __init__(self, server: Server) -> None:
+        self.address = server.address
+        self.patience = server.patience
+        self.broken: Exception | None = None
+        self.replied: Callable[[Any], None] = _nobody
+        self.ended: Callable[[Exception], None] = _nobody
+        self._connection = server.connection()
+        self._loop = asyncio.get_running_loop()
+        self._login: asyncio.Timeout | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        reader = new_reader()
+        self._feed, self._gets = reader.feed, reader.gets
+
+    async def open(self, until: float) -> AsyncioConnection:
+        """Connect and log in."""
+        connection = self._connection
+        left = until - clock.now()
+        if left <= 0:
+            raise NoAnswer(self.address, "no time left to connect", sent=False, late=True)
+        try:
+            async with asyncio.timeout(left) as self._login:
+                try:
+                    await stay_cancelled(connection.connect())
+                finally:
+                    self._login = None
+            if self.broken is not None:
+                raise NoAnswer(self.address, self.broken, sent=False)
+        except (redis.RedisError, OSError, TimeoutError) as problem:
+            await connection.disconnect(nowait=True)
+            raise failed_login(problem, self.address) from problem
+        except BaseException:
+            await connection.disconnect(nowait=True)
+            raise
+        self._writer = connection._writer
+        # The library made, authenticated and encrypted it; from here on only bytes go over it.
+        connection._writer.transport.set_protocol(self)
+        if connection._reader.at_eof():
+            self.close(ConnectionResetError("the server closed the connection"))
+        return self
+
+    def write(self, data: bytes) -> None:
+        """Send it. No drain: one who does not read is given up long before much has piled up."""
+        if self.broken is None and self._writer is not None:
+            self._writer.write(data)
+
+    def data_received(self, data: bytes) -> None:
+        """Hand on each reply."""
+        gets = self._gets
+        try:
+            self._feed(data)
+            while self.broken is None and (reply := gets()) is not Ellipsis:
+                self.replied(reply)
+        except OSError as problem:
+            self.close(problem)
+
+    def eof_received(self) -> None:
+        """No reply will come any more."""
+        self.close(ConnectionResetError("the server closed the connection"))
+
+    def connection_lost(self, problem: Exception | None) -> None:
+        """Nor now."""
+        self.close(problem or ConnectionResetError("the connection was closed"))
+
+    def close(self, why: Exception) -> None:
+        """End it, also one that is being opened."""
+        if self.broken is not None:
+            return
+        self.broken = why
+        if self._writer is None:
+            if self._login is not None and not self._login.expired():
+                self._login.reschedule(self._loop.time())
+            return
+        self._writer.close()
+        self._connection._writer = self._connection._reader = None
+        self.ended(why)
+
+
+class Pipeline:
+    """Requests of many tasks on one connection: they go out together, and answers come back in order."""
+
+    def __init__(self, connection: AsyncioConnection) -> None:
+        self.connection = connection
+        self.address = connection.address
+        self._loop = asyncio.get_running_loop()
+        self._pending: deque[tuple[asyncio.Future[Any], float]] = deque()
+        self._unsent: list[bytes] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        connection.replied, connection.ended = self._take, self._fail
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody waits for an answer."""
+        return not self._pending
+
+    def ask(self, requests: Sequence[bytes], until: float) -> list[asyncio.Future[Any]]:
+        """Send these; their answers, when they come. Cancelling one leaves its place in the order."""
+        connection = self.connection
+        if connection.broken is not None:
+            raise NoAnswer(self.address, connection.broken, sent=False)
+        now = clock.now()
+        if until <= now:
+            raise NoAnswer(self.address, "no time left to ask", sent=False, late=True)
+        if not self._unsent:
+            # Whoever asks in this turn of the loop travels in the same packet.
+            self._loop.call_soon(self._flush)
+        deadline = min(until, now + connection.patience)
+        # One timer for all: most deadlines come in the order of the requests.
+        if self._timer is None or deadline < self._timer_at:
+            self._set_timer(deadline, now)
+        answers = []
+        for request in requests:
+            self._unsent.append(request)
+            answer = self._loop.create_future()
+            self._pending.append((answer, deadline))
+            answers.append(answer)
+        return answers
+
+    async def ask_all(self, requests: Sequence[bytes], until: float) -> list[Any]:
+        """The answers to several commands that are sent together."""
+        return [await answer for answer in self.ask(requests, until)]
+
+    def _flush(self) -> None:
+        unsent, self._unsent = self._unsent, []
+        self.connection.write(b"".join(unsent))
+
+    def _set_timer(self, deadline: float, now: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = deadline
+        self._timer = self._loop.call_later(max(0.0, deadline - now), self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        if not self._pending:
+            return
+        now = clock.now()
+        earliest = min(deadline for _, deadline in self._pending)
+        if earliest > now:
+            self._set_timer(earliest, now)
+        else:
+            # Answers come in order: after one that does not come there is nothing to hope for.
+            self.connection.close(TimeoutError("no answer in time"))
+
+    def _take(self, reply: Any) -> None:
+        """Hand the answer to whoever asked first."""
+        if type(reply) is PUSHED:
+            return
+        if not self._pending:
+            self.connection.close(ConnectionAbortedError("an answer that nobody asked for"))
+            return
+        answer, _ = self._pending.popleft()
+        if not answer.done():
+            answer.set_result(reply)
+
+    def _fail(self, why: Exception) -> None:
+        """Whoever still waits for an answer learns that none will come."""
+        if self._timer is not None:
+            self._timer.cancel()
+        for answer, _ in self._pending:
+            if not answer.done():
+                answer.set_exception(NoAnswer(self.address, why, sent=True))
+                # A task that was cancelled never looks: that is no news for the log.
+                answer.exception()
+        self._pending.clear()
+
+
+@asynccontextmanager
+async def alone(lock: asyncio.Lock, address: Address, until: float) -> AsyncIterator[None]:
+    """One at a time, and nobody waits for another's connection beyond his own deadline."""
+    try:
+        async with asyncio.timeout(max(0.0, until - clock.now()) if lock.locked() else None):
+            await lock.acquire()
+    except TimeoutError as problem:
+        raise NoAnswer(address, "no time left to connect", sent=False, late=True) from problem
+    try:
+        yield
+    finally:
+        lock.release()

@@ -1,0 +1,219 @@
+"""A blocking connection: written and read by the thread that has it."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import ssl
+import struct
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import Any, TypeVar
+
+import redis
+
+from ...runtime import clock
+from .commands import PUSHED, new_reader
+from .errors import DiedIdle, NoAnswer, failed_login
+from .target import Server
+
+T = TypeVar("T")
+
+BUFFER = 65536
+SHORT = 4096
+TIMEVAL = struct.Struct("ll")
+IDLE = 0.05
+"""Seconds after which a connection may have been closed unnoticed: then it is looked at before it is used."""
+CLOSED = getattr(select, "POLLRDHUP", 0)
+"""What `poll` calls a connection that the server has closed, where it has a word for it."""
+MOMENT = 60e-6
+"""Seconds that are spent awake: from the same machine an answer comes sooner than a sleeping core wakes up."""
+LONGEST_REST = 1024
+"""Times that nothing is tried, after it was in vain again and again: the server is far away, or busy."""
+
+_let_others: Callable[[], object] = getattr(os, "sched_yield", lambda: None)
+
+
+class Spin:
+    """Looks for an answer for a moment before going to sleep, and learns from each time whether the next is worth it."""
+
+    __slots__ = ("_in_vain", "_rest")
+
+    def __init__(self) -> None:
+        self._rest = 0
+        self._in_vain = 1
+
+    def look(self, attempt: Callable[[], T | None]) -> T | None:
+        """What the attempt finds, if it finds it soon; whoever else wants this core has it in between."""
+        if self._rest:
+            self._rest -= 1
+            return None
+        until = perf_counter() + MOMENT
+        while perf_counter() < until:
+            found = attempt()
+            if found:
+                self._in_vain = max(1, self._in_vain // 2)
+                return found
+            _let_others()
+        self._rest = self._in_vain = min(4 * self._in_vain, LONGEST_REST)
+        return None
+
+
+class BlockingConnection:
+    """One connection of redis-py, after its login read and written directly: half the cost of its command layer.
+
+    It is there before it is open, so that whoever counts connections counts those that are being made; `gone` once it is closed.
+    After any error it is useless: an answer may still come on it.
+    """
+
+    __slots__ = (
+        "__weakref__", "_connection", "_spin", "_timeout", "_used", "address", "feed", "gets", "gone", "is_open", "patience",
+        "sock", "tls",
+    )  # fmt: skip
+
+    def __init__(self, server: Server) -> None:
+        self.address = server.address
+        self.patience = server.patience
+        self.is_open = self.gone = False
+        self._connection = server.connection()
+
+    def open(self, until: float) -> BlockingConnection:
+        """Connect and log in."""
+        address, connection = self.address, self._connection
+        left = until - clock.now()
+        if left <= 0:
+            raise NoAnswer(address, "no time left to connect", sent=False, late=True)
+        connection.socket_connect_timeout = min(connection.socket_connect_timeout, left)
+        connection.socket_timeout = min(self.patience, left)
+        try:
+            connection.connect()
+        except (redis.RedisError, OSError) as problem:
+            connection.disconnect()
+            raise failed_login(problem, address) from problem
+        except BaseException:
+            connection.disconnect()
+            raise
+        self.sock: socket.socket = connection._sock
+        reader = new_reader()
+        self.feed, self.gets = reader.feed, reader.gets
+        self.tls = isinstance(self.sock, ssl.SSLSocket)
+        self._spin = Spin()
+        self._timeout = 0.0
+        self._used = clock.now()
+        self.is_open = True
+        return self
+
+    def _set_timeout(self, seconds: float) -> None:
+        self._timeout = seconds
+        if self.tls:
+            self.sock.settimeout(seconds)
+            return
+        # The kernel's own timeout: Python's would ask `poll` before each read, one system call more.
+        self.sock.settimeout(None)
+        # It is up to an eighth and some ticks late, so it is told less; `read` waits for what is left.
+        seconds = max(0.001, seconds * 7 / 8 - 0.01)
+        whole = int(seconds)
+        limit = TIMEVAL.pack(whole, max(1, int((seconds - whole) * 1e6)))
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+
+    def ask(self, request: bytes, until: float) -> Any:
+        """The answer to one command."""
+        now = clock.now()
+        timeout = until - now
+        if timeout > self.patience:
+            timeout = self.patience
+        elif timeout <= 0:
+            raise NoAnswer(self.address, "no time left to ask", sent=False, late=True)
+        if now > self._used + IDLE and self._was_closed():
+            raise DiedIdle(self.address, "the server closed the connection while it was idle", sent=False)
+        self._used = now
+        if timeout != self._timeout:
+            self._set_timeout(timeout)
+        sock = self.sock
+        try:
+            sock.sendall(request)
+            # One read brings most answers whole.
+            self.feed(self._spin.look(self._peek) or sock.recv(SHORT))
+            reply = self.gets()
+            if reply is not Ellipsis and type(reply) is not PUSHED:
+                return reply
+        except BlockingIOError:
+            pass  # the last part of its time, which is over to the millisecond
+        except OSError as problem:
+            raise NoAnswer(self.address, problem, sent=True) from problem
+        return self.read(now + timeout)
+
+    def ask_all(self, requests: Sequence[bytes], until: float) -> list[Any]:
+        """The answers to several commands that are sent together."""
+        replies = [self.ask(b"".join(requests), until)]
+        while len(replies) < len(requests):
+            replies.append(self.read(min(until, clock.now() + self.patience)))
+        return replies
+
+    def _was_closed(self) -> bool:
+        """Whether the other end has closed it: what is not sent then, was surely not received."""
+        poll = select.poll()
+        poll.register(self.sock, CLOSED)
+        return bool(poll.poll(0))
+
+    def _peek(self) -> bytes | None:
+        """What has come, if anything has."""
+        if self.tls:
+            return None
+        try:
+            return self.sock.recv(SHORT, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return None
+
+    def read(self, until: float) -> Any:
+        """The next answer."""
+        try:
+            while True:
+                while (reply := self.gets()) is Ellipsis:
+                    self.feed(self._receive(until))
+                if type(reply) is not PUSHED:
+                    return reply
+        except OSError as problem:
+            raise NoAnswer(self.address, problem, sent=True) from problem
+
+    def _receive(self, until: float) -> bytes:
+        left = until - clock.now()
+        if left <= 0:
+            raise TimeoutError("no answer in time")
+        if self.tls:
+            # What has come may lie inside the library already, where no poll sees it.
+            self._set_timeout(left)
+        else:
+            poll = select.poll()
+            poll.register(self.sock, select.POLLIN)
+            if not poll.poll(left * 1000):
+                raise TimeoutError("no answer in time")
+        return self._some()
+
+    def _some(self) -> bytes:
+        data = self.sock.recv(BUFFER)
+        if not data:
+            raise ConnectionResetError("the server closed the connection")
+        while self.tls and self.sock.pending():  # type: ignore[attr-defined]
+            # It lies inside the library, where no poll would see it.
+            data += self.sock.recv(BUFFER)
+        return data
+
+    def send(self, request: bytes) -> None:
+        """Send without waiting for the answer; OSError when the connection is gone."""
+        self.sock.sendall(request)
+
+    def hear(self, until: float | None = None) -> list[Any]:
+        """Everything that has arrived, pushed or not, waiting for it at most until then; OSError when the connection is gone."""
+        self.feed(self._some() if until is None else self._receive(until))
+        heard = []
+        while (reply := self.gets()) is not Ellipsis:
+            heard.append(reply)
+        return heard
+
+    def close(self) -> None:
+        """Close it."""
+        self.gone = True
+        self._connection.disconnect()
