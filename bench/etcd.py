@@ -52,9 +52,9 @@ def etcd3_locker(hosts: str) -> Iterator[Locker]:
 def bare_locker(hosts: str) -> Iterator[Locker]:
     """Not a lock: one key put in a transaction and deleted, the least that any lock on etcd must do."""
     from lockline.backends.etcd import channel as ways
+    from lockline.backends.etcd import commands
     from lockline.backends.etcd import messages as m
-    from lockline.backends.etcd import requests
-    from lockline.backends.etcd.address import parse
+    from lockline.backends.etcd.target import parse
     from lockline.runtime.blocking import BlockingRuntime, run
 
     runtime = BlockingRuntime()
@@ -67,9 +67,9 @@ def bare_locker(hosts: str) -> Iterator[Locker]:
     @contextmanager
     def made() -> Iterator[None]:
         key = b"bare/key"
-        ask(m.TxnRequest(compare=[requests.created(key, 0)], success=[requests.put(key, b"x" * 90, lease)]))
+        ask(m.TxnRequest(compare=[commands.created(key, 0)], success=[commands.put(key, b"x" * 90, lease)]))
         yield
-        ask(m.TxnRequest(success=[requests.delete(key)]))
+        ask(m.TxnRequest(success=[commands.delete(key)]))
 
     yield made
     channel.close()

@@ -6,9 +6,9 @@ import pytest
 
 from lockline.backends.etcd import channel as ways
 from lockline.backends.etcd import messages as m
-from lockline.backends.etcd.address import parse
 from lockline.backends.etcd.channel import Channel
 from lockline.backends.etcd.keys import after
+from lockline.backends.etcd.target import parse
 from lockline.runtime.blocking import BlockingRuntime, run
 from tests.servers.etcd import EtcdCluster
 
@@ -40,17 +40,17 @@ class EtcdWorld(World):
 
     def debris(self, place: str) -> list[str]:
         """Every key but the fence, which stays for good: one, whatever the number of names."""
-        address = parse(place)
+        target = parse(place)
         runtime = BlockingRuntime()
-        channel = Channel(address, runtime, lambda: None)
-        beginning = f"{address.prefix}/".encode()
+        channel = Channel(target, runtime, lambda: None)
+        beginning = f"{target.prefix}/".encode()
         request = m.RangeRequest(key=beginning, range_end=after(beginning), keys_only=True)
         try:
             answer = run(channel.ask(ways.RANGE, request, "RangeResponse", runtime.now() + 5))
         finally:
             channel.close()
         keys = [kv.key.decode() for kv in answer.kvs]
-        return [key for key in keys if key != f"{address.prefix}/fence" and "/session/" not in key]
+        return [key for key in keys if key != f"{target.prefix}/fence" and "/session/" not in key]
 
 
 @joins

@@ -14,7 +14,7 @@ import pytest
 
 import lockline
 from lockline.backends.etcd.backend import EtcdBackend
-from lockline.backends.etcd.leases import Lease
+from lockline.backends.etcd.leases import ServerLease
 
 from ..servers.etcd import EtcdCluster, newer_binary
 from ..servers.process import missing
@@ -75,7 +75,7 @@ def backend_of(client: lockline.Client) -> EtcdBackend:
     return backend
 
 
-def leases_of(client: lockline.Client) -> list[Lease]:
+def leases_of(client: lockline.Client) -> list[ServerLease]:
     """The leases that a client has at the server."""
     return backend_of(client)._leases.all()
 

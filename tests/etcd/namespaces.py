@@ -30,13 +30,13 @@ class Network:
             _ip("link", "add", self._tag, "type", "bridge")
             _ip("addr", "add", f"{self._net}.1/24", "dev", self._tag)
             _ip("link", "set", self._tag, "up")
-            for number, (namespace, address) in enumerate(self.homes):
+            for number, (namespace, target) in enumerate(self.homes):
                 outer, inner = f"{self._tag}o{number}", f"{self._tag}i{number}"
                 _ip("netns", "add", namespace)
                 _ip("link", "add", outer, "type", "veth", "peer", "name", inner)
                 _ip("link", "set", inner, "netns", namespace)
                 _ip("link", "set", outer, "master", self._tag, "up")
-                _ip("-n", namespace, "addr", "add", f"{address}/24", "dev", inner)
+                _ip("-n", namespace, "addr", "add", f"{target}/24", "dev", inner)
                 _ip("-n", namespace, "link", "set", inner, "up")
                 _ip("-n", namespace, "link", "set", "lo", "up")
         except (OSError, RuntimeError) as problem:
@@ -60,16 +60,16 @@ class Network:
     def cut_from_peers(self, number: int) -> None:
         """This member's packets to the other members vanish; its clients still reach it."""
         namespace, own = self.homes[number]
-        for _, address in self.homes:
-            if address != own:
-                _ip("-n", namespace, "route", "add", "blackhole", f"{address}/32")
+        for _, target in self.homes:
+            if target != own:
+                _ip("-n", namespace, "route", "add", "blackhole", f"{target}/32")
 
     def heal(self, number: int) -> None:
         """All is well again."""
         namespace, own = self.homes[number]
-        for _, address in self.homes:
-            if address != own:
-                _ip("-n", namespace, "route", "del", "blackhole", f"{address}/32", check=False)
+        for _, target in self.homes:
+            if target != own:
+                _ip("-n", namespace, "route", "del", "blackhole", f"{target}/32", check=False)
 
     def cut_off(self, number: int) -> None:
         """Nothing reaches this member, and nothing comes from it."""

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 import lockline
-from lockline.backends.etcd.address import parse
-from lockline.backends.etcd.examine import revokes_living_leases, serves_old_reads
+from lockline.backends.etcd.doctor import revokes_living_leases, serves_old_reads
+from lockline.backends.etcd.target import parse
 from lockline.errors import BackendUnavailable, ConfigError
 
 from ..servers.etcd import EtcdCluster, newer_binary
@@ -309,11 +309,11 @@ def test_tls_and_a_clients_certificate(tmp_path: Path, client_of: Clients) -> No
 
 
 def test_an_address_says_where_and_hides_the_password() -> None:
-    address = parse("etcd://me:s%2Fecret@h1,h2:1234,[::1]:99/team/locks")
-    assert [str(endpoint) for endpoint in address.endpoints] == ["h1:2379", "h2:1234", "[::1]:99"]
-    assert (address.user, address.password, address.prefix) == ("me", "s/ecret", "team/locks")
-    assert address.url == "etcd://me@h1:2379,h2:1234,[::1]:99/team/locks"
-    assert "ecret" not in repr(address)
+    target = parse("etcd://me:s%2Fecret@h1,h2:1234,[::1]:99/team/locks")
+    assert [str(endpoint) for endpoint in target.endpoints] == ["h1:2379", "h2:1234", "[::1]:99"]
+    assert (target.user, target.password, target.prefix) == ("me", "s/ecret", "team/locks")
+    assert target.url == "etcd://me@h1:2379,h2:1234,[::1]:99/team/locks"
+    assert "ecret" not in repr(target)
     assert parse("etcd://").url == "etcd://localhost:2379"
 
 

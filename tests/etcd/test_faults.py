@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from lockline.backends.etcd.examine import revokes_living_leases
+from lockline.backends.etcd.doctor import revokes_living_leases
 
 from ..redis.crowd import ROOT, Crowd
 from ..servers.etcd import EtcdCluster

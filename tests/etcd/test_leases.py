@@ -11,8 +11,8 @@ import pytest
 
 import lockline
 from lockline.backends.etcd.channel import Way
-from lockline.backends.etcd.leases import Lease, Renewal
-from lockline.backends.etcd.places import Place
+from lockline.backends.etcd.claims import EtcdClaim
+from lockline.backends.etcd.leases import LeaseRenewal, ServerLease
 from lockline.core.claim import Claim, Gone, Waiting
 from lockline.errors import BackendUnavailable
 from lockline.runtime.blocking import run
@@ -174,11 +174,11 @@ def test_claims_with_short_ttls_end_in_time_though_the_lease_goes_on(
 
 def test_a_renewal_counts_only_in_the_term_that_a_quorum_confirmed_after_it() -> None:
     """A deposed leader that does not know it yet says yes to renewals that the new one never hears of."""
-    lease = Lease(1, 11, good_until=100.0)
-    assert not Renewal([lease], 200.0, term=4).confirm(5)
+    lease = ServerLease(1, 11, good_until=100.0)
+    assert not LeaseRenewal([lease], 200.0, term=4).confirm(5)
     assert lease.good_until == 100.0
-    assert not Renewal([lease], 200.0, term=-1).confirm(5)
-    assert Renewal([lease], 200.0, term=5).confirm(5)
+    assert not LeaseRenewal([lease], 200.0, term=-1).confirm(5)
+    assert LeaseRenewal([lease], 200.0, term=5).confirm(5)
     assert lease.good_until == 211.0
 
 
@@ -192,7 +192,7 @@ def test_a_renewal_in_an_old_term_is_asked_for_again(
     renew = backend._leases.renew
     terms: list[int | None] = []
 
-    async def deposed(leases: object, until: float, **how: Any) -> Renewal:
+    async def deposed(leases: object, until: float, **how: Any) -> LeaseRenewal:
         renewal = await renew(leases, until, **how)  # type: ignore[arg-type]
         if len(terms) < 2 and renewal.term is not None:
             renewal.term -= 1
@@ -217,15 +217,15 @@ def test_a_release_that_found_no_server_is_made_good_though_the_lease_lives_on(
     remove, remove_all = backend._removals.remove, backend._removals._remove_all
     until_then = time.monotonic() + 1.5
 
-    def is_away(places: list[Place]) -> None:
+    def is_away(places: list[EtcdClaim]) -> None:
         if time.monotonic() < until_then and any(place.claim.name == "x" for place in places):
             raise BackendUnavailable("nobody is there")
 
-    async def no_answer(place: Place, until: float) -> bool:
+    async def no_answer(place: EtcdClaim, until: float) -> bool:
         is_away([place])
         return await remove(place, until)
 
-    async def no_answers(places: list[Place], way: Way, until: float) -> dict[str, bool]:
+    async def no_answers(places: list[EtcdClaim], way: Way, until: float) -> dict[str, bool]:
         is_away(places)
         return await remove_all(places, way, until)
 

@@ -199,7 +199,7 @@ def test_a_request_that_may_have_arrived_does_not_count_as_unsent(single: EtcdCl
         proxy.cut()
         link = backend._channel.link
         assert link is not None
-        wait_for(lambda: link.glance() or link.wire.broken, 5, "the end of the connection")  # type: ignore[func-returns-value]
+        wait_for(lambda: link.glance() or link.grpc.broken, 5, "the end of the connection")  # type: ignore[func-returns-value]
         with pytest.raises(BackendUnavailable) as told:
             run(backend.turn(claim, now() + 0.6))
         assert not told.value.unsent

@@ -97,7 +97,7 @@ def test_a_release_that_did_not_go_out_at_first_does_not_pass_for_one_whose_answ
     channel._at = 0
     lease = client.lock("x", ttl=60).acquire()
     proxy.cut()
-    wait_for(lambda: channel.link is None or channel.link.wire.broken, 5, "the end of the connection")
+    wait_for(lambda: channel.link is None or channel.link.grpc.broken, 5, "the end of the connection")
     assert operator.evict("x") == 1
     with pytest.raises(lockline.LeaseLost):
         lease.release()

@@ -170,10 +170,10 @@ def test_calls_under_way_end_on_the_connection_that_they_began_on(single: EtcdCl
         wait_for(lambda: one.requests > before, 5, "the request")
         assert run(channel._move(first, False, channel.now() + 5))
         assert channel.link is not first
-        assert first.wire.broken is None
+        assert first.grpc.broken is None
         thread.join(10)
         assert (one.accepted, two.accepted) == (1, 1)
-        assert first.wire.broken is not None
+        assert first.grpc.broken is not None
         # Nothing was asked twice: the answer came from where the question went.
         assert not backend_of(client)._places.all()[0].repeated
         outcome[0].release()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ...runtime import Runtime
-from .address import parse
 from .backend import EtcdBackend
+from .target import parse
 
 __all__ = ["EtcdBackend", "connect"]
 

@@ -17,17 +17,17 @@ from ...errors import BackendUnavailable, LocklineError
 from ...guarantees import Guarantees
 from ...runtime import Runtime
 from . import channel as ways
-from . import examine, requests, sight
+from . import commands, doctor, inspection
 from . import messages as m
-from .address import Address
 from .channel import NOT_FOUND, Channel
-from .keys import Keys, Stood, claims, stood, value_of
-from .leases import Lease, Leases
-from .places import Place, Places
+from .claims import EtcdClaim, EtcdClaims
+from .connection import Refused
+from .keys import Keys, SeenClaim, claims, stood, value_of
+from .leases import Leases, ServerLease
 from .removals import Removals
 from .renewals import Renewals
-from .watches import Watches
-from .wire import Refused
+from .subscription import Watches
+from .target import EtcdTarget
 
 GUARANTEES: Final = Guarantees(
     exclusion="consensus",
@@ -49,19 +49,19 @@ class EtcdBackend:
 
     guarantees = GUARANTEES
 
-    def __init__(self, address: Address, runtime: Runtime) -> None:
-        self.url = address.url
-        self._address = address
+    def __init__(self, target: EtcdTarget, runtime: Runtime) -> None:
+        self.url = target.url
+        self._target = target
         self._runtime = runtime
-        self._keys = Keys(address.prefix)
-        self._channel = Channel(address, runtime, self._cut)
+        self._keys = Keys(target.prefix)
+        self._channel = Channel(target, runtime, self._cut)
         self._leases = Leases(self._channel, runtime, self._lease_died)
-        self._places = Places(runtime, self._expire)
+        self._places = EtcdClaims(runtime, self._expire)
         self._begin()
 
     def _begin(self) -> None:
         self._client = secrets.token_hex(8)
-        self._doubts: dict[str, Lease] = {}
+        self._doubts: dict[str, ServerLease] = {}
         """Claims whose `enter` went out and was not answered, with the lease that it named."""
         self._news: set[str] = set()
         self._mailbox = self._runtime.mailbox(self._receive, self._nudge_reader)
@@ -117,7 +117,7 @@ class EtcdBackend:
             sent = self._runtime.now()
             lease, renewal = await self._leases.ready(claim.ttl, sent, until, way)
             session, generation = self._keys.session(self._client, lease.id), lease.generation
-            request = requests.enter(
+            request = commands.enter(
                 key, value, lease.id, line, self._keys.fence, session, generation, claim.capacity, room_at
             )
             self._doubts[claim.id] = lease
@@ -138,7 +138,7 @@ class EtcdBackend:
             replies = answer.responses
             if answer.succeeded:
                 token, seen = replies[1].response_put.prev_kv.version + 1, replies[2].response_range
-                place = Place(claim, key, answer.header.revision, token, lease, sent + claim.ttl)
+                place = EtcdClaim(claim, key, answer.header.revision, token, lease, sent + claim.ttl)
             else:
                 own, session_now, seen = (reply.response_range for reply in replies)
                 if own.kvs:
@@ -171,13 +171,13 @@ class EtcdBackend:
         if blockers(_ahead(seen.kvs), claim):
             return None
         if seen.more:
-            seen = await self._range(requests.whole_line(self._keys.line(claim.name)), until)
+            seen = await self._range(commands.whole_line(self._keys.line(claim.name)), until)
             if blockers(claims(seen.kvs), claim):
                 return None
             revision = seen.header.revision
         return revision
 
-    async def _placed(self, place: Place, seen: Any, revision: int, until: float) -> Grant | Waiting:
+    async def _placed(self, place: EtcdClaim, seen: Any, revision: int, until: float) -> Grant | Waiting:
         """Where the claim stands, by the line as the transaction saw it."""
         if not seen.kvs or seen.kvs[0].key != place.key:
             # A repeat: others have come since, and the end of the line says nothing of its place.
@@ -192,20 +192,20 @@ class EtcdBackend:
         place.look(keepers, revision, self._runtime.now() + NET * random.uniform(1, 2))
         return Waiting(max(seen.count - 1, 1))
 
-    async def _found_again(self, claim: Claim, kv: Any, lease: Lease, sent: float, until: float) -> Place:
+    async def _found_again(self, claim: Claim, kv: Any, lease: ServerLease, sent: float, until: float) -> EtcdClaim:
         """The place of a claim that an earlier request of ours has put there."""
         known = self._places.get(claim.id)
         if known is not None:
             return known
         told, create = stood(kv), kv.create_revision
         token = told.token if told is not None else 0
-        token = token or (await sight.tokens(self._channel, self._keys.fence, [create], until))[0]
+        token = token or (await inspection.tokens(self._channel, self._keys.fence, [create], until))[0]
         owner = next((known for known in self._leases.all() if known.id == kv.lease), lease)
-        place = Place(claim, kv.key, create, token, owner, sent + claim.ttl)
+        place = EtcdClaim(claim, kv.key, create, token, owner, sent + claim.ttl)
         place.changed = kv.mod_revision
         return place
 
-    async def _secure(self, place: Place, until: float) -> bool:
+    async def _secure(self, place: EtcdClaim, until: float) -> bool:
         """Renew the claim's lease until a quorum confirms it; whether the claim lives."""
         (fate,) = await self.renew([place.claim], until)
         return fate is None
@@ -245,19 +245,19 @@ class EtcdBackend:
                 place.ahead = None
         return None
 
-    def _old(self, place: Place) -> bool:
+    def _old(self, place: EtcdClaim) -> bool:
         return self._runtime.now() >= place.trusts
 
     def _end_wait(self, claim_id: str) -> None:
         self._mailbox.close(claim_id)
         self._watches.drop(claim_id)
 
-    async def _at_home(self, place: Place, until: float) -> None:
+    async def _at_home(self, place: EtcdClaim, until: float) -> None:
         """Be told when the lease dies: put the lease's session key and watch it."""
         lease = place.lease
         if not lease.present:
             key = self._keys.session(self._client, lease.id)
-            request = m.TxnRequest(success=[requests.put(key, b"", lease.id)])
+            request = m.TxnRequest(success=[commands.put(key, b"", lease.id)])
             try:
                 answer = await self._channel.ask(ways.TXN, request, "TxnResponse", until)
             except Refused as refused:
@@ -271,7 +271,7 @@ class EtcdBackend:
             self._watches.watch_home(0 if self._history_is_gone else lease.generation)
 
     async def _standing(
-        self, place: Place, until: float, *, serializable: bool = True, whole: bool = False
+        self, place: EtcdClaim, until: float, *, serializable: bool = True, whole: bool = False
     ) -> Grant | Waiting | Gone:
         """Where the claim stands now, by one look at what is ahead of it.
 
@@ -279,9 +279,9 @@ class EtcdBackend:
         "not there" has to be asked of the quorum.
         """
         claim, line = place.claim, self._keys.line(place.claim.name)
-        limit = 0 if whole else min(claim.capacity, requests.ENOUGH) + 2
+        limit = 0 if whole else min(claim.capacity, commands.ENOUGH) + 2
         while True:
-            seen = await self._range(requests.line_back_from(line, place.create, limit, serializable), until)
+            seen = await self._range(commands.line_back_from(line, place.create, limit, serializable), until)
             if serializable and seen.header.revision < self._watches.revision:
                 serializable = False
                 continue
@@ -317,7 +317,7 @@ class EtcdBackend:
         self._end_wait(claim_id)
         self._news.discard(claim_id)
 
-    async def _expire(self, place: Place) -> None:
+    async def _expire(self, place: EtcdClaim) -> None:
         """The sweeper: this claim's ttl is over, though the server's lease lasts longer."""
         await self._removals.remove(place, self._runtime.now() + 2.0)
         self._lose(place)
@@ -328,12 +328,12 @@ class EtcdBackend:
         """Give each claim its ttl again from now, never less than it has; None for each that lives on."""
         return await self._renewals.renew(claims, until)
 
-    def _lose(self, place: Place) -> None:
+    def _lose(self, place: EtcdClaim) -> None:
         place.gone = True
         self._places.drop(place.claim.id)
         self._mailbox.deliver(place.claim.id)
 
-    def _lease_died(self, lease: Lease) -> None:
+    def _lease_died(self, lease: ServerLease) -> None:
         for place in self._places.all():
             if place.lease is lease:
                 place.gone = True
@@ -346,15 +346,15 @@ class EtcdBackend:
     async def look(self, name: str, until: float) -> Line:
         """The whole line, without changing it."""
         mine = {place.claim.id: place for place in self._places.all()}
-        return await sight.look(self._channel.brief, self._keys, name, mine, until)
+        return await inspection.look(self._channel.brief, self._keys, name, mine, until)
 
     async def list(self, prefix: str, until: float) -> list[str]:
         """The names that have a live claim, sorted."""
-        return await sight.names(self._channel.brief, self._keys, prefix, until)
+        return await inspection.names(self._channel.brief, self._keys, prefix, until)
 
     async def evict(self, name: str, until: float, token: int | None = None) -> int:
         """Remove the holders of the line (with a token: the one who has it), let in the next, tell them; how many."""
-        return await sight.evict(self._channel.brief, self._keys, name, token, until)
+        return await inspection.evict(self._channel.brief, self._keys, name, token, until)
 
     async def news(self) -> Collection[str]:
         """Ids of claims that a push spoke of since the last call."""
@@ -371,7 +371,7 @@ class EtcdBackend:
 
     async def examine(self, until: float) -> list[Finding]:  # type: ignore[valid-type]
         """What is good and what is dangerous about this cluster as it is set up."""
-        return await examine.findings(self._channel.brief, self._address, self._keys, until)
+        return await doctor.findings(self._channel.brief, self._target, self._keys, until)
 
     def guard(self, claim: Claim, token: int) -> dict[str, str]:
         """The compare that makes an etcd transaction fail once this claim is gone, as etcd's JSON (and protobuf's) form."""
@@ -450,6 +450,6 @@ class EtcdBackend:
             self._channel.close()
 
 
-def _ahead(kvs: Sequence[Any]) -> list[Stood]:
+def _ahead(kvs: Sequence[Any]) -> list[SeenClaim]:
     """Claims in order of arrival, from an answer that begins at the end."""
     return claims(reversed(kvs))

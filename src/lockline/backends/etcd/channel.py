@@ -10,10 +10,10 @@ from ...errors import BackendUnavailable, ConfigError
 from ...runtime import Runtime
 from ..url import Endpoint
 from . import messages
-from .address import Address
-from .connections import Connections, Link, Unreachable
+from .connection import Broken, Call, NotTaken, Refused, framed
+from .members import Link, Members, Unreachable
 from .patience import Patience
-from .wire import Broken, Call, NotTaken, Refused, framed
+from .target import EtcdTarget
 
 PAUSE: Final = 0.05
 LONGEST_PAUSE: Final = 0.5
@@ -29,11 +29,11 @@ TRANSIENT: Final = {1, 4, EXHAUSTED, UNAVAILABLE}
 Ask = Callable[..., Awaitable[Any]]
 
 
-class Channel(Connections):
+class Channel(Members):
     """The way to the cluster of one client: one connection, whatever the number of threads, tasks and claims."""
 
-    def __init__(self, address: Address, runtime: Runtime, cut: Callable[[], None]) -> None:
-        super().__init__(address, runtime, cut)
+    def __init__(self, target: EtcdTarget, runtime: Runtime, cut: Callable[[], None]) -> None:
+        super().__init__(target, runtime, cut)
         self.brief = Brief(self)
         """The same for calls that do not insist: where nobody can be reached they say so soon."""
 
@@ -114,7 +114,7 @@ class Channel(Connections):
 
     def _unavailable(self, problem: Exception | None, went: bool, said: bool = False) -> BackendUnavailable:
         what = "could not serve" if said else "gave no answer in time" if went else "cannot be reached"
-        error = BackendUnavailable(f"etcd at {self._address.url} {what}: {problem}")
+        error = BackendUnavailable(f"etcd at {self._target.url} {what}: {problem}")
         error.unsent = not went
         error.permanent = isinstance(problem, Unreachable) and problem.final
         return error
@@ -143,7 +143,7 @@ class Channel(Connections):
         finally:
             self._tidy()
         if call.failure is not None:
-            if isinstance(call.failure, Broken) and link.wire.broken is not None:
+            if isinstance(call.failure, Broken) and link.grpc.broken is not None:
                 self.leave(link, str(call.failure))
             raise call.failure
 
@@ -153,8 +153,8 @@ class Channel(Connections):
             now = self.now()
             if now >= until:
                 raise Broken(f"{link.endpoint} did not answer within {now - patience.sent:.1f} s")
-            if link.wire.broken is not None:
-                raise Broken(link.wire.broken)
+            if link.grpc.broken is not None:
+                raise Broken(link.grpc.broken)
             if link is not self.link is not None and now >= patience.sent + patience.quiet:
                 raise Broken(f"{link.endpoint} was slow, and another is asked now")
             step, look = patience.step(now, link.heard, link.pinged, link.answered)
@@ -175,7 +175,7 @@ class Channel(Connections):
             self._is_well()
 
     async def _login(self, link: Link, until: float) -> str:
-        request = messages.AuthenticateRequest(name=self._address.user, password=self._address.password)
+        request = messages.AuthenticateRequest(name=self._target.user, password=self._target.password)
         try:
             call = await self._begun(link, AUTHENTICATE, framed(request.SerializeToString()), None, False, until)
             await self._answered(link, call, until)
@@ -183,16 +183,16 @@ class Channel(Connections):
             if refused.code in TRANSIENT:
                 await self._move(link, False, until)
                 raise
-            raise ConfigError(f"etcd does not let {self._address.user!r} in: {refused.text}") from None
+            raise ConfigError(f"etcd does not let {self._target.user!r} in: {refused.text}") from None
         except Broken as broken:
             raise NotTaken(f"no login: {broken}") from None  # the request itself has not gone out yet
         return str(messages.AuthenticateResponse.FromString(call.answers[0]).token)
 
     async def ask_member(self, endpoint: Endpoint, method: str, request: Any, answer: str, until: float) -> Any:
         """One request to one member, on a connection of its own."""
-        link = await self._open(self._address, endpoint, until)
+        link = await self._open(self._target, endpoint, until)
         try:
-            await link.finished(link.wire.opening, until)
+            await link.finished(link.grpc.opening, until)
             call = link.start(method, framed(request.SerializeToString()), self.token)
             if not await link.finished(call, until):
                 raise Broken(f"{endpoint} did not answer in time")

@@ -58,7 +58,7 @@ def after(prefix: bytes) -> bytes:
     return prefix[:-1] + bytes([prefix[-1] + 1])
 
 
-class Stood(NamedTuple):
+class SeenClaim(NamedTuple):
     """A claim as its key tells it."""
 
     key: bytes
@@ -87,7 +87,7 @@ FIELDS: tuple[type | tuple[type, ...], ...] = (str, str, int, int, (int, float),
 """What `value_of` writes, in its order; more may follow one day."""
 
 
-def stood(kv: Any) -> Stood | None:
+def stood(kv: Any) -> SeenClaim | None:
     """The claim behind this key and value; None for a key that somebody else has put there, which holds nothing."""
     key = kv.key
     try:
@@ -97,9 +97,9 @@ def stood(kv: Any) -> Stood | None:
     # A claim hangs on a lease: without one it would stand for ever.
     if not kv.lease or type(told) is not list or len(told) < len(FIELDS) or not all(map(isinstance, told, FIELDS)):
         return None
-    return Stood(key, claim_id, kv.create_revision, kv.lease, *told[: len(FIELDS)])
+    return SeenClaim(key, claim_id, kv.create_revision, kv.lease, *told[: len(FIELDS)])
 
 
-def claims(kvs: Iterable[Any]) -> list[Stood]:
+def claims(kvs: Iterable[Any]) -> list[SeenClaim]:
     """The claims among these keys, in the same order."""
     return [claim for kv in kvs if (claim := stood(kv)) is not None]

@@ -25,14 +25,14 @@ from ...runtime import Runtime
 from . import channel as ways
 from . import messages as m
 from .channel import Channel, Way
+from .connection import Refused
 from .gate import gate_for
-from .wire import Refused
 
 SLACK: Final = 1.1
 """A lease lasts this much longer than the ttl, so that claims that come shortly after a renewal need none of their own."""
 
 
-class Lease:
+class ServerLease:
     """One lease at the server."""
 
     __slots__ = ("dead", "generation", "good_until", "id", "present", "renewal", "seconds")
@@ -47,22 +47,22 @@ class Lease:
         """Whether its session key has been put."""
         self.generation = 0
         """The session key's revision; a withdrawn claim that is still on its way carries an older one."""
-        self.renewal: Renewal | None = None
+        self.renewal: LeaseRenewal | None = None
         """The latest that was answered; the next answer of a quorum makes it count, whoever asked for either."""
 
 
 FAILED_PRECONDITION: Final = 9
 """What etcd says of a lease's number that is taken."""
-NO_LEASE: Final = Lease(0, 0, 0.0)
+NO_LEASE: Final = ServerLease(0, 0, 0.0)
 """For a claim of which this client knows nothing."""
 
 
-class Renewal:
+class LeaseRenewal:
     """Leases renewed at a moment, in a term; good when that term is confirmed."""
 
     __slots__ = ("leases", "sent", "term")
 
-    def __init__(self, leases: Collection[Lease], sent: float, term: int | None) -> None:
+    def __init__(self, leases: Collection[ServerLease], sent: float, term: int | None) -> None:
         self.leases = leases
         self.sent = sent
         self.term = term
@@ -88,7 +88,7 @@ def lease_seconds(ttl: float) -> int:
 class Leases:
     """The leases of one client."""
 
-    def __init__(self, channel: Channel, runtime: Runtime, died: Callable[[Lease], None]) -> None:
+    def __init__(self, channel: Channel, runtime: Runtime, died: Callable[[ServerLease], None]) -> None:
         self._channel = channel
         self._runtime = runtime
         self._died = died
@@ -96,15 +96,17 @@ class Leases:
 
     def reset(self) -> None:
         """As new: in a forked child the leases are the parent's."""
-        self._leases: dict[int, Lease] = {}
+        self._leases: dict[int, ServerLease] = {}
         self._asked_for: dict[int, tuple[int, float]] = {}
         """Leases of which it is not known whether they were granted: their numbers, and when they were first asked for."""
         self._gate = gate_for(self._runtime)
 
-    def all(self) -> list[Lease]:
+    def all(self) -> list[ServerLease]:
         return list(self._leases.values())
 
-    async def ready(self, ttl: float, since: float, until: float, way: Way | None = None) -> tuple[Lease, Renewal]:
+    async def ready(
+        self, ttl: float, since: float, until: float, way: Way | None = None
+    ) -> tuple[ServerLease, LeaseRenewal]:
         """A lease that outlives a claim of this ttl, once the renewal that comes with it is confirmed.
 
         The claim's time counts from `since`: whatever is renewed after that is enough, however long its answer takes.
@@ -113,7 +115,7 @@ class Leases:
         while True:
             lease = self._leases.get(wanted)
             if lease is not None and lease.good_until >= enough:
-                return lease, Renewal((), 0.0, None)
+                return lease, LeaseRenewal((), 0.0, None)
             # One asks for all who need it at the same time.
             async with self._gate(until) as free:
                 if not free:
@@ -129,25 +131,25 @@ class Leases:
                 if not lease.dead:
                     return lease, renewal
 
-    async def _grant(self, seconds: int, until: float, way: Way) -> Lease:
+    async def _grant(self, seconds: int, until: float, way: Way) -> ServerLease:
         # The number is ours, and so a grant that came to be without our hearing of it is found again by the next who asks.
         number, sent = self._asked_for.setdefault(seconds, (secrets.randbits(62) + 1, self._runtime.now()))
         try:
             request = m.LeaseGrantRequest(TTL=seconds, ID=number)
             answer = await way.ask(ways.GRANT, request, "LeaseGrantResponse", until)
-            lease = Lease(answer.ID, answer.TTL, sent + answer.TTL)
+            lease = ServerLease(answer.ID, answer.TTL, sent + answer.TTL)
         except Refused as refused:
             del self._asked_for[seconds]
             if refused.code != FAILED_PRECONDITION:
                 raise
             # It is there. What it lasts is at least what was asked for; a renewal tells whether it still lives.
-            lease = Lease(number, seconds, sent)
+            lease = ServerLease(number, seconds, sent)
         else:
             del self._asked_for[seconds]
         self._leases[seconds] = lease
         return lease
 
-    async def renew(self, leases: Collection[Lease], until: float, way: Way | None = None) -> Renewal:
+    async def renew(self, leases: Collection[ServerLease], until: float, way: Way | None = None) -> LeaseRenewal:
         """Ask for all these leases to be renewed; those that are no more are buried."""
         sent = self._runtime.now()
         asked = list(leases)
@@ -161,13 +163,13 @@ class Leases:
                 self.bury(lease)
         good = [lease for lease in asked if not lease.dead]
         # More than one term among the answers: the leader has just changed, and nothing of it counts.
-        renewal = Renewal(good, sent, terms.pop() if len(terms) == 1 else -1)
+        renewal = LeaseRenewal(good, sent, terms.pop() if len(terms) == 1 else -1)
         if renewal.term != -1:
             for lease in good:
                 lease.renewal = renewal
         return renewal
 
-    def bury(self, lease: Lease) -> None:
+    def bury(self, lease: ServerLease) -> None:
         """The server has no such lease any more, and so none of its claims."""
         if lease.dead:
             return

@@ -8,13 +8,13 @@ from typing import Any, Final
 from ...core.claim import Claim
 from ...runtime import Runtime
 from . import channel as ways
+from . import commands
 from . import messages as m
-from . import requests
 from .channel import NOT_FOUND, Channel, Way
+from .claims import EtcdClaim, EtcdClaims
+from .connection import Refused
 from .keys import Keys
-from .leases import NO_LEASE, Lease, Leases
-from .places import Place, Places
-from .wire import Refused
+from .leases import NO_LEASE, Leases, ServerLease
 
 BATCH: Final = 60
 """Claims per transaction; etcd takes 128 steps unless it is set up otherwise, and some claims need two."""
@@ -24,8 +24,8 @@ class Removals:
     """The removals of one client."""
 
     def __init__(
-        self, channel: Channel, leases: Leases, places: Places, keys: Keys, client: str, runtime: Runtime,
-        doubts: dict[str, Lease],
+        self, channel: Channel, leases: Leases, places: EtcdClaims, keys: Keys, client: str, runtime: Runtime,
+        doubts: dict[str, ServerLease],
     ) -> None:  # fmt: skip
         self._channel = channel
         self._leases = leases
@@ -47,7 +47,7 @@ class Removals:
             raise
         return self._ended(place, there)
 
-    async def remove(self, place: Place, until: float) -> bool:
+    async def remove(self, place: EtcdClaim, until: float) -> bool:
         """Remove this claim from the server, for good; whether it was there."""
         if place.repeated and not place.entry.dead:
             # A request to enter may still be on its way.
@@ -55,7 +55,7 @@ class Removals:
             if answer is not None:
                 return answer[0]
         repeats: list[None] = []
-        request = requests.leave(place.key, place.create, self._note(place))
+        request = commands.leave(place.key, place.create, self._note(place))
         answer = await self._channel.ask(ways.TXN, request, "TxnResponse", until, repeated=lambda: repeats.append(None))
         return _was_there(place, answer, bool(repeats))
 
@@ -67,7 +67,7 @@ class Removals:
         fates: dict[str, bool] = {}
         way = self._channel.brief
         try:
-            doubtful: dict[Lease, list[Place]] = {}
+            doubtful: dict[ServerLease, list[EtcdClaim]] = {}
             for place in places:
                 if place.repeated and not place.entry.dead:
                     doubtful.setdefault(place.entry, []).append(place)
@@ -83,9 +83,9 @@ class Removals:
             raise
         return [self._ended(place, fates[place.claim.id]) for place in places]
 
-    async def _remove_all(self, batch: list[Place], way: Way, until: float) -> dict[str, bool]:
+    async def _remove_all(self, batch: list[EtcdClaim], way: Way, until: float) -> dict[str, bool]:
         repeats: list[None] = []
-        steps = [m.RequestOp(request_txn=requests.leave(place.key, place.create, self._note(place))) for place in batch]
+        steps = [m.RequestOp(request_txn=commands.leave(place.key, place.create, self._note(place))) for place in batch]
         request = m.TxnRequest(success=steps)
         answer = await way.ask(ways.TXN, request, "TxnResponse", until, repeated=lambda: repeats.append(None))
         return {
@@ -95,11 +95,11 @@ class Removals:
 
     # -- for both ----------------------------------------------------------------------------------
 
-    async def _withdraw(self, lease: Lease, places: list[Place], way: Way, until: float) -> list[bool] | None:
+    async def _withdraw(self, lease: ServerLease, places: list[EtcdClaim], way: Way, until: float) -> list[bool] | None:
         """Remove these claims, and keep their requests from being applied after this; None if their lease is no more."""
         repeats: list[None] = []
         session = self._keys.session(self._client, lease.id)
-        request = requests.withdraw([(place.key, self._note(place)) for place in places], session, lease.id)
+        request = commands.withdraw([(place.key, self._note(place)) for place in places], session, lease.id)
         try:
             answer = await way.ask(ways.TXN, request, "TxnResponse", until, repeated=lambda: repeats.append(None))
         except Refused as refused:
@@ -114,18 +114,18 @@ class Removals:
             for place, reply in zip(places, answer.responses[1::2], strict=True)
         ]
 
-    def _note(self, place: Place) -> bytes:
+    def _note(self, place: EtcdClaim) -> bytes:
         return self._keys.evicted(self._client, place.claim.id)
 
-    def _take(self, claim: Claim) -> Place:
+    def _take(self, claim: Claim) -> EtcdClaim:
         """What is known of this claim; from now on it is no longer kept."""
         place, lease = self._places.drop(claim.id), self._doubts.get(claim.id)
         if place is None:
-            place = Place(claim, self._keys.claim(claim), 0, 0, lease or NO_LEASE, self._runtime.now())
+            place = EtcdClaim(claim, self._keys.claim(claim), 0, 0, lease or NO_LEASE, self._runtime.now())
             place.repeated = lease is not None
         return place
 
-    def _leave_to_the_sweeper(self, places: Iterable[Place]) -> None:
+    def _leave_to_the_sweeper(self, places: Iterable[EtcdClaim]) -> None:
         """Their leases may be kept alive for other claims, so time alone does not remove them."""
         now = self._runtime.now()
         for place in places:
@@ -133,16 +133,16 @@ class Removals:
                 place.expires = min(place.expires, now)
                 self._places.add(place)
 
-    def _ended(self, place: Place, there: bool) -> bool:
+    def _ended(self, place: EtcdClaim, there: bool) -> bool:
         self._doubts.pop(place.claim.id, None)
         return there and (not place.create or place.expires > self._runtime.now())
 
 
-def _batches(places: list[Place]) -> Iterable[list[Place]]:
+def _batches(places: list[EtcdClaim]) -> Iterable[list[EtcdClaim]]:
     return (places[start : start + BATCH] for start in range(0, len(places), BATCH))
 
 
-def _was_there(place: Place, answer: Any, repeated: bool) -> bool:
+def _was_there(place: EtcdClaim, answer: Any, repeated: bool) -> bool:
     removed = answer.succeeded and answer.responses[0].response_delete_range.deleted > 0
     # The first of several requests may have done it: gone by our own hand is no loss.
     return bool(removed or (repeated and place.create and not place.gone))

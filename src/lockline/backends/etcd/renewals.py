@@ -1,4 +1,4 @@
-"""Renewal: the leases are kept alive, and every claim is seen to stand, in as few transactions as that takes."""
+"""LeaseRenewal: the leases are kept alive, and every claim is seen to stand, in as few transactions as that takes."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from ...core.claim import Claim, Gone, Unanswered
 from ...errors import BackendUnavailable
 from ...runtime import Runtime
 from . import channel as ways
-from . import requests
+from . import commands
 from .channel import NOT_FOUND, Channel
+from .claims import EtcdClaim, EtcdClaims
+from .connection import Refused
 from .keys import Keys, value_of
-from .leases import Lease, Leases, Renewal
-from .places import Place, Places
-from .wire import Refused
+from .leases import LeaseRenewal, Leases, ServerLease
 
 BATCH: Final = 100
 """Claims per transaction; etcd takes 128 steps unless it is set up otherwise."""
@@ -27,12 +27,12 @@ class Renewals:
         self,
         channel: Channel,
         leases: Leases,
-        places: Places,
+        places: EtcdClaims,
         keys: Keys,
         client: str,
         runtime: Runtime,
-        lose: Callable[[Place], None],
-        remove: Callable[[Place, float], Awaitable[bool]],
+        lose: Callable[[EtcdClaim], None],
+        remove: Callable[[EtcdClaim, float], Awaitable[bool]],
     ) -> None:
         self._channel = channel
         self._leases = leases
@@ -48,7 +48,7 @@ class Renewals:
         while True:
             sent = self._runtime.now()
             fates: dict[str, Gone | Unanswered | None] = {}
-            living: list[tuple[Claim, Place, Lease]] = []
+            living: list[tuple[Claim, EtcdClaim, ServerLease]] = []
             for claim in claims:
                 place = self._places.get(claim.id)
                 if place is None or place.gone or place.expires <= sent:
@@ -67,9 +67,9 @@ class Renewals:
 
     async def _verify(
         self,
-        living: list[tuple[Claim, Place, Lease]],
+        living: list[tuple[Claim, EtcdClaim, ServerLease]],
         fates: dict[str, Gone | Unanswered | None],
-        renewal: Renewal,
+        renewal: LeaseRenewal,
         sent: float,
         until: float,
     ) -> bool:
@@ -105,12 +105,12 @@ class Renewals:
                     again = True
         return not again
 
-    async def _seen_by_a_quorum(self, batch: list[tuple[Claim, Place, Lease]], until: float) -> Any:
+    async def _seen_by_a_quorum(self, batch: list[tuple[Claim, EtcdClaim, ServerLease]], until: float) -> Any:
         steps = [self._step(*one) for one in batch]
-        request = requests.seen_by_a_quorum(steps, self._nothing)
+        request = commands.seen_by_a_quorum(steps, self._nothing)
         return await self._channel.ask(ways.TXN, request, "TxnResponse", until)
 
-    def _seen(self, claim: Claim, place: Place, lease: Lease, reply: Any) -> tuple[bool, bool]:
+    def _seen(self, claim: Claim, place: EtcdClaim, lease: ServerLease, reply: Any) -> tuple[bool, bool]:
         """Whether the claim stands, and whether its key says by now what it should."""
         told = reply.response_txn if reply.WhichOneof("choice") == "response_txn" else None
         kvs = (reply if told is None else told.responses[-1]).response_range.kvs
@@ -125,15 +125,15 @@ class Renewals:
             place.written, place.lease, place.claim = True, lease, _told(claim, place)
         return True, last
 
-    def _step(self, claim: Claim, place: Place, lease: Lease) -> Any:
+    def _step(self, claim: Claim, place: EtcdClaim, lease: ServerLease) -> Any:
         """A look at the claim's key; or its key put anew, when something in it has changed."""
         if place.written and lease is place.lease and claim.weight >= place.claim.weight:
-            return requests.still_there(place.key)
+            return commands.still_there(place.key)
         value = value_of(_told(claim, place), self._client, place.token)
-        return requests.rewritten(place.key, place.changed, value, lease.id)
+        return commands.rewritten(place.key, place.changed, value, lease.id)
 
 
-def _told(claim: Claim, place: Place) -> Claim:
+def _told(claim: Claim, place: EtcdClaim) -> Claim:
     """The claim as others shall see it: lighter and of another kind if it became so, and its ttl never less than before."""
     known = claim if claim.weight < place.claim.weight else place.claim
     return known._replace(ttl=max(claim.ttl, place.claim.ttl))

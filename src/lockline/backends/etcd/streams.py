@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from ...runtime import Runtime, Signal
-from .wire import Call, Full, Who
+from .connection import Call, Full, Who
 
 NET: Final = 0.25
 """How long a lost wake-up can go unnoticed: whoever is cut short between being woken and beginning may take it along."""

@@ -11,9 +11,9 @@ from ...runtime.section import Inside
 from . import channel as ways
 from . import messages as m
 from .channel import Channel
-from .connections import Link
+from .connection import Broken, Call, Full, framed
 from .keys import after
-from .wire import Broken, Call, Full, framed
+from .members import Link
 
 HOME = ""
 """For whom the client's own keys are watched: for itself."""
@@ -44,7 +44,7 @@ class Watches:
         """Another connection is in use now, or none: every watch has ended."""
         link, stream = self._link, self._stream
         self._link = self._stream = None
-        if link is not None and stream is not None and link.wire.broken is None:
+        if link is not None and stream is not None and link.grpc.broken is None:
             stream.wake = None
             try:
                 link.cancel(stream)
@@ -139,7 +139,7 @@ class Watches:
         body = b"".join(framed(order.SerializeToString()) for order in orders)
         link = self._channel.link
         try:
-            if link is None or link.wire.broken is not None or not link.wire.opening.done:
+            if link is None or link.grpc.broken is not None or not link.grpc.opening.done:
                 return False
             if self._stream is None or self._stream.done or self._link is not link:
                 self._link = link

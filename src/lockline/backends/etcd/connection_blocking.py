@@ -17,9 +17,9 @@ from ...runtime import clock
 from ...runtime.blocking import ring
 from ...runtime.section import Inside, Section
 from ..url import Endpoint
-from .address import Address
+from .connection import Broken, Call, Full, Grpc, NotTaken, Who
 from .streams import Streams
-from .wire import Broken, Call, Full, NotTaken, Who, Wire
+from .target import EtcdTarget
 
 AGAIN = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 T = TypeVar("T")
@@ -37,11 +37,11 @@ def _gate() -> LockType:
 
 
 class BlockingLink:
-    """A socket, the wire on it, and who reads it at the moment."""
+    """A socket, the calls on it, and who reads it at the moment."""
 
-    def __init__(self, sock: socket.socket, wire: Wire, endpoint: Endpoint) -> None:
+    def __init__(self, sock: socket.socket, grpc: Grpc, endpoint: Endpoint) -> None:
         self._sock = sock
-        self.wire = wire
+        self.grpc = grpc
         self.endpoint = endpoint
         self.opened = self.heard = self.answered = clock.now()
         self.pinged = 0.0
@@ -51,7 +51,7 @@ class BlockingLink:
         self.freed: Callable[[], None] | None = None
         """Told when calls have ended: there is room for others."""
         self._alone = Section()
-        """Who changes the wire; what an exception struck in the middle of is noted by `_midway`."""
+        """Who changes the calls; what an exception struck in the middle of is noted by `_midway`."""
         self._midway = False
         self._reading = Section()
         self._waiting: OrderedDict[int, LockType] = OrderedDict()
@@ -75,31 +75,31 @@ class BlockingLink:
         return self._wholly(self._start, method, messages, token, hear, ends, who)
 
     def _start(self, *request: Any) -> Call:
-        call = self.wire.start(*request)
+        call = self.grpc.start(*request)
         self._transmit()
         return call
 
     def more(self, call: Call, messages: bytes) -> None:
         """Another message on a call that goes on."""
-        self._wholly(self._sending, self.wire.more, call, messages)
+        self._wholly(self._sending, self.grpc.more, call, messages)
 
     def cancel(self, call: Call) -> None:
         """Nobody waits for this any more."""
-        self._wholly(self._sending, self.wire.cancel, call)
+        self._wholly(self._sending, self.grpc.cancel, call)
         if self.freed is not None:
             self.freed()
 
     def ping(self) -> None:
         """Ask for a sign of life."""
         self.pinged = clock.now()
-        self._wholly(self._sending, self.wire.ping)
+        self._wholly(self._sending, self.grpc.ping)
 
     def _sending(self, change: Callable[..., object], *args: Any) -> None:
         change(*args)
         self._transmit()
 
     def _transmit(self) -> None:
-        data = self.wire.outgoing()
+        data = self.grpc.outgoing()
         try:
             while data:
                 try:
@@ -108,12 +108,12 @@ class BlockingLink:
                     if not select.select([], [self._sock], [], STUCK)[1]:
                         raise TimeoutError("the server takes nothing any more") from None
         except OSError as problem:
-            self._wake(self.wire.fail(f"sending failed: {problem}"))
+            self._wake(self.grpc.fail(f"sending failed: {problem}"))
 
     def _wholly(self, work: Callable[..., T], *args: Any) -> T:
-        """Whatever is done here to the wire is done to its end, or the connection is given up.
+        """Whatever is done here to the calls is done to its end, or the connection is given up.
 
-        Ctrl-C may come anywhere: with half a frame sent, or bytes lost on the way to the wire, nothing that follows would be
+        Ctrl-C may come anywhere: with half a frame sent, or bytes lost on the way to them, nothing that follows would be
         understood.
         """
         try:
@@ -144,7 +144,7 @@ class BlockingLink:
         if not self._midway:
             return []
         self._midway = False
-        return self.wire.fail("interrupted")
+        return self.grpc.fail("interrupted")
 
     # -- receiving ---------------------------------------------------------------------------------
 
@@ -158,7 +158,7 @@ class BlockingLink:
         """Read for others until then, or until nudged."""
         self._wait(_gate(), lambda: self._nudged, until)
         self._nudged = False
-        if self.wire.broken is not None and self.lost is not None:
+        if self.grpc.broken is not None and self.lost is not None:
             self.lost()
 
     def nudge(self) -> None:
@@ -197,7 +197,7 @@ class BlockingLink:
         try:
             while not done():
                 left = until - clock.now()
-                if left <= 0 or self.wire.broken is not None or self._ended:
+                if left <= 0 or self.grpc.broken is not None or self._ended:
                     return done()
                 if self._waiting.get(me) is not gate:
                     # In the place of an earlier wait of this thread, which was cut short or lies under us; that one comes back.
@@ -256,10 +256,10 @@ class BlockingLink:
         except AGAIN:
             return []
         except OSError as problem:
-            return self.wire.fail(f"receiving failed: {problem}")
+            return self.grpc.fail(f"receiving failed: {problem}")
         self.heard = clock.now()
-        done = self.wire.feed(data) if data else self.wire.fail("the server closed the connection")
-        if self.wire.must_send(done):
+        done = self.grpc.feed(data) if data else self.grpc.fail("the server closed the connection")
+        if self.grpc.must_send(done):
             self._transmit()
         return done
 
@@ -269,7 +269,7 @@ class BlockingLink:
                 call.wake()
         if calls and self.freed is not None:
             self.freed()
-        if self.wire.broken is not None:
+        if self.grpc.broken is not None:
             self._ring_all()
 
     # -- the end -----------------------------------------------------------------------------------
@@ -278,7 +278,7 @@ class BlockingLink:
         """Let go of the socket; whoever still waits gets no answer."""
         self._ended = True
         try:
-            self._wake(self._alone(self.wire.fail, why))
+            self._wake(self._alone(self.grpc.fail, why))
         except Inside:
             pass  # by a signal handler: the request under it finds that the connection has ended
         # Whoever reads now lets go: the number of a closed socket could become somebody else's under it.
@@ -302,7 +302,7 @@ class BlockingLink:
 _WAIT = BlockingLink._wait.__code__
 
 
-async def open_link(address: Address, endpoint: Endpoint, until: float) -> BlockingLink:
+async def open_link(target: EtcdTarget, endpoint: Endpoint, until: float) -> BlockingLink:
     """A fresh connection to this endpoint; NotTaken when there is nobody."""
     try:
         sock = socket.create_connection((endpoint.host, endpoint.port), max(0.001, until - clock.now()))
@@ -312,10 +312,10 @@ async def open_link(address: Address, endpoint: Endpoint, until: float) -> Block
         raise NotTaken(f"{endpoint}: {problem}") from None
     try:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if address.tls is not None:
-            sock = address.tls.wrap_socket(sock, server_hostname=endpoint.host)
+        if target.tls is not None:
+            sock = target.tls.wrap_socket(sock, server_hostname=endpoint.host)
         sock.setblocking(False)
-        link = BlockingLink(sock, Wire(str(endpoint), address.scheme), endpoint)
+        link = BlockingLink(sock, Grpc(str(endpoint), target.scheme), endpoint)
         link._wholly(link._transmit)
     except TimeoutError:
         sock.close()

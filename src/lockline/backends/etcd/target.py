@@ -18,7 +18,7 @@ OURS = {"claims", "clients"}
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class EtcdTarget:
     """All that a connection needs to know."""
 
     url: str
@@ -35,8 +35,8 @@ class Address:
         return "http" if self.tls is None else "https"
 
 
-def parse(url: str, given: Mapping[str, Any] | None = None) -> Address:
-    """The address in this URL; ConfigError for whatever is wrong with it."""
+def parse(url: str, given: Mapping[str, Any] | None = None) -> EtcdTarget:
+    """The target in this URL; ConfigError for whatever is wrong with it."""
     if not isinstance(url, str) or not url.startswith("etcd://"):
         raise ConfigError("etcd is reached by URL: etcd://host1,host2,host3")
     if re.match(r"etcd://([^/@]*@)?([^/]*,)?https?:/", url):
@@ -54,7 +54,7 @@ def parse(url: str, given: Mapping[str, Any] | None = None) -> Address:
     if OURS.intersection(prefix.split("/")[1:]):
         raise ConfigError(f"the prefix {prefix!r} may lie among the keys of another; call no folder claims or clients")
     shown = found.at("" if prefix == DEFAULT_PREFIX else prefix, prefix=None).url
-    return Address(shown, found.hosts, prefix, found.user, found.password, _context(found.tls()))
+    return EtcdTarget(shown, found.hosts, prefix, found.user, found.password, _context(found.tls()))
 
 
 def _context(tls: Tls | None) -> ssl.SSLContext | None:

@@ -7,10 +7,10 @@ from typing import Any
 from ...core.backend import Finding
 from . import channel as ways
 from . import messages as m
-from .address import Address
 from .channel import Way
+from .connection import Broken, Refused
 from .keys import Keys
-from .wire import Broken, Refused
+from .target import EtcdTarget
 
 SLOW = 0.1
 BIG = 1.5 * (1 << 30)
@@ -21,7 +21,7 @@ READS_MENDED = {(3, 4): 42, (3, 5): 28, (3, 6): 9}
 ALARMS = {1: "NOSPACE: the database has reached its quota and takes no writes", 2: "CORRUPT: the members' data differ"}
 
 
-async def findings(channel: Way, address: Address, keys: Keys, until: float) -> list[Finding]:
+async def findings(channel: Way, target: EtcdTarget, keys: Keys, until: float) -> list[Finding]:
     """The cluster as it is now, worst things included."""
     found: list[Finding] = []
     began = channel.now()
@@ -35,9 +35,9 @@ async def findings(channel: Way, address: Address, keys: Keys, until: float) -> 
         )
     )
     found += await _write(channel, keys, until)
-    found += await _members(channel, address, until)
+    found += await _members(channel, target, until)
     found += await _alarms(channel, until)
-    if address.tls is None and not all(end.host in ("localhost", "127.0.0.1", "::1") for end in address.endpoints):
+    if target.tls is None and not all(end.host in ("localhost", "127.0.0.1", "::1") for end in target.endpoints):
         found.append(
             Finding("warning", "requests and passwords travel in the clear", "add ?tls=yes or ?ca=… to the URL")
         )
@@ -59,7 +59,7 @@ async def _write(channel: Way, keys: Keys, until: float) -> list[Finding]:
     ]
 
 
-async def _members(channel: Way, address: Address, until: float) -> list[Finding]:
+async def _members(channel: Way, target: EtcdTarget, until: float) -> list[Finding]:
     found: list[Finding] = []
     members = (await channel.ask(ways.MEMBERS, m.MemberListRequest(), "MemberListResponse", until)).members
     voters = sum(not member.isLearner for member in members)
@@ -75,7 +75,7 @@ async def _members(channel: Way, address: Address, until: float) -> list[Finding
         found.append(Finding("ok", f"{voters} voting members; {(voters - 1) // 2} may fail"))
     leaders: set[int] = set()
     up = 0
-    for endpoint in address.endpoints:
+    for endpoint in target.endpoints:
         deadline = min(until, channel.now() + 1.0)
         try:
             status: Any = await channel.ask_member(endpoint, ways.STATUS, m.StatusRequest(), "StatusResponse", deadline)
@@ -116,10 +116,10 @@ async def _members(channel: Way, address: Address, until: float) -> list[Finding
         found.append(Finding("error", "a member knows no leader", "look at the network between the members"))
     elif len(leaders) > 1:
         found.append(Finding("warning", "the members do not agree about the leader", "an election may be going on"))
-    if voters > up and len(address.endpoints) < voters:
+    if voters > up and len(target.endpoints) < voters:
         found.append(
             Finding(
-                "warning", f"the URL names {len(address.endpoints)} of {voters} members", "name them all, to fail over"
+                "warning", f"the URL names {len(target.endpoints)} of {voters} members", "name them all, to fail over"
             )
         )
     return found

@@ -9,16 +9,16 @@ from collections.abc import Callable
 
 from ...runtime import clock
 from ..url import Endpoint
-from .address import Address
+from .connection import Broken, Call, Grpc, NotTaken, Who
 from .streams import Streams
-from .wire import Broken, Call, NotTaken, Who, Wire
+from .target import EtcdTarget
 
 
 class LoopLink(asyncio.Protocol):
-    """A transport and the wire on it; what arrives wakes whoever waits for it."""
+    """A transport and the calls on it; what arrives wakes whoever waits for it."""
 
-    def __init__(self, wire: Wire, endpoint: Endpoint) -> None:
-        self.wire = wire
+    def __init__(self, grpc: Grpc, endpoint: Endpoint) -> None:
+        self.grpc = grpc
         self.endpoint = endpoint
         self.opened = self.heard = self.answered = clock.now()
         self.pinged = 0.0
@@ -36,15 +36,15 @@ class LoopLink(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.heard = clock.now()
-        done = self.wire.feed(data)
-        if self.wire.must_send(done):
+        done = self.grpc.feed(data)
+        if self.grpc.must_send(done):
             self._transmit()
         self._wake(done)
-        if self.wire.broken is not None and self.lost is not None:
+        if self.grpc.broken is not None and self.lost is not None:
             self.lost()
 
     def connection_lost(self, problem: Exception | None) -> None:
-        self._wake(self.wire.fail(f"the connection was lost: {problem or 'closed by the server'}"))
+        self._wake(self.grpc.fail(f"the connection was lost: {problem or 'closed by the server'}"))
         if self.lost is not None:
             self.lost()
 
@@ -53,18 +53,18 @@ class LoopLink(asyncio.Protocol):
         ends: bool = True, who: Who = "call",
     ) -> Call:  # fmt: skip
         """Begin a call; Full when as many are under way as the server takes."""
-        call = self.wire.start(method, messages, token, hear, ends, who)
+        call = self.grpc.start(method, messages, token, hear, ends, who)
         self._transmit()
         return call
 
     def more(self, call: Call, messages: bytes) -> None:
         """Another message on a call that goes on."""
-        self.wire.more(call, messages)
+        self.grpc.more(call, messages)
         self._transmit()
 
     def cancel(self, call: Call) -> None:
         """Nobody waits for this any more."""
-        self.wire.cancel(call)
+        self.grpc.cancel(call)
         self._transmit()
         if self.freed is not None:
             self.freed()
@@ -72,11 +72,11 @@ class LoopLink(asyncio.Protocol):
     def ping(self) -> None:
         """Ask for a sign of life."""
         self.pinged = clock.now()
-        self.wire.ping()
+        self.grpc.ping()
         self._transmit()
 
     def _transmit(self) -> None:
-        data = self.wire.outgoing()
+        data = self.grpc.outgoing()
         if data and self._transport is not None:
             self._transport.write(data)
 
@@ -127,7 +127,7 @@ class LoopLink(asyncio.Protocol):
 
     def close(self, why: str) -> None:
         """Let go of the socket; whoever still waits gets no answer."""
-        self._wake(self.wire.fail(why))
+        self._wake(self.grpc.fail(why))
         if self._transport is not None:
             self._transport.abort()
 
@@ -143,13 +143,13 @@ class LoopLink(asyncio.Protocol):
         os.close(nothing)
 
 
-async def open_link(address: Address, endpoint: Endpoint, until: float) -> LoopLink:
+async def open_link(target: EtcdTarget, endpoint: Endpoint, until: float) -> LoopLink:
     """A fresh connection to this endpoint; NotTaken when there is nobody."""
-    link = LoopLink(Wire(str(endpoint), address.scheme), endpoint)
+    link = LoopLink(Grpc(str(endpoint), target.scheme), endpoint)
     try:
         async with asyncio.timeout(max(0.001, until - clock.now())):
             await asyncio.get_running_loop().create_connection(
-                lambda: link, endpoint.host, endpoint.port, ssl=address.tls
+                lambda: link, endpoint.host, endpoint.port, ssl=target.tls
             )
     except TimeoutError:
         raise Broken(f"{endpoint}: no connection in time") from None

@@ -9,8 +9,8 @@ from ...core.claim import Claim
 from ...errors import LocklineError
 from ...runtime import Runtime, Worker
 from ...runtime.section import Inside
-from .keys import Stood
-from .leases import Lease
+from .keys import SeenClaim
+from .leases import ServerLease
 
 log = logging.getLogger("lockline")
 
@@ -18,7 +18,7 @@ LINGER = 5.0
 """How long the sweeper stays after the last claim, so that a busy client does not start one per acquire."""
 
 
-class Place:
+class EtcdClaim:
     """One claim of this client in its line."""
 
     __slots__ = (
@@ -38,7 +38,7 @@ class Place:
         "written",
     )
 
-    def __init__(self, claim: Claim, key: bytes, create: int, token: int, lease: Lease, expires: float) -> None:
+    def __init__(self, claim: Claim, key: bytes, create: int, token: int, lease: ServerLease, expires: float) -> None:
         self.claim = claim
         self.key = key
         self.create = create
@@ -56,46 +56,46 @@ class Place:
         self.repeated = False
         """Whether its `enter` went out more than once: the first may still be on its way."""
         self.revision = 0
-        self.ahead: list[Stood] | None = None
+        self.ahead: list[SeenClaim] | None = None
         """Who kept it from holding at that revision; None when that has to be looked up."""
         self.trusts = 0.0
         """Until when it believes that, if no watch says otherwise."""
 
-    def look(self, ahead: list[Stood], revision: int, trusts: float) -> None:
+    def look(self, ahead: list[SeenClaim], revision: int, trusts: float) -> None:
         """These keep it from holding, by a look at the line."""
         self.ahead, self.revision, self.trusts = ahead, revision, trusts
 
 
-class Places:
+class EtcdClaims:
     """The claims of one client, and a sweeper that removes those whose ttl is over while the server's lease goes on."""
 
-    def __init__(self, runtime: Runtime, remove: Callable[[Place], Awaitable[None]]) -> None:
+    def __init__(self, runtime: Runtime, remove: Callable[[EtcdClaim], Awaitable[None]]) -> None:
         self._runtime = runtime
         self._remove = remove
         self.reset()
 
     def reset(self) -> None:
         """As new."""
-        self._places: dict[str, Place] = {}
+        self._places: dict[str, EtcdClaim] = {}
         self._worker: Worker | None = None
         self._alone = self._runtime.section()
         self._signal = self._runtime.signal()
         self._planned = 0.0
         self._closed = False
 
-    def get(self, claim_id: str) -> Place | None:
+    def get(self, claim_id: str) -> EtcdClaim | None:
         return self._places.get(claim_id)
 
-    def all(self) -> list[Place]:
+    def all(self) -> list[EtcdClaim]:
         return list(self._places.values())
 
-    def add(self, place: Place) -> None:
+    def add(self, place: EtcdClaim) -> None:
         """Remember this claim, and see to its end."""
         self._places[place.claim.id] = place
         if self._worker is None or place.expires < self._planned:
             self._wake()
 
-    def drop(self, claim_id: str) -> Place | None:
+    def drop(self, claim_id: str) -> EtcdClaim | None:
         return self._places.pop(claim_id, None)
 
     def _wake(self) -> None:

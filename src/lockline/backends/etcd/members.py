@@ -10,11 +10,11 @@ from typing import Final, Protocol
 from ...errors import ClientClosed
 from ...runtime import Runtime
 from ..url import Endpoint
-from . import blocking, looping
-from .address import Address
+from . import connection_asyncio, connection_blocking
+from .connection import Broken, Call, Foreign, Grpc, NotTaken, Who
 from .gate import Gate, gate_for
 from .streams import Streams
-from .wire import Broken, Call, Foreign, NotTaken, Who, Wire
+from .target import EtcdTarget
 
 CONNECT: Final = 1.0
 """How long a connection to one member may take before the next is tried."""
@@ -33,7 +33,7 @@ STAY_LONGEST: Final = 16.0
 class Link(Protocol):
     """One connection, in one flavour."""
 
-    wire: Wire
+    grpc: Grpc
     endpoint: Endpoint
     streams: Streams
     opened: float
@@ -73,17 +73,17 @@ class Unreachable(NotTaken):
         super().__init__(text)
 
 
-class Connections:
+class Members:
     """The connection of one client, and at times the next or the former one beside it; never more than two."""
 
-    def __init__(self, address: Address, runtime: Runtime, cut: Callable[[], None]) -> None:
-        self._address = address
+    def __init__(self, target: EtcdTarget, runtime: Runtime, cut: Callable[[], None]) -> None:
+        self._target = target
         self._runtime = runtime
         self._cut = cut
         """Called when another connection takes the place of one: what was watched on that is watched no more."""
-        self._open = blocking.open_link if runtime.flavour == "blocking" else looping.open_link
+        self._open = connection_blocking.open_link if runtime.flavour == "blocking" else connection_asyncio.open_link
         # Clients spread over the members, each staying with its own as long as it answers.
-        self._at = random.randrange(len(address.endpoints))
+        self._at = random.randrange(len(target.endpoints))
         self._closed = False
         self.link: Link | None = None
         self._spare: Link | None = None
@@ -115,7 +115,7 @@ class Connections:
     @property
     def endpoint(self) -> Endpoint:
         """The member that is asked at the moment."""
-        return self._address.endpoints[self._at % len(self._address.endpoints)]
+        return self._target.endpoints[self._at % len(self._target.endpoints)]
 
     # -- the one connection ------------------------------------------------------------------------
 
@@ -127,32 +127,32 @@ class Connections:
         if self._closed:
             raise ClientClosed("this client is closed; connect a new one")
         link, token = self.link, self.token
-        ready = link is not None and link.wire.broken is None and link.wire.opening.done
-        if link is not None and ready and (token or self._address.user is None):
+        ready = link is not None and link.grpc.broken is None and link.grpc.opening.done
+        if link is not None and ready and (token or self._target.user is None):
             return link, token
         async with self._gate(min(until, give_up)) as free:
             if free:
                 return await self._connected(until, give_up)
-        if give_up < until and self._refusals < len(self._address.endpoints):
+        if give_up < until and self._refusals < len(self._target.endpoints):
             # Nobody said no: whoever is connecting waits for a slow one.
             async with self._gate(until) as free:
                 if free:
                     return await self._connected(until, give_up)
-        refused = self._refusals >= len(self._address.endpoints)
+        refused = self._refusals >= len(self._target.endpoints)
         raise Unreachable(f"{self.endpoint}: another request of this client still tries to connect", refused=refused)
 
     async def _connected(self, until: float, give_up: float) -> tuple[Link, str | None]:
         """As `_linked`, for the one who sees to it."""
         link = self.link
-        if link is not None and link.wire.broken is not None:
-            self.leave(link, link.wire.broken)
+        if link is not None and link.grpc.broken is not None:
+            self.leave(link, link.grpc.broken)
         link = self.link
         if link is None:
             wait = min(self._retry_at, until, give_up) - self.now()
             if wait > 0:
                 await self._runtime.sleep(wait)
             try:
-                link = await self._open(self._address, self.endpoint, min(until, self.now() + CONNECT))
+                link = await self._open(self._target, self.endpoint, min(until, self.now() + CONNECT))
             except Broken as problem:
                 raise self._tried_in_vain(problem) from None
             self._prepare(link)
@@ -161,7 +161,7 @@ class Connections:
             self.link = link
         await self._first_word(link, until)
         token = self.token
-        if self._address.user is not None and token is None:
+        if self._target.user is not None and token is None:
             token = self.token = await self._login(link, until)
         return link, token
 
@@ -170,10 +170,10 @@ class Connections:
 
     async def _first_word(self, link: Link, until: float) -> None:
         """Wait until the server has said what it takes. Only then it is known to be there, and to be an etcd."""
-        opening = link.wire.opening
+        opening = link.grpc.opening
         if opening.done and opening.failure is None:
             return
-        alone = len(self._address.endpoints) == 1
+        alone = len(self._target.endpoints) == 1
         patience = link.opened + (ALONE if alone else CONNECT)
         if await link.finished(opening, min(until, patience)) and opening.failure is None:
             self._in_vain = self._refusals = self._foreigners = 0
@@ -196,7 +196,7 @@ class Connections:
 
     def _tried_in_vain(self, problem: Broken) -> Unreachable:
         """Note that this member could not be had; the next one is next."""
-        everybody = len(self._address.endpoints)
+        everybody = len(self._target.endpoints)
         self._at += 1
         self._in_vain += 1
         self._refusals = self._refusals + 1 if isinstance(problem, (NotTaken, Foreign)) else 0
@@ -219,9 +219,9 @@ class Connections:
             return self.link is not None
         if self._closed or now < self._moving_until:
             return False
-        if not dead and (len(self._address.endpoints) == 1 or now < self._stay_until):
+        if not dead and (len(self._target.endpoints) == 1 or now < self._stay_until):
             return False
-        self._moving_until = now + CONNECT * len(self._address.endpoints) + 1.0
+        self._moving_until = now + CONNECT * len(self._target.endpoints) + 1.0
         try:
             spare = await self._second(link, dead, until)
         finally:
@@ -235,10 +235,10 @@ class Connections:
         if not dead:
             self._stay = min(max(STAY, 2 * self._stay), STAY_LONGEST)
             self._stay_until = self.now() + self._stay
-        self._at = self._address.endpoints.index(spare.endpoint)
+        self._at = self._target.endpoints.index(spare.endpoint)
         self.link, self._spare = spare, link
         self._cut()
-        if dead or not link.wire.busy:
+        if dead or not link.grpc.busy:
             self._drop_spare(f"{link.endpoint} gave no sign of life" if dead else "replaced")
         else:
             link.nudge()  # whoever reads there for others has to read here now
@@ -250,27 +250,27 @@ class Connections:
 
     async def _second(self, link: Link, dead: bool, until: float) -> Link | None:
         """Another connection that has said its first word; None if none could be had by then."""
-        endpoints = self._address.endpoints
+        endpoints = self._target.endpoints
         at = endpoints.index(link.endpoint)
         others = [endpoint for endpoint in (*endpoints[at + 1 :], *endpoints[:at]) if endpoint != link.endpoint]
         for endpoint in [*others, link.endpoint] if dead else others:
             spare = self._spare
-            if spare is None or spare.wire.broken is not None or spare.endpoint != endpoint:
+            if spare is None or spare.grpc.broken is not None or spare.endpoint != endpoint:
                 self._drop_spare("another is tried")
                 try:
-                    spare = await self._open(self._address, endpoint, min(until, self.now() + CONNECT))
+                    spare = await self._open(self._target, endpoint, min(until, self.now() + CONNECT))
                 except Broken:
                     continue
                 self._prepare(spare)
                 self._spare = spare
             patience = spare.opened + (ALONE if len(endpoints) == 1 else CONNECT)
-            while not await spare.finished(spare.wire.opening, min(until, patience, self.now() + GLANCE)):
+            while not await spare.finished(spare.grpc.opening, min(until, patience, self.now() + GLANCE)):
                 if self.now() >= until or (dead and _lives(link)):
                     # If still needed, the next one who misses an answer goes on waiting for it.
                     return None
                 if self.now() >= patience:
                     break
-            if spare.wire.opening.done and spare.wire.broken is None:
+            if spare.grpc.opening.done and spare.grpc.broken is None:
                 return spare
             self._drop_spare("not a word in time")
         return None
@@ -285,9 +285,9 @@ class Connections:
         spare = self._spare
         if spare is None or self.now() < self._moving_until:
             return
-        if not spare.wire.opening.done and (self.link is None or self.link.heard < spare.opened):
+        if not spare.grpc.opening.done and (self.link is None or self.link.heard < spare.opened):
             return  # it may still be needed
-        if not spare.wire.busy:
+        if not spare.grpc.busy:
             self._drop_spare("no longer needed")
 
     # -- the end -----------------------------------------------------------------------------------

@@ -8,21 +8,21 @@ from collections.abc import Mapping, Sequence
 from ...core.claim import Line, Standing
 from ...core.rule import admitted
 from . import channel as ways
+from . import commands
 from . import messages as m
-from . import requests
 from .channel import NOT_FOUND, OUT_OF_RANGE, Way
-from .keys import Keys, Stood, after, claims
-from .places import Place
-from .wire import Refused
+from .claims import EtcdClaim
+from .connection import Refused
+from .keys import Keys, SeenClaim, after, claims
 
 LEASES_ASKED = 32
 """Of how many leases the remaining time is asked for; those further back in a long line are shown with their ttl."""
 BATCH = 100
 
 
-async def look(channel: Way, keys: Keys, name: str, mine: Mapping[str, Place], until: float) -> Line:
+async def look(channel: Way, keys: Keys, name: str, mine: Mapping[str, EtcdClaim], until: float) -> Line:
     """The whole line; `mine` are the claims of which this client knows more than the server tells."""
-    answer = await channel.ask(ways.RANGE, requests.whole_line(keys.line(name)), "RangeResponse", until)
+    answer = await channel.ask(ways.RANGE, commands.whole_line(keys.line(name)), "RangeResponse", until)
     now = channel.now()
     line = claims(answer.kvs)
     line = [claim for claim in line if claim.id not in mine or mine[claim.id].expires > now]
@@ -57,7 +57,7 @@ async def tokens(channel: Way, fence: bytes, creates: Sequence[int], until: floa
     found: list[int] = []
     for start in range(0, len(creates), BATCH):
         batch = creates[start : start + BATCH]
-        request = m.TxnRequest(success=[requests.get(fence, revision=create, keys_only=True) for create in batch])
+        request = m.TxnRequest(success=[commands.get(fence, revision=create, keys_only=True) for create in batch])
         try:
             answer = await channel.ask(ways.TXN, request, "TxnResponse", until)
         except Refused as refused:
@@ -84,7 +84,7 @@ async def evict(channel: Way, keys: Keys, name: str, token: int | None, until: f
     Who holds goes on holding until it is gone, and the removal is of that very claim: what was seen may be old, but nobody who
     came later is touched.
     """
-    answer = await channel.ask(ways.RANGE, requests.whole_line(keys.line(name)), "RangeResponse", until)
+    answer = await channel.ask(ways.RANGE, commands.whole_line(keys.line(name)), "RangeResponse", until)
     line = claims(answer.kvs)
     victims = line[: admitted(line)]
     if token is not None:
@@ -94,9 +94,9 @@ async def evict(channel: Way, keys: Keys, name: str, token: int | None, until: f
     return sum([await _evict(channel, keys, victim, until) for victim in victims])
 
 
-async def _evict(channel: Way, keys: Keys, victim: Stood, until: float) -> bool:
+async def _evict(channel: Way, keys: Keys, victim: SeenClaim, until: float) -> bool:
     repeats: list[None] = []
-    request = requests.evict(victim.key, victim.create, keys.evicted(victim.client, victim.id), victim.lease)
+    request = commands.evict(victim.key, victim.create, keys.evicted(victim.client, victim.id), victim.lease)
     try:
         answer = await channel.ask(ways.TXN, request, "TxnResponse", until, repeated=lambda: repeats.append(None))
     except Refused as refused:

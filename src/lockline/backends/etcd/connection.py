@@ -113,7 +113,7 @@ def framed(message: bytes) -> bytes:
     return b"\0" + len(message).to_bytes(4, "big") + message
 
 
-class Wire:
+class Grpc:
     """One connection. Not for two threads at once: the port that owns it sees to that."""
 
     def __init__(self, authority: str, scheme: str) -> None:
