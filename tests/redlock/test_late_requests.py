@@ -59,6 +59,10 @@ class Flavour:
         return self._loop.run(call) if self._loop is not None else call()
 
     @property
+    def asynchronous(self) -> bool:
+        return self._loop is not None
+
+    @property
     def port(self) -> Any:
         return self.client._engine.backend.port
 
@@ -251,8 +255,6 @@ def test_with_a_majority_silent_the_others_are_heard_and_no_time_is_wasted(three
             node.freeze()
         try:
             calls: list[tuple[Callable[[], Any], str]] = [
-                (lease.validate, "confirmed"),
-                (lambda: lease.extend(30), "confirmed"),
                 (lambda: one.client.lock("y").acquire(timeout=0.05), "free"),
                 (lambda: one.client.lock("y").try_acquire(), "free"),
             ]

@@ -132,9 +132,14 @@ class RedlockBackend:
             return Waiting(self._queues[self._prefix + claim.name].index(claim.id), stands=False)
         for more in range(TRIES - 1, -1, -1):
             try:
-                grant = await self._try(stood, until)
+                if wait:
+                    grant = await self.protocol.insist(lambda: self._try(stood, until), until)
+                else:
+                    grant = await self._try(stood, until)
             except BackendUnavailable as problem:
-                problem.unsent = problem.unsent and stood.tries == 1
+                if problem.unsent and not wait:
+                    # An earlier try may have been sent.
+                    problem.unsent = stood.tries == 1
                 if problem.unsent:
                     # Nobody will withdraw what was never sent.
                     self._stood.pop(claim.id, None)
@@ -270,6 +275,10 @@ class RedlockBackend:
     # -- leave and renew ---------------------------------------------------------------------------
 
     async def leave(self, claim: Claim, until: float) -> bool:
+        return await self.protocol.insist(lambda: self._leave(claim, until), until)
+
+    async def _leave(self, claim: Claim, until: float) -> bool:
+        """One round; QuorumNotReached if too few servers took part."""
         stood = self._stood.get(claim.id)
         self._no_longer_waits(claim)
         if stood is None:
@@ -294,7 +303,7 @@ class RedlockBackend:
             attempt = stood.attempt
             if stood.shown or attempt is None or attempt.token is None:
                 # It waits, or was cut short: there is more to undo than a lease.
-                there[at] = await self.leave(claim, until)
+                there[at] = await self._leave(claim, until)
             else:
                 held.append((at, attempt))
         for begin in range(0, len(held), TOGETHER):

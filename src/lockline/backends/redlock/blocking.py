@@ -106,6 +106,9 @@ class BlockingPort:
     def wall(self) -> int:
         return time.time_ns() // 1000
 
+    async def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)  # noqa: ASYNC251 - this is the blocking flavour
+
     def patience(self, ttl: float) -> float:
         return min(self.node_timeout, ttl / 5)
 

@@ -187,7 +187,9 @@ class Bundle:
         note = self._note
         assert note is not None
         if wire.sock is None:
-            self._answers.append((wire.node, request, Failure("unreachable", wire.problem)))
+            # What the latest connection died of, whoever tried to make it; else what this one did.
+            problem = self._port.membership.problems.get(wire.node, wire.problem)
+            self._answers.append((wire.node, request, Failure("unreachable", problem)))
             self._port.owe(wire.node, request)
             return
         self._torn = True
@@ -195,8 +197,8 @@ class Bundle:
         self._due += 1
         try:
             wire.write(data, self._port.node_timeout)
-        except OSError as problem:
-            self._lose(wire, Failure("error", f"the connection broke: {problem}"))
+        except OSError as broken:
+            self._lose(wire, Failure("error", f"the connection broke: {broken}"))
         self._torn = False
 
     async def next(self, until: float) -> tuple[int, Request, Reply] | None:

@@ -368,6 +368,9 @@ class LoopPort:
     def wall(self) -> int:
         return time.time_ns() // 1000
 
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
     def patience(self, ttl: float) -> float:
         return min(self.node_timeout, ttl / 5)
 

@@ -38,6 +38,7 @@ class Port(Protocol):
     membership: Membership
 
     def now(self) -> float: ...
+    async def sleep(self, seconds: float) -> None: ...
     def wall(self) -> int:
         """Microseconds since 1970, the hint for numbers; nothing depends on its truth."""
 

@@ -6,24 +6,80 @@ nodes hold under one number has that number as its token: any later attempt shar
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from enum import Enum
+from typing import TypeVar
 
 from ...errors import QuorumNotReached
 from . import requests, rules
 from .port import Port, Talk
 from .requests import Failure, Reply, Request
-from .words import nothing, too_long, unreached
+from .words import too_long, unreached
+
+T = TypeVar("T")
 
 GRACE = 0.0005
 """How long, beside the time already spent, an equal number from one more node is waited for before lower ones are lifted."""
+PAUSE, LONGEST_PAUSE = 0.02, 0.1
+"""Between two rounds of a call that insists; twice as long each time."""
+TOO_SHORT = 0.01
+"""What is left of a call's time is not worth another round."""
+
+
+class Answer(Enum):
+    """What a node has said about the release of a lease."""
+
+    REMOVED = 1
+    MISSING = 2
+    """It had no such lease when it was first asked: the lease had run out there, or was evicted."""
+    GONE = 3
+    """It has none now; an earlier request, whose answer did not come, may have removed it."""
+
+
+class Removal:
+    """The end of one attempt, node by node, over every round in which it was asked for."""
+
+    __slots__ = ("answers", "repeated", "replies")
+
+    def __init__(self) -> None:
+        self.answers: dict[int, Answer] = {}
+        self.replies: dict[int, Reply] = {}
+        self.repeated: bool | None = None
+        """Whether the nodes that have not answered yet were asked before the round that is under way; None before the first."""
+
+    def begin(self) -> None:
+        """A round of requests goes out to those who have not answered yet."""
+        self.repeated = self.repeated is not None
+
+    def hear(self, node: int, reply: Reply) -> None:
+        """What a node answered, in time or late."""
+        self.replies[node] = reply
+        if isinstance(reply, Failure) or self.answers.get(node) is Answer.REMOVED:
+            return
+        if reply[0] == b"yes":
+            self.answers[node] = Answer.REMOVED
+        elif reply[0] == b"no":
+            self.answers.setdefault(node, Answer.GONE if self.repeated else Answer.MISSING)
+
+    def certain(self, nodes: int) -> bool | None:
+        """Whether a majority held it, as soon as no other node's answer can change that; else None."""
+        needed = rules.majority(nodes)
+        said = list(self.answers.values())
+        if said.count(Answer.REMOVED) >= needed:
+            return True
+        return False if said.count(Answer.MISSING) > nodes - needed else None
+
+    def verdict(self, nodes: int) -> bool | None:
+        """Whether a majority held it, as far as can be told; None while too few have answered."""
+        certain = self.certain(nodes)
+        return True if certain is None and len(self.answers) >= rules.majority(nodes) else certain
 
 
 class Attempt:
     """One try for one lease: what each node has said about it. Once granted it is the hold itself."""
 
     __slots__ = (
-        "high", "id", "info", "name", "never_done", "numbers", "out_of_reach", "promoted", "refusals", "sent", "silent", "token", "ttl", "undone",
+        "high", "id", "info", "name", "never_done", "numbers", "out_of_reach", "promoted", "refusals", "removal", "sent", "silent", "token", "ttl", "undone",
     )  # fmt: skip
 
     def __init__(self, name: str, attempt_id: str, ttl: float, info: str) -> None:
@@ -48,6 +104,7 @@ class Attempt:
         """It failed because no majority took part. What is heard after that has no say: others may be still to answer."""
         self.undone = False
         """It failed, and every node that gave something, or may have, was told to take it back."""
+        self.removal = Removal()
 
     def note(self, node: int, request: Request, reply: Reply) -> None:
         """What a node answered to an acquire or a promote, in time or late."""
@@ -84,6 +141,34 @@ class Attempt:
         if node in self.numbers or node in self.never_done:
             return True
         return node in self.refusals and not isinstance(self.refusals[node], Failure)
+
+
+class Extension:
+    """The renewal of one hold: what each node said to it, over every round."""
+
+    __slots__ = ("hold", "said", "ttl")
+
+    def __init__(self, hold: Attempt, ttl: float) -> None:
+        self.hold = hold
+        self.ttl = ttl
+        self.said: dict[int, Reply] = {}
+
+    def begin(self, nodes: int) -> list[int]:
+        """The nodes to be asked in a round that begins: those that have not said yes or no in an earlier one."""
+        self.said = {node: reply for node, reply in self.said.items() if _yes_or_no(reply)}
+        return [node for node in range(nodes) if node not in self.said]
+
+    def alive(self, nodes: int) -> bool | None:
+        """Whether a majority still holds it; None while that cannot be told."""
+        needed = rules.majority(nodes)
+        said = [reply[0] for reply in self.said.values() if _yes_or_no(reply)]
+        if said.count(b"yes") >= needed:
+            return True
+        return False if said.count(b"no") > nodes - needed else None
+
+
+def _yes_or_no(reply: Reply) -> bool:
+    return not isinstance(reply, Failure) and reply[0] in (b"yes", b"no")
 
 
 class Protocol:
@@ -211,142 +296,154 @@ class Protocol:
             burial = -burial
         return requests.release(attempt.name, attempt.id, high, burial)
 
+    # -- insisting ---------------------------------------------------------------------------------
+
+    async def insist(self, one_round: Callable[[], Awaitable[T]], until: float) -> T:
+        """What a round gave, repeated until a majority took part; after `until`, what kept it from that."""
+        port = self.port
+        told: QuorumNotReached | None = None
+        pause = PAUSE
+        while True:
+            began = port.now()
+            try:
+                return await one_round()
+            except QuorumNotReached as problem:
+                unsent = problem.unsent and (told is None or told.unsent)
+                # A round that had less time than a node may take would call those silent who were not asked properly.
+                if told is None or until - began >= port.patience(float("inf")):
+                    told = problem
+                told.unsent = unsent
+            left = until - port.now()
+            if left <= TOO_SHORT:
+                raise told
+            await port.sleep(min(pause, left / 2))
+            pause = min(2 * pause, LONGEST_PAUSE)
+
     # -- extend ------------------------------------------------------------------------------------
 
     async def extend(self, holds: Sequence[tuple[Attempt, float]], until: float) -> list[bool | QuorumNotReached]:
         """For each hold with its new ttl: True if a majority still holds it, False if none can; else why too few said.
 
-        True also proves, without any clock, that no higher token was granted before this began.
+        Insists until then while nothing can be said of any of them: who knows of one tells it. True also proves, without any
+        clock, that no higher token was granted before this began.
         """
+        extensions = {hold.id: Extension(hold, ttl) for hold, ttl in holds}
+        try:
+            return await self.insist(lambda: self._extend(extensions, until), until)
+        except QuorumNotReached as problem:
+            return [problem for _ in holds]
+
+    def _unconfirmed(self, what: str, extension: Extension) -> QuorumNotReached:
+        return unreached(
+            self.port, f"the renewal of {what} was not confirmed by a majority", extension.said, yes="confirmed"
+        )
+
+    async def _extend(self, extensions: dict[str, Extension], until: float) -> list[bool | QuorumNotReached]:
+        """One round; QuorumNotReached if there is nothing to be said of any of them after it."""
         port = self.port
         nodes = len(port.labels)
-        needed = rules.majority(nodes)
-        by_id = {hold.id: at for at, (hold, _) in enumerate(holds)}
-        yes, no = [0] * len(holds), [0] * len(holds)
-        said: list[dict[int, Reply]] = [{} for _ in holds]
-        open_ones = set(range(len(holds)))
+        undecided = set(extensions)
 
         def late(node: int, request: Request, reply: Reply) -> None:
             if request.op == "promote":
-                holds[by_id[request.args[1]]][0].note(node, request, reply)
+                extensions[request.args[1]].hold.note(node, request, reply)
 
         talk = await port.talk(late, until, kept=True)
         try:
             # One that ends soon must not take the others' time: `until` is where it needs an answer.
-            until = min(until, port.now() + port.patience(max(hold.ttl for hold, _ in holds)))
-            for hold, ttl in holds:
+            until = min(until, port.now() + port.patience(max(one.hold.ttl for one in extensions.values())))
+            for one in extensions.values():
+                hold = one.hold
                 assert hold.token is not None
-                request = requests.extend(hold.name, hold.id, hold.token, self.milliseconds(ttl))
-                for node in range(nodes):
+                request = requests.extend(hold.name, hold.id, hold.token, self.milliseconds(one.ttl))
+                for node in one.begin(nodes):
                     # A node that answered late, or with a lower number, joins the majority here.
                     if hold.numbers.get(node, 0) != hold.token:
                         talk.send(node, requests.promote(hold.name, hold.id, hold.token))
                     talk.send(node, request)
-            while open_ones:
+            while undecided:
                 answer = await talk.next(until)
                 if answer is None:
                     break
                 node, request, reply = answer
-                at = by_id[request.args[1]]
+                one = extensions[request.args[1]]
                 if request.op == "promote":
                     if not isinstance(reply, Failure) and reply[0] == b"yes":
-                        holds[at][0].note(node, request, reply)
+                        one.hold.note(node, request, reply)
                     continue
-                said[at][node] = reply
-                if isinstance(reply, Failure) or reply[0] not in (b"yes", b"no"):
-                    continue
-                yes[at] += reply[0] == b"yes"
-                no[at] += reply[0] == b"no"
-                if yes[at] >= needed or no[at] > nodes - needed:
-                    open_ones.discard(at)
+                one.said[node] = reply
+                if one.alive(nodes) is not None:
+                    undecided.discard(one.hold.id)
         finally:
             talk.part()
-        verdicts: list[bool | QuorumNotReached] = []
-        for at, (hold, _) in enumerate(holds):
-            if yes[at] >= needed or no[at] > nodes - needed:
-                verdicts.append(yes[at] >= needed)
-            else:
-                what = f"the renewal of {hold.name!r} was not confirmed by a majority"
-                verdicts.append(unreached(port, what, said[at], yes="confirmed"))
-        return verdicts
+        if len(undecided) == len(extensions):
+            first = next(iter(extensions.values()))
+            raise self._unconfirmed(
+                repr(first.hold.name) if len(extensions) == 1 else f"{len(extensions)} leases", first
+            )
+        alive = ((one, one.alive(nodes)) for one in extensions.values())
+        return [self._unconfirmed(repr(one.hold.name), one) if lives is None else lives for one, lives in alive]
 
     # -- release -----------------------------------------------------------------------------------
 
     async def release(self, attempt: Attempt, until: float) -> bool:
         """Take the lease back from every node; whether a majority still held it, as far as can be told.
 
-        QuorumNotReached when too few answered; the port repeats it to each node until that has answered or the ttl is over.
+        One round; QuorumNotReached when too few answered. Asked again, it goes on from there, and what an earlier round may have
+        removed is not missing. The port, too, repeats it to each node until that has answered or the ttl is over.
         """
-        port = self.port
-        nodes = len(port.labels)
-        needed = rules.majority(nodes)
-        replies: dict[int, Reply] = {}
-        yes = no = 0
-        high = max(attempt.high, attempt.token or 0)
-        talk = await port.talk(nothing, until)
-        try:
-            until = min(until, port.now() + port.patience(attempt.ttl))
-            known = requests.release(attempt.name, attempt.id, high, 0)
-            if len(attempt.numbers) == nodes:
-                talk.send_all(known)
-            else:
-                for node in range(nodes):
-                    if node in attempt.never_done:
-                        replies[node] = attempt.refusals[node]
-                    else:
-                        talk.send(node, known if attempt.knows(node) else self._bury(talk, node, attempt, high))
-            while yes < needed and len(replies) < nodes:
-                answer = await talk.next(until)
-                if answer is None:
-                    break
-                node, _, reply = answer
-                replies[node] = reply
-                if not isinstance(reply, Failure):
-                    yes += reply[0] == b"yes"
-                    no += reply[0] == b"no"
-        finally:
-            talk.part()
-        if yes >= needed:
-            return True
-        if no > nodes - needed:
-            return False
-        if yes + no >= needed:
-            return True
-        raise unreached(port, f"the release of {attempt.name!r} was not confirmed by a majority", replies)
+        await self._release((attempt,), until)
+        there = attempt.removal.verdict(len(self.port.labels))
+        if there is None:
+            what = f"the release of {attempt.name!r} was not confirmed by a majority"
+            raise unreached(self.port, what, attempt.removal.replies, yes="removed")
+        return there
 
     async def release_all(self, attempts: Sequence[Attempt], until: float) -> list[bool]:
         """As `release`, for many holds in one conversation; QuorumNotReached if any of them was not confirmed by a majority."""
+        await self._release(attempts, until)
+        verdicts = [attempt.removal.verdict(len(self.port.labels)) for attempt in attempts]
+        if left := [at for at, there in enumerate(verdicts) if there is None]:
+            what = f"{len(left)} of {len(attempts)} releases were not confirmed by a majority"
+            raise unreached(self.port, what, attempts[left[0]].removal.replies, yes="removed")
+        return [there is True for there in verdicts]
+
+    async def _release(self, attempts: Sequence[Attempt], until: float) -> None:
         port = self.port
         nodes = len(port.labels)
-        needed = rules.majority(nodes)
-        yes, no = Counter[str](), Counter[str]()
-        replies: dict[int, Reply] = {}
-        open_ones = {attempt.id for attempt in attempts}
-        talk = await port.talk(nothing, until)
+        removals = {attempt.id: attempt.removal for attempt in attempts}
+
+        def hear(node: int, request: Request, reply: Reply) -> None:
+            removals[request.args[1]].hear(node, reply)
+
+        talk = await port.talk(hear, until)
         try:
             until = min(until, port.now() + port.patience(max(attempt.ttl for attempt in attempts)))
             for attempt in attempts:
-                high = max(attempt.high, attempt.token or 0)
-                known = requests.release(attempt.name, attempt.id, high, 0)
-                for node in range(nodes):
-                    if node not in attempt.never_done:
-                        talk.send(node, known if attempt.knows(node) else self._bury(talk, node, attempt, high))
-            while open_ones:
+                self._send_release(talk, attempt)
+            undecided = set(removals)
+            while undecided:
                 answer = await talk.next(until)
                 if answer is None:
                     break
-                node, request, reply = answer
-                replies[node] = reply
-                if isinstance(reply, Failure):
-                    continue
-                one = request.args[1]
-                yes[one] += reply[0] == b"yes"
-                no[one] += reply[0] == b"no"
-                if yes[one] >= needed or no[one] > nodes - needed:
-                    open_ones.discard(one)
+                hear(*answer)
+                released = answer[1].args[1]
+                if removals[released].certain(nodes) is not None:
+                    undecided.discard(released)
         finally:
             talk.part()
-        left = [one for one in open_ones if yes[one] + no[one] < needed]
-        if left:
-            raise unreached(port, f"{len(left)} of {len(attempts)} releases were not confirmed by a majority", replies)
-        return [no[attempt.id] <= nodes - needed for attempt in attempts]
+
+    def _send_release(self, talk: Talk, attempt: Attempt) -> None:
+        removal = attempt.removal
+        high = max(attempt.high, attempt.token or 0)
+        known = requests.release(attempt.name, attempt.id, high, 0)
+        removal.begin()
+        nodes = len(self.port.labels)
+        if len(attempt.numbers) == nodes and not removal.answers:
+            talk.send_all(known)
+            return
+        for node in range(nodes):
+            if node in attempt.never_done:
+                removal.replies[node] = attempt.refusals[node]
+            elif node not in removal.answers:
+                talk.send(node, known if attempt.knows(node) else self._bury(talk, node, attempt, high))

@@ -199,6 +199,9 @@ class SimulatedPort:
     def now(self) -> float:
         return self.universe.now
 
+    async def sleep(self, seconds: float) -> None:
+        await Pause(self.universe.now + seconds)
+
     def patience(self, ttl: float) -> float:
         return min(self.node_timeout, ttl / 5)
 
