@@ -187,7 +187,7 @@ def work(cut):
         pass
 
 for nth in range(1, 100_000, 3):
-    cut = CutAt(nth, "opcode", "/backends/local/connections")
+    cut = CutAt(nth, "opcode", "/backends/local/connection")
     thread = threading.Thread(target=work, args=(cut,))
     thread.start()
     thread.join()

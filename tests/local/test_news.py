@@ -212,12 +212,14 @@ def test_a_socket_that_is_swept_up_before_its_client_says_nothing_and_stays_the_
     # In one sweep of garbage Python ends the parts in an order of its own.
     client = lockline.connect(url)
     client.lock("x").acquire().release()
-    ears: list[Any] = [one for one in gc.get_objects() if type(one).__name__ == "Ear" and one.folder.parent == tmp_path]
-    assert ears
+    listeners: list[Any] = [
+        one for one in gc.get_objects() if type(one).__name__ == "Listener" and one.folder.parent == tmp_path
+    ]
+    assert listeners
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for ear in ears:
-            ear.socket.__del__()
-            assert ear.socket.fileno() >= 0
+        for listener in listeners:
+            listener.socket.__del__()
+            assert listener.socket.fileno() >= 0
     client.close()
     assert list((tmp_path / "local.db-peers").iterdir()) == []

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import lockline
-from lockline.backends.local import files, schema, store
+from lockline.backends.local import commands, inspection, schema, target
 from lockline.core.claim import Claim, Gone, Grant
 from lockline.runtime import clock
 
@@ -50,8 +50,8 @@ def refusal(file: Path) -> str:
 
 def ask(client: lockline.Client, statement: str) -> Any:
     """The first row that the client's own connection gives."""
-    store: Any = client._engine.backend._store  # type: ignore[attr-defined]
-    return store.read(lambda db: db.execute(statement).fetchone())
+    steps: Any = client._engine.backend._steps  # type: ignore[attr-defined]
+    return steps.read(lambda db: db.execute(statement).fetchone())
 
 
 def mode(path: Path) -> int:
@@ -211,23 +211,23 @@ def test_tokens_go_on_rising_when_the_power_fails(file: Path, monkeypatch: pytes
     for path, content in synced.items():
         if not path.name.endswith("-shm"):
             path.write_bytes(content)
-    monkeypatch.setattr(store, "boot_id", lambda: "the next boot")
+    monkeypatch.setattr(schema, "boot_id", lambda: "the next boot")
     assert take(file) > highest
     with lockline.connect(f"local://{file}") as client:
         assert client.list() == []
 
 
 def test_a_used_up_block_of_tickets_is_synced_before_the_next(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "BLOCK", 10)
+    monkeypatch.setattr(schema, "BLOCK", 10)
     tokens = [take(file) for _ in range(3)]
     with lockline.connect(f"local://{file}") as client:
         for _ in range(50):
             with client.lock("x") as lease:
                 tokens.append(lease.token)
-                last, ceiling = ask(client, schema.LAST_TICKET)
+                last, ceiling = ask(client, commands.LAST_TICKET)
                 assert last == lease.token <= ceiling
     assert tokens == sorted(set(tokens))
-    monkeypatch.setattr(store, "boot_id", lambda: "the next boot")
+    monkeypatch.setattr(schema, "boot_id", lambda: "the next boot")
     assert take(file) > ceiling
 
 
@@ -246,7 +246,7 @@ def test_the_wall_clock_may_step_by_hours(file: Path, client: lockline.Client, m
 
 
 def test_the_boot_id_is_one_per_boot() -> None:
-    assert files.boot_id() == files.boot_id() != ""
+    assert target.boot_id() == target.boot_id() != ""
 
 
 def test_a_claim_whose_step_was_undone_never_takes_another_ones_place(file: Path) -> None:
@@ -255,7 +255,7 @@ def test_a_claim_whose_step_was_undone_never_takes_another_ones_place(file: Path
     class Undone(Exception):
         pass
 
-    ours, theirs = store.Store(file, clock.now), store.Store(file, clock.now)
+    ours, theirs = commands.Steps(file, clock.now), commands.Steps(file, clock.now)
     claim = Claim("x", "ours-1", "me", "lock", 1, 1, 30.0, 0.0, "")
 
     def cut_short(db: sqlite3.Connection) -> None:
@@ -271,7 +271,7 @@ def test_a_claim_whose_step_was_undone_never_takes_another_ones_place(file: Path
     assert ours.renew([claim])[0] == [Gone()]
     assert ours.leave(claim) == (False, [])
     assert ours.leave_all([claim]) == ([False], [])
-    assert [held.id for held in theirs.look("x").holders] == ["theirs-1"]
+    assert [held.id for held in inspection.look(theirs, "x").holders] == ["theirs-1"]
     ours.close()
     theirs.close()
 
@@ -295,7 +295,7 @@ def test_what_a_crash_left_on_an_unused_name_is_swept(file: Path, monkeypatch: p
         "os.kill(os.getpid(), 9)\n"
     )
     subprocess.run(["python3", "-c", child], env={**os.environ, "PYTHONPATH": str(Path(lockline.__file__).parents[1])})
-    monkeypatch.setattr(store, "SWEEP_EVERY", 0.0)
+    monkeypatch.setattr(commands, "SWEEP_EVERY", 0.0)
     with lockline.connect(f"local://{file}") as client:
         lease = client.lock("x", ttl=1.0).acquire()
         until = lease._live.runtime.now() + 5

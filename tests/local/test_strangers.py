@@ -16,7 +16,7 @@ import pytest
 
 import lockline
 from lockline import aio
-from lockline.backends.local import files
+from lockline.backends.local import target
 
 from .programs import ROOT
 
@@ -252,7 +252,7 @@ def test_a_network_file_system_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
     table.write_text(
         f"/dev/vda / ext4 rw 0 0\nserver:/export {escaped} {kind} rw 0 0\ntmpfs {escaped}-not tmpfs rw 0 0\n"
     )
-    monkeypatch.setattr(files, "MOUNTS", table)
+    monkeypatch.setattr(target, "MOUNTS", table)
     with lockline.connect(url_of(shared / "local.db")) as client:
         with pytest.raises(lockline.ConfigError, match="network file system"):
             client.lock("x").acquire(timeout=1)
@@ -269,7 +269,7 @@ def test_a_file_that_came_with_a_network_is_refused_too(tmp_path: Path, monkeypa
         client.lock("x").acquire().release()
     table = tmp_path / "mounts"
     table.write_text(f"server:/export {tmp_path} nfs rw 0 0\n")
-    monkeypatch.setattr(files, "MOUNTS", table)
+    monkeypatch.setattr(target, "MOUNTS", table)
     with lockline.connect(url_of(file)) as client, pytest.raises(lockline.ConfigError):
         client.lock("x").acquire(timeout=1)
 

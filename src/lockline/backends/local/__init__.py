@@ -6,7 +6,7 @@ from typing import Any
 
 from ...runtime import Runtime
 from .backend import LocalBackend
-from .files import file_of, url_of
+from .target import file_of, url_of
 
 
 def connect(target: str, runtime: Runtime, **options: Any) -> LocalBackend:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
 from collections import deque
@@ -10,17 +9,18 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from ...core.backend import Finding, Findings
+from ...core.backend import Findings
 from ...core.claim import Claim, Gone, Grant, Line, Waiting
 from ...errors import BackendUnavailable, LocklineError
 from ...guarantees import Guarantees
 from ...runtime import Runtime, Signal
 from ...runtime.fairness import Breather
-from .connections import Busy
-from .ear import Ear
-from .peers import KeeperSignal, Peers
-from .sharing import sharing_of
-from .store import Row, Store, Told
+from . import inspection
+from .commands import Row, Steps, Told
+from .connection import Busy
+from .doctor import findings
+from .subscription import KeeperSignal, Listener, Peers
+from .target import sharing_of
 
 if TYPE_CHECKING:
     import asyncio
@@ -56,12 +56,12 @@ class LocalBackend:
         self.url = url
         self._file = file
         self._runtime = runtime
-        self._store = Store(file, runtime.now)
+        self._steps = Steps(file, runtime.now)
         self._breather = Breather(runtime)
         self._begin()
 
     def _begin(self) -> None:
-        self._peers = Peers(self._make_ear)
+        self._peers = Peers(self._make_listener)
         self._mailbox = self._runtime.mailbox(self._receive, self._peers.nudge)
         self._waiting: set[str] = set()
         self._news: deque[str] = deque()
@@ -74,11 +74,11 @@ class LocalBackend:
         self._witness = pid
         return self._peers.open().socket.fileno()
 
-    def _make_ear(self) -> Ear:
+    def _make_listener(self) -> Listener:
         # Beside the file itself, by whatever links it was named: those who use the same file have to meet.
         try:
-            file = self._store.make()
-            return Ear(
+            file = self._steps.make()
+            return Listener(
                 file.with_name(file.name + "-peers"), sharing_of(file), keeper=self._runtime.flavour == "blocking"
             )
         except LocklineError as problem:
@@ -96,19 +96,19 @@ class LocalBackend:
 
     def forked(self) -> None:
         self._peers.drop()
-        self._store.forked()
+        self._steps.forked()
         self._begin()
 
     def __del__(self) -> None:
         # Dropped without close(): by the socket files, which then stay, others see that what it left is nobody's.
-        store, peers = getattr(self, "_store", None), getattr(self, "_peers", None)
-        if store is None or peers is None:
+        steps, peers = getattr(self, "_steps", None), getattr(self, "_peers", None)
+        if steps is None or peers is None:
             return
-        if store.stands():
+        if steps.stands():
             peers.drop()
         else:
             peers.close()
-        store.close()
+        steps.close()
 
     # -- one step at a time ------------------------------------------------------------------------
 
@@ -135,25 +135,26 @@ class LocalBackend:
             pause = min(pause * 1.5, 0.002)
 
     async def _wake(self, told: Iterable[Told], until: float) -> None:
-        """Wake whoever was let in; who turns out dead is buried, and the next one is woken."""
+        """Wake whoever was let in; who turns out dead is cleared away, and the next one is woken."""
         waiting = list(told)
         while waiting:
             client, claim_id = waiting.pop()
             if client == self._peers.me:
                 self._told(claim_id)
             elif not self._peers.tell(client, [claim_id]):
-                waiting += await self._bury(client, until)
+                waiting += await self._clear_away(client, until)
 
-    async def _bury(self, client: str, until: float) -> list[Told]:
-        told = await self._step(lambda: self._store.bury(client), until)
-        self._peers.bury(client)
+    async def _clear_away(self, client: str, until: float) -> list[Told]:
+        """Remove what a dead client left, its sockets last: without those it would pass for alive. Whom to wake now."""
+        told = await self._step(lambda: self._steps.remove_client(client), until)
+        self._peers.remove_sockets(client)
         return told
 
     # -- hints -------------------------------------------------------------------------------------
 
     async def _listen(self, until: float) -> None:
         """Be ready to be woken. In asyncio the loop reads; in threads whoever waits does."""
-        ear = self._peers.open()
+        listener = self._peers.open()
         if self._listening:
             return
         self._listening = True
@@ -161,9 +162,9 @@ class LocalBackend:
             import asyncio
 
             self._reading = asyncio.get_running_loop()
-            self._reading.add_reader(ear.fileno(), self._read)
+            self._reading.add_reader(listener.fileno(), self._read)
         for client in self._peers.dead():
-            await self._wake(await self._bury(client, until), until)
+            await self._wake(await self._clear_away(client, until), until)
 
     def _read(self) -> None:
         for claim_id in self._receive(0):
@@ -200,10 +201,10 @@ class LocalBackend:
             await self._listen(until)
         pid = self._witness or os.getpid()
         while True:
-            answer, in_the_way = await self._step(lambda: self._store.enter(claim, wait, self._peers.me, pid), until)
+            answer, in_the_way = await self._step(lambda: self._steps.enter(claim, wait, self._peers.me, pid), until)
             if type(answer) is Grant:
                 return answer
-            if answer is not None or not await self._bury_the_dead(in_the_way, until):
+            if answer is not None or not await self._clear_away_the_dead(in_the_way, until):
                 return answer
 
     async def turn(self, claim: Claim, until: float) -> Grant | Gone | None:
@@ -211,11 +212,11 @@ class LocalBackend:
         self._waiting.add(claim.id)
         self._mailbox.open(claim.id)
         while not self._interrupted:
-            answer, in_the_way = await self._step(lambda: self._store.standing(claim), until)
+            answer, in_the_way = await self._step(lambda: self._steps.standing(claim), until)
             if not isinstance(answer, Waiting):
                 self._done(claim)
                 return answer
-            if await self._bury_the_dead(in_the_way, until) or not self._watch(claim, in_the_way):
+            if await self._clear_away_the_dead(in_the_way, until) or not self._watch(claim, in_the_way):
                 continue
             now = self._runtime.now()
             if now >= until:
@@ -226,11 +227,11 @@ class LocalBackend:
             await self._mailbox.wait(claim.id, min(until, look_again, expiry))
         return None
 
-    async def _bury_the_dead(self, rows: list[Row], until: float) -> bool:
+    async def _clear_away_the_dead(self, rows: list[Row], until: float) -> bool:
         """Whether somebody in the way turned out to be dead."""
         dead = {row.client for row in rows if not self._peers.alive(row.client)}
         for client in dead:
-            await self._wake(await self._bury(client, until), until)
+            await self._wake(await self._clear_away(client, until), until)
         return bool(dead)
 
     def _watch(self, claim: Claim, rows: list[Row]) -> bool:
@@ -247,8 +248,8 @@ class LocalBackend:
 
     async def leave(self, claim: Claim, until: float) -> bool:
         self._done(claim)
-        there, told = await self._step(lambda: self._store.leave(claim), until)
-        self._store.forget(claim.id)
+        there, told = await self._step(lambda: self._steps.leave(claim), until)
+        self._steps.forget(claim.id)
         if told:
             await self._wake(told, until)
         return there
@@ -259,28 +260,28 @@ class LocalBackend:
             batch = claims[start : start + BATCH]
             for claim in batch:
                 self._done(claim)
-            there, told = await self._step(lambda batch=batch: self._store.leave_all(batch), until)  # type: ignore[misc]
+            there, told = await self._step(lambda batch=batch: self._steps.leave_all(batch), until)  # type: ignore[misc]
             for claim in batch:
-                self._store.forget(claim.id)
+                self._steps.forget(claim.id)
             left += there
             await self._wake(told, until)
         return left
 
     async def renew(self, claims: Sequence[Claim], until: float) -> Sequence[Gone | None]:
-        fates, told = await self._step(lambda: self._store.renew(claims), until)
+        fates, told = await self._step(lambda: self._steps.renew(claims), until)
         await self._wake(told, until)
         return fates
 
     async def look(self, name: str, until: float) -> Line:
         await self._breather.breathe()
-        return await self._step(lambda: self._store.look(name), until)
+        return await self._step(lambda: inspection.look(self._steps, name), until)
 
     async def list(self, prefix: str, until: float) -> list[str]:
         await self._breather.breathe()
-        return await self._step(lambda: self._store.names(prefix), until)
+        return await self._step(lambda: inspection.names(self._steps, prefix), until)
 
     async def evict(self, name: str, until: float, token: int | None = None) -> int:
-        victims, told = await self._step(lambda: self._store.evict(name, token), until)
+        victims, told = await self._step(lambda: inspection.evict(self._steps, name, token), until)
         await self._wake(told, until)
         for victim in victims:
             if victim.client == self._peers.me:
@@ -290,20 +291,7 @@ class LocalBackend:
         return len(victims)
 
     async def examine(self, until: float) -> Findings:
-        names = await self.list("", until)
-        findings = [Finding("ok", f"{self._file} is readable and writable; {len(names)} names are in use")]
-        with contextlib.suppress(OSError):
-            mode = self._file.stat().st_mode
-            if mode & 0o007:
-                findings.append(Finding("warning", "everybody may read or write the file", f"chmod o= {self._file}"))
-            elif mode & 0o070:
-                findings.append(Finding("ok", "its group shares the file", f"chmod 600 {self._file}, if it should not"))
-            space = os.statvfs(self._file)
-            if space.f_bavail * space.f_frsize < 16 << 20:
-                findings.append(Finding("warning", "the disk is nearly full", "free some space on it"))
-        if not hasattr(os, "pidfd_open"):
-            findings.append(Finding("warning", f"a killed holder is noticed within {NEXT_LOOKS_EVERY} s, not at once"))
-        return findings
+        return findings(self._file, await self.list("", until), NEXT_LOOKS_EVERY)
 
     # -- the end -----------------------------------------------------------------------------------
 
@@ -316,23 +304,23 @@ class LocalBackend:
 
     async def close(self) -> None:
         self._interrupted = True
-        ear = self._peers.ear
-        if self._reading is not None and ear is not None:
-            self._reading.remove_reader(ear.fileno())
+        listener = self._peers.listener
+        if self._reading is not None and listener is not None:
+            self._reading.remove_reader(listener.fileno())
             self._reading = None
         if await self._left_nothing():
             self._peers.close()
         else:
             self._peers.drop()
-        self._store.close()
+        self._steps.close()
 
     async def _left_nothing(self) -> bool:
         """Withdraw what somebody who was cut short may have left; if that fails, others see by our socket that we are gone."""
-        if not self._store.stands():
+        if not self._steps.stands():
             return True
         try:
             until = self._runtime.now() + LAST_STEP
-            await self._wake(await self._step(lambda: self._store.bury(self._peers.me), until), until)
+            await self._wake(await self._step(lambda: self._steps.remove_client(self._peers.me), until), until)
         except LocklineError:
             return False
         return True

@@ -1,8 +1,14 @@
-"""The SQL of the embedded store, each statement with its reason."""
+"""The format of the embedded store: its tables, and how a file is made ready for a client."""
 
 from __future__ import annotations
 
+import sqlite3
+import time
+from pathlib import Path
 from typing import Final
+
+from ...errors import BackendUnavailable
+from .target import boot_id
 
 APPLICATION: Final = 0x4C4B4C4E  # "LKLN": tells our file from anybody else's
 VERSION: Final = 1
@@ -32,36 +38,86 @@ CREATE: Final = (
     # before: after a power cut, numbering goes on from there, however many transactions were lost.
     "CREATE TABLE counter (one INTEGER PRIMARY KEY CHECK (one = 1), last INTEGER NOT NULL, ceiling INTEGER NOT NULL, boot TEXT NOT NULL)",
 )
-
-COLUMNS: Final = "ticket, id, client, pid, weight, capacity, expires, granted"
-
-NEW_COUNTER: Final = "INSERT INTO counter VALUES (1, ?, ?, ?)"
 COUNTER: Final = "SELECT last, ceiling, boot FROM counter"
-NEW_BOOT: Final = "UPDATE counter SET last = ceiling, ceiling = ceiling + ?, boot = ?"
-RAISE_CEILING: Final = "UPDATE counter SET ceiling = last + ? WHERE ceiling < last + ?"
-# Two statements: RETURNING alone would cost more than the rest of an acquire.
-LAST_TICKET: Final = "SELECT last, ceiling FROM counter"
-NEXT_TICKET: Final = "UPDATE counter SET last = ?"
+BLOCK: Final = 1 << 20
+"""How many tickets are reserved with one sync to disk."""
+CHECKPOINT: Final = 4000
+"""Pages in the log before it is folded into the file, which costs two syncs: about every thousand grants."""
 
-LINE: Final = f"SELECT {COLUMNS} FROM claims WHERE name = ? ORDER BY ticket"
-WHOLE_LINE: Final = (
-    "SELECT ticket, id, owner, kind, weight, capacity, ttl, expires, arrived, granted, meta "
-    "FROM claims WHERE name = ? AND expires > ? ORDER BY ticket"
-)
-AHEAD: Final = "SELECT count(*) FROM claims WHERE name = ? AND ticket < ? AND expires > ?"
-BEFORE: Final = (
-    f"SELECT {COLUMNS} FROM claims WHERE name = ? AND ticket < ? AND expires > ? ORDER BY ticket DESC LIMIT 1"
-)
-# By id too: a ticket whose step was undone may have become somebody else's.
-MINE: Final = "SELECT expires FROM claims WHERE name = ? AND ticket = ? AND id = ?"
-DELETE_MINE: Final = "DELETE FROM claims WHERE name = ? AND ticket = ? AND id = ?"
-INSERT: Final = "INSERT INTO claims VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-DELETE: Final = "DELETE FROM claims WHERE name = ? AND ticket = ?"
-GRANTED: Final = "UPDATE claims SET granted = ? WHERE name = ? AND ticket = ?"
-# Never creates, never shortens, never revives what has run out.
-RENEW: Final = "UPDATE claims SET expires = max(expires, ?) WHERE name = ? AND ticket = ? AND id = ? AND expires > ?"
-LIGHTEN: Final = "UPDATE claims SET weight = ?, kind = ? WHERE name = ? AND ticket = ? AND weight > ?"
-OF_CLIENT: Final = "SELECT DISTINCT name FROM claims WHERE client = ?"
-NAMES: Final = "SELECT DISTINCT name FROM claims WHERE expires > ? ORDER BY name"
-SWEEP: Final = "DELETE FROM claims WHERE expires <= ?"
-CLEAR: Final = "DELETE FROM claims"
+
+def prepare(db: sqlite3.Connection, file: Path) -> None:
+    """Make this connection ready for steps, and the file one of ours, of this boot."""
+    # In one transaction: another process may be making the file at this moment.
+    db.execute("BEGIN")
+    ready = _version(db, file) == VERSION and db.execute(COUNTER).fetchone()[2] == boot_id()
+    db.execute("COMMIT")
+    if ready:
+        _relax(db)
+        return
+    # A commit writes whole pages: small ones are cheaper. Counts for a file that is still empty only.
+    db.execute("PRAGMA page_size = 1024")
+    if db.execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
+        raise BackendUnavailable(f"{file}: this file system cannot share memory between processes; use a local disk")
+    db.execute("PRAGMA synchronous = FULL")
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        boot = boot_id()
+        if _version(db, file) == 0:
+            for statement in CREATE:
+                db.execute(statement)
+            db.execute(f"PRAGMA application_id = {APPLICATION}")
+            db.execute(f"PRAGMA user_version = {VERSION}")
+            # A new file begins at the wall clock, so that tokens rise even when the old file was thrown away.
+            start = time.time_ns() // 1000
+            db.execute("INSERT INTO counter VALUES (1, ?, ?, ?)", (start, start + BLOCK, boot))
+        elif db.execute(COUNTER).fetchone()[2] != boot:
+            # The machine started again: whoever stood in a line is gone, and the last tickets may never
+            # have reached the disk. All of them were below the ceiling, which had.
+            db.execute("DELETE FROM claims")
+            db.execute("UPDATE counter SET last = ceiling, ceiling = ceiling + ?, boot = ?", (BLOCK, boot))
+        db.execute("COMMIT")
+    except BaseException:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise
+    _to_disk(db)
+    _relax(db)
+
+
+def _relax(db: sqlite3.Connection) -> None:
+    """From here on a commit costs no sync: the ceiling covers what a power cut takes."""
+    db.execute("PRAGMA synchronous = NORMAL")
+    db.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT}")
+
+
+def _version(db: sqlite3.Connection, file: Path) -> int:
+    """The file's schema version, 0 for an empty file; an error for anything else."""
+    version = int(db.execute("PRAGMA user_version").fetchone()[0])
+    ours = db.execute("PRAGMA application_id").fetchone()[0] == APPLICATION
+    if not ours and (version or db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]):
+        raise BackendUnavailable(
+            f"{file} is a database of another program; choose another file for local:///path/file.db"
+        )
+    if version > VERSION:
+        raise BackendUnavailable(
+            f"{file} was made by a newer Lockline (format {version}, this one knows {VERSION}); "
+            "upgrade lockline, or use another file"
+        )
+    return version
+
+
+def _to_disk(db: sqlite3.Connection) -> None:
+    """Best effort beside the synced log: others may be reading, then the log alone has it."""
+    try:
+        db.execute("PRAGMA wal_checkpoint(PASSIVE)")
+    except sqlite3.OperationalError:
+        pass
+
+
+def raise_ceiling(db: sqlite3.Connection) -> None:
+    """Reserve the next block of tickets; outside of a transaction, in which the sync setting cannot be changed."""
+    db.execute("PRAGMA synchronous = FULL")
+    try:
+        db.execute("UPDATE counter SET ceiling = last + ? WHERE ceiling < last + ?", (BLOCK, BLOCK // 2))
+    finally:
+        db.execute("PRAGMA synchronous = NORMAL")

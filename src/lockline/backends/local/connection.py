@@ -20,11 +20,11 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import Final, NoReturn, TypeVar
 
 from ...errors import BackendUnavailable, ClientClosed
 from ...runtime.fork import tell_after_fork, tell_around_fork
-from .files import make_private, refuse_network_files, storage_error
+from .target import make_private, refuse_network_files
 
 T = TypeVar("T")
 Inode = tuple[int, int]
@@ -54,7 +54,7 @@ class Running:
 
     __slots__ = ("__weakref__", "below", "db", "displaced", "inode", "inside", "of")
 
-    def __init__(self, of: Connections, below: Running | None) -> None:
+    def __init__(self, of: SqliteConnections, below: Running | None) -> None:
         self.of = of
         self.below = below
         self.db: sqlite3.Connection | None = None
@@ -88,7 +88,7 @@ class Running:
             self.displaced = True
 
 
-class Connections:
+class SqliteConnections:
     """Hands each step a connection of its own."""
 
     def __init__(self, file: Path, prepare: Callable[[sqlite3.Connection], None], renewed: Callable[[], None]) -> None:
@@ -158,7 +158,7 @@ class Connections:
                     self._discard(running)
                     running.displaced = False
         except sqlite3.Error as problem:
-            raise self._translated(problem) from problem
+            raise _storage_error(self._file, problem) from problem
         finally:
             self._give_back(running)
             if below is None:
@@ -185,11 +185,6 @@ class Connections:
         if self._forking == thread:
             raise BackendUnavailable("this thread is in the middle of a fork")
         raise Busy
-
-    def _translated(self, problem: sqlite3.Error) -> Exception:
-        if getattr(problem, "sqlite_errorname", "").startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
-            return Busy()
-        return storage_error(self._file, problem)
 
     # -- connections -------------------------------------------------------------------------------
 
@@ -272,10 +267,8 @@ class Connections:
     def close(self) -> None:
         """Let go of the file; what a step has in use goes with that step's end."""
         self._closed = self._shut = True
-        below = _step_of(threading.get_ident())
-        for step in below.down() if below is not None else ():
-            if step.of is self:
-                step.give_way()
+        for step in self._steps_of(threading.get_ident()):
+            step.give_way()
         self._close_free()
 
     # -- forks -------------------------------------------------------------------------------------
@@ -290,23 +283,22 @@ class Connections:
             if not any(step.inside or step in before for step in self._steps_of_others(me)):
                 break
             time.sleep(0.0002)
-        below = _step_of(me)
-        for step in below.down() if below is not None else ():
-            if step.of is self and step.db is not None:
+        for step in self._steps_of(me):
+            if step.db is not None:
                 step.displaced = True
                 step.db.close()
         self._close_free()
 
-    def _steps_of_others(self, me: int) -> list[Running]:
-        tops = [_step_of(thread) for thread in list(_running) if thread != me]
+    def _steps_of(self, *threads: int) -> list[Running]:
+        tops = [_step_of(thread) for thread in threads]
         return [step for top in tops if top is not None for step in top.down() if step.of is self]
+
+    def _steps_of_others(self, me: int) -> list[Running]:
+        return self._steps_of(*(thread for thread in list(_running) if thread != me))
 
     def after_fork(self) -> None:
         """In the parent: go on. The next step opens the file again."""
-        self._forking = None
-        self._shut = False
-        if self._closed:
-            self._shut = True
+        self._reopen()
 
     def forked(self) -> None:
         """In the child: as new, if nothing crossed."""
@@ -317,8 +309,12 @@ class Connections:
         self._free = deque()
         self._order = threading.Lock()
         self._pid = os.getpid()
+        self._reopen()
+
+    def _reopen(self) -> None:
         self._forking = None
         self._shut = False
+        # After that: whoever closes meanwhile has shut it for good.
         if self._closed:
             self._shut = True
 
@@ -335,6 +331,31 @@ class Connections:
             f"{self._file} was open when this process was forked, without the hooks that Python runs around os.fork() or in the "
             "middle of a call; what SQLite had open must not be used here: fork by Python, or connect after the fork only"
         )
+
+
+_CURES: Final = {
+    ("SQLITE_FULL",): "the disk is full: free some space on it",
+    ("SQLITE_READONLY",): "it is read-only: make it and {folder} writable for this user",
+    (
+        "SQLITE_CANTOPEN",
+        "SQLITE_PERM",
+        "SQLITE_AUTH",
+    ): "it cannot be opened: check the permissions of it and of {folder}",
+    ("SQLITE_CORRUPT", "SQLITE_NOTADB"): (
+        "it is damaged or no Lockline file: stop the programs that use it and move it away; a new one is made"
+    ),
+    ("SQLITE_IOERR",): "the disk fails or is full: check it (dmesg) and the free space",
+    ("SQLITE_PROTOCOL",): "another program keeps it locked: look for a frozen one (fuser shows who has it open)",
+}
+
+
+def _storage_error(file: Path, problem: sqlite3.Error) -> Exception:
+    """What SQLite said, with the file and the cure."""
+    name = getattr(problem, "sqlite_errorname", "") or ""
+    if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+        return Busy()
+    cure = next((cure for names, cure in _CURES.items() if name.startswith(names)), "see the cause")
+    return BackendUnavailable(f"{file}: {problem}; {cure.format(folder=file.parent)}")
 
 
 def _step_of(thread: int) -> Running | None:

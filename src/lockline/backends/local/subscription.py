@@ -1,0 +1,396 @@
+"""How the processes of one machine hear each other: a datagram socket each, to be woken through and to be known alive by.
+
+The kernel closes a dead process's socket at once, so a refused datagram is the proof of death that a ttl is not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import secrets
+import selectors
+import socket
+import stat
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Final
+
+from ...errors import BackendUnavailable, ClientClosed, LocklineError
+from .target import Sharing, enter_folder, give_to_sharers
+
+MOST_WATCHED: Final = 64
+"""How many processes one client watches for their end; more are noticed at the next slow look."""
+KEEPER: Final = ".keeper"
+"""What the name of a client's second socket ends in: there its keeper, and nobody else, hears of what it holds."""
+NAP: Final = 2.0
+"""The longest sleep of a keeper without a look at the clock."""
+_A_CLIENT: Final = re.compile(r"[0-9a-f]{16}")
+_A_SOCKET: Final = re.compile(rf"([0-9a-f]{{16}})({re.escape(KEEPER)})?")
+
+
+class OwnSocket(socket.socket):
+    """A socket that its listener closes: in one sweep of garbage Python may end it before the client that is to do so."""
+
+    def __del__(self) -> None:
+        # Python's own would close it here, with a warning about somebody who forgot.
+        pass
+
+
+class Listener:
+    """What one client is known and woken by: its sockets in the folder that all share, and the processes whose end it waits for.
+
+    Made whole or not at all, and gone with whoever listened.
+    """
+
+    def __init__(self, folder: Path, sharing: Sharing, *, keeper: bool) -> None:
+        self.name = secrets.token_hex(8)
+        self.folder = folder
+        self._pid = os.getpid()
+        self.kept = False
+        """Whether a client has it, and will close it."""
+        self.directory = -1
+        self._sockets: dict[str, socket.socket] = {}
+        self._selector: selectors.BaseSelector | None = None
+        self._watched: dict[int, tuple[int, set[str]]] = {}
+        try:
+            self.directory = enter_folder(folder, sharing)
+            self.socket = self._bind("", sharing)
+            self.for_keeper = self._bind(KEEPER, sharing) if keeper else None
+            self._selector = selectors.DefaultSelector()
+            self._selector.register(self.socket, selectors.EVENT_READ, None)
+        except LocklineError:
+            self.close()
+            raise
+        except OSError as problem:
+            self.close()
+            raise BackendUnavailable(
+                f"cannot listen in {folder}: {problem.strerror or problem}; make it writable for this user, "
+                "and see how many files this process may open (ulimit -n)"
+            ) from problem
+
+    def _bind(self, which: str, sharing: Sharing) -> socket.socket:
+        listening = OwnSocket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._sockets[which] = listening
+        listening.setblocking(False)
+        # For nobody, until it is known to be for those who may.
+        os.fchmod(listening.fileno(), 0o600)
+        listening.bind(self.address(self.name + which))
+        give_to_sharers(self.name + which, self.directory, sharing)
+        os.chmod(self.name + which, sharing.socket_mode, dir_fd=self.directory)
+        return listening
+
+    def address(self, name: str) -> str:
+        """The path of a socket in the folder."""
+        # A socket's path may have 107 bytes at most, wherever the user's files are; by the folder's handle it is short,
+        # and leads to the folder that was looked at, whatever has been put in its place.
+        if os.path.isdir("/proc/self/fd"):
+            return f"/proc/self/fd/{self.directory}/{name}"
+        return str(self.folder / name)
+
+    def close(self) -> None:
+        """Stop listening and leave no file."""
+        if os.getpid() == self._pid and self.directory >= 0:
+            for which in list(self._sockets):
+                with contextlib.suppress(OSError):
+                    os.unlink(self.name + which, dir_fd=self.directory)
+        self.drop()
+
+    def drop(self) -> None:
+        """Let go of every handle without a word."""
+        selector, self._selector = self._selector, None
+        watched, self._watched = self._watched, {}
+        sockets, self._sockets = self._sockets, {}
+        directory, self.directory = self.directory, -1
+        if selector is not None:
+            selector.close()
+        for handle, _ in watched.values():
+            os.close(handle)
+        for one in sockets.values():
+            one.close()
+        if directory >= 0:
+            os.close(directory)
+
+    def __del__(self) -> None:
+        # Made, and struck out of its maker's hands. One that is kept is closed by its client, which may need it for that:
+        # in one sweep of garbage this may be called first.
+        if not self.kept:
+            self.close()
+
+    # -- the end of others -------------------------------------------------------------------------
+
+    def watch(self, pid: int, claim_id: str) -> bool:
+        """Hear of the end of that process as of a hint for the claim; False when it has ended already."""
+        known = self._watched.get(pid)
+        if known is not None:
+            known[1].add(claim_id)
+            # Another thread may have read of its end just now.
+            return self._watched.get(pid) is known
+        if len(self._watched) >= MOST_WATCHED or not hasattr(os, "pidfd_open") or self._selector is None:
+            return True
+        try:
+            handle = os.pidfd_open(pid)
+        except ProcessLookupError:
+            return False
+        except OSError:
+            return True
+        known = (handle, {claim_id})
+        if self._watched.setdefault(pid, known) is not known:
+            os.close(handle)
+            return self.watch(pid, claim_id)
+        try:
+            self._selector.register(handle, selectors.EVENT_READ, pid)
+        except (OSError, AttributeError):
+            # No room for one more, or closed meanwhile: the slow look is the net.
+            if self._watched.pop(pid, None) is not None:
+                os.close(handle)
+        return True
+
+    def unwatch(self, claim_id: str) -> None:
+        """The claim waits no longer. The handles stay: the next wait is likely for the same processes."""
+        for _, claim_ids in list(self._watched.values()):
+            claim_ids.discard(claim_id)
+
+    def _ended(self, pid: int) -> list[str]:
+        handle, claim_ids = self._watched.pop(pid, (-1, set()))
+        if handle >= 0 and self._selector is not None:
+            self._selector.unregister(handle)
+            os.close(handle)
+        return list(claim_ids)
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    def receive(self, seconds: float) -> list[str]:
+        """Wait for hints, at most that long; the claim ids they speak of."""
+        selector = self._selector
+        if selector is None:
+            return []
+        told: list[str] = []
+        for key, _ in selector.select(max(0.0, seconds)):
+            told += self.drain() if key.data is None else self._ended(key.data)
+        return told
+
+    def drain(self) -> list[str]:
+        """The hints that lie in the socket now."""
+        told: list[str] = []
+        while "" in self._sockets:
+            try:
+                told += self.socket.recv(65536).decode().split("\n")
+            except OSError:
+                # Nothing more, or closed meanwhile.
+                break
+        return told
+
+    def receive_for_keeper(self, seconds: float) -> list[str]:
+        """Wait for word to the keeper, at most that long."""
+        assert self.for_keeper is not None
+        try:
+            self.for_keeper.settimeout(max(0.001, seconds))
+            return self.for_keeper.recv(65536).decode().split("\n")
+        except OSError:
+            # Nothing in time, or closed meanwhile.
+            return []
+
+    def fileno(self) -> int:
+        """What an event loop can wait on for all of it at once; -1 where the system has no such handle."""
+        fileno = getattr(self._selector, "fileno", None)
+        return fileno() if fileno is not None else -1
+
+
+class Peers:
+    """This client's sockets, and what it knows of the others."""
+
+    def __init__(self, listen: Callable[[], Listener]) -> None:
+        self._listen = listen
+        self._listeners: dict[str, Listener] = {}
+        self._over = False
+
+    # -- the own sockets ---------------------------------------------------------------------------
+
+    @property
+    def me(self) -> str:
+        """The name that the others know this client by; empty before it listens."""
+        listener = self.listener
+        return listener.name if listener is not None else ""
+
+    @property
+    def listener(self) -> Listener | None:
+        """What this client hears with, once it listens."""
+        return self._listeners.get("mine")
+
+    def open(self) -> Listener:
+        """Listen; once, whoever comes first of several threads."""
+        listener = self.listener
+        if listener is not None:
+            return listener
+        if self._over:
+            raise ClientClosed("this client is closed; connect a new one")
+        made = self._listen()
+        listener = self._listeners.setdefault("mine", made)
+        listener.kept = True
+        if listener is not made:
+            made.close()
+        if self._over:
+            self.close()
+        return listener
+
+    def close(self) -> None:
+        """Stop listening for good, and leave no file."""
+        self._over = True
+        listener = self._listeners.pop("mine", None)
+        if listener is not None:
+            listener.close()
+
+    def drop(self) -> None:
+        """Let go of every handle without a word; all that a forked child may do, and all that one may do whose claims still stand."""
+        self._over = True
+        listener = self._listeners.pop("mine", None)
+        if listener is not None:
+            listener.drop()
+
+    # -- the others --------------------------------------------------------------------------------
+
+    def tell(self, client: str, claim_ids: Iterable[str]) -> bool:
+        """Wake the claims of another client; False when its process is dead."""
+        return self._send(client, claim_ids) != errno.ECONNREFUSED
+
+    def tell_keeper(self, client: str, claim_ids: Iterable[str]) -> None:
+        """Let another client know that what it holds has changed; one whose keeper has no socket of its own hears it as all else."""
+        claim_ids = list(claim_ids)
+        if self._send(client, claim_ids, KEEPER) == errno.ENOENT:
+            self._send(client, claim_ids)
+
+    def _send(self, client: str, claim_ids: Iterable[str], which: str = "") -> int:
+        if not _A_CLIENT.fullmatch(client):
+            return 0
+        try:
+            listener = self.open()
+            listener.socket.sendto("\n".join(claim_ids).encode(), socket.MSG_DONTWAIT, listener.address(client + which))
+        except OSError as problem:
+            # Its queue is full, or its socket file was removed: it may live, and it looks by itself now and then.
+            if problem.errno == errno.ECONNREFUSED and not self._is_socket(client + which):
+                return 0
+            return problem.errno or 0
+        return 0
+
+    def alive(self, client: str) -> bool:
+        """Whether the kernel still has that client's socket. In doubt yes: then its ttl decides."""
+        if client == self.me or not _A_CLIENT.fullmatch(client):
+            return True
+        try:
+            listener = self.open()
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
+                refused = probe.connect_ex(listener.address(client)) == errno.ECONNREFUSED
+        except OSError:
+            return True
+        return not (refused and self._is_socket(client))
+
+    def remove_sockets(self, client: str) -> None:
+        """Remove the socket files of a dead client, after its claims: without the files it would pass for alive."""
+        listener = self.listener
+        if listener is None or not _A_CLIENT.fullmatch(client):
+            return
+        for name in (client + KEEPER, client):
+            if self._is_socket(name):
+                with contextlib.suppress(OSError):
+                    os.unlink(name, dir_fd=listener.directory)
+
+    def _is_socket(self, name: str) -> bool:
+        """Whether it is what one of us made: whatever else lies in the folder is none of our business."""
+        listener = self.listener
+        if listener is None:
+            return False
+        try:
+            return stat.S_ISSOCK(os.stat(name, dir_fd=listener.directory, follow_symlinks=False).st_mode)
+        except OSError:
+            return False
+
+    def dead(self) -> list[str]:
+        """All who died and were not cleared away."""
+        try:
+            there = os.listdir(self.open().directory)
+        except OSError:
+            # No handle to spare: they are found when somebody waits for them.
+            return []
+        names = [found[1] for name in there if (found := _A_SOCKET.fullmatch(name))]
+        return [client for client in dict.fromkeys(names) if self._is_socket(client) and not self.alive(client)]
+
+    def watch(self, pid: int, claim_id: str) -> bool:
+        """Hear of the end of that process as of a hint for the claim; False when it has ended already."""
+        listener = self.listener
+        return listener is None or listener.watch(pid, claim_id)
+
+    def unwatch(self, claim_id: str) -> None:
+        """The claim waits no longer. The handles stay: the next wait is likely for the same processes."""
+        listener = self.listener
+        if listener is not None:
+            listener.unwatch(claim_id)
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    def receive(self, seconds: float) -> list[str]:
+        """Wait for hints, at most that long; the claim ids they speak of."""
+        listener = self.listener
+        return [] if listener is None else listener.receive(seconds)
+
+    def drain(self) -> list[str]:
+        """The hints that lie in the socket now."""
+        listener = self.listener
+        return [] if listener is None else listener.drain()
+
+    def receive_for_keeper(self, seconds: float) -> list[str]:
+        """Wait for word to the keeper, at most that long; nothing also when somebody rang."""
+        listener = self.listener
+        if listener is None or listener.for_keeper is None:
+            time.sleep(min(seconds, 0.05))
+            return []
+        return listener.receive_for_keeper(seconds)
+
+    def nudge(self) -> None:
+        """Make a running `receive` return."""
+        self._send(self.me, [""])
+
+    def ring(self) -> None:
+        """Make a running `receive_for_keeper` return."""
+        self._send(self.me, [""], KEEPER)
+
+
+class KeeperSignal:
+    """The keeper's signal, which word from another process sets as well: an eviction is heard at once, not at the next tick."""
+
+    def __init__(
+        self, receive: Callable[[float], list[str]], ring: Callable[[], None], now: Callable[[], float]
+    ) -> None:
+        self._receive = receive
+        self._ring = ring
+        self._now = now
+        self._set = False
+        self._asleep = False
+
+    def set(self) -> None:
+        self._set = True
+        if self._asleep:
+            self._ring()
+
+    def clear(self) -> None:
+        self._set = False
+
+    def is_set(self) -> bool:
+        return self._set
+
+    async def wait(self, until: float | None) -> bool:
+        try:
+            # Before the look at the flag: whoever sets it from here on rings.
+            self._asleep = True
+            while not self._set:
+                # In pieces: the kernel's timeout stops while the machine sleeps, and our clock does not.
+                left = NAP if until is None else min(until - self._now(), NAP)
+                if left <= 0:
+                    return False
+                if self._receive(left):
+                    self._set = True
+            return True
+        finally:
+            self._asleep = False
