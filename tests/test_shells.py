@@ -31,7 +31,7 @@ def mirror(name: str) -> str:
 
 def members(cls: type) -> dict[str, Any]:
     """Everything the class defines for its user, itself or by what both shells share."""
-    found = {}
+    found: dict[str, Any] = {}
     for part in cls.__mro__:
         if part is not cls and part.__module__ != shells.__name__:
             continue
@@ -43,7 +43,9 @@ def members(cls: type) -> dict[str, Any]:
 
 
 def function_of(member: Any) -> FunctionType:
-    return member.fget if isinstance(member, property) else member  # type: ignore[no-any-return]
+    found = member.fget if isinstance(member, property) else member
+    assert isinstance(found, FunctionType)
+    return found
 
 
 def public(module: ModuleType) -> set[str]:

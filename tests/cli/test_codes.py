@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import subprocess
+from functools import partial
 
 import pytest
 
@@ -154,7 +155,7 @@ def test_waiters_run_one_after_the_other_in_order(shell: Shell) -> None:
     others = []
     for number in (1, 2, 3):
         others.append(shell.run(f"echo {number} >> order"))
-        wait_for(lambda number=number: shell.waiters() == number, 20, f"{number} waiters")
+        wait_for(partial(lambda number: shell.waiters() == number, number), 20, f"{number} waiters")
     (shell.folder / "go").touch()
     assert [end(process)[0] for process in (first, *others)] == [0, 0, 0, 0]
     assert (shell.folder / "order").read_text().split() == ["0", "1", "2", "3"]

@@ -81,7 +81,7 @@ class CancelAt:
         thrown: BaseException | None = None
         while True:
             try:
-                awaited = next(steps) if thrown is None else steps.throw(thrown)  # type: ignore[attr-defined]
+                awaited = next(steps) if thrown is None else steps.throw(thrown)
             except StopIteration as done:
                 return done.value
             count += 1

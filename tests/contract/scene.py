@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -137,7 +138,9 @@ class Scene:
         before = len(self.line(name).claims)
         for number, begin in enumerate(waiting, 1):
             begun.append(begin())
-            self.wait_for(lambda n=before + number: len(self.line(name).claims) >= n, what="a place in the line")
+            self.wait_for(
+                partial(lambda n: len(self.line(name).claims) >= n, before + number), what="a place in the line"
+            )
         return begun
 
     def in_turn(self, waiting: list[Pending]) -> Iterator[Any]:

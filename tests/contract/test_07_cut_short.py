@@ -10,6 +10,7 @@ import asyncio
 import itertools
 import signal
 import time
+from functools import partial
 
 import pytest
 
@@ -64,7 +65,7 @@ def test_an_acquire_that_waits_its_turn(world: Scene, again: bool) -> None:
         held = alice.lock(name, ttl=60).acquire()
         steps = Steps(bob, at)
         pending = bob.lock(name, ttl=60).acquire.start()
-        world.wait_for(lambda n=name, p=pending: p.done or len(world.line(n).claims) == 2, what="Bob")
+        world.wait_for(partial(lambda n, p: p.done or len(world.line(n).claims) == 2, name, pending), what="Bob")
         held.release()
         try:
             lease = pending.result(5)
@@ -159,7 +160,7 @@ def test_a_release_with_somebody_waiting(world: Scene) -> None:
     for at in cut_points(False):
         name = f"x{min(at)}"
         lease = bob.lock(name, ttl=60).acquire()
-        (waits,) = world.queue_up(name, lambda n=name: alice.lock(n, ttl=60).acquire.start())
+        (waits,) = world.queue_up(name, partial(lambda n: alice.lock(n, ttl=60).acquire.start(), name))
         steps = Steps(bob, at)
         try:
             lease.release()
@@ -291,7 +292,7 @@ def test_a_cancel_at_every_real_suspension(world: Scene, story: str) -> None:
 
         pending = bob.begin(run)
         if story == "waits":
-            world.wait_for(lambda n=name, p=pending: p.done or len(world.line(n).claims) == 2, what="Bob")
+            world.wait_for(partial(lambda n, p: p.done or len(world.line(n).claims) == 2, name, pending), what="Bob")
             assert held is not None
             held.release()
             held = None

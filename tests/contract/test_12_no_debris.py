@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 
 import pytest
 
@@ -102,4 +103,4 @@ def test_a_client_remembers_nothing_of_what_it_gave_back(world: Scene) -> None:
         engine = party.client.real._engine
         assert not engine._mine
         assert not engine._keeper.books
-        world.wait_for(lambda engine=engine: not engine._keeper._kept and not engine._keeper._debts)
+        world.wait_for(partial(lambda keeper: not keeper._kept and not keeper._debts, engine._keeper))

@@ -6,6 +6,7 @@ import os
 import resource
 import threading
 import time
+from functools import partial
 
 import pytest
 
@@ -78,7 +79,7 @@ def test_a_thousand_locks_and_a_thousand_waiters_are_granted_in_order(world: Sce
         waiting.append(party.lock("x0", ttl=ttl).acquire.start())
         if number % 50 == 49:
             # In bunches, so that the order of arrival is known from bunch to bunch and within them from the line itself.
-            world.wait_for(lambda n=number: len(world.line("x0").waiters) == n + 1, 60)
+            world.wait_for(partial(lambda n: len(world.line("x0").waiters) == n + 1, number), 60)
     assert open_files() <= files + world.world.most_files
     own_threads = 1000 if world.flavour == "sync" else 0
     assert threading.active_count() <= threads + own_threads + 3

@@ -113,7 +113,7 @@ def test_guarantees_are_a_value_that_code_can_read(world: Scene) -> None:
     assert {"release", "expiry"} <= promised.token_survives
     assert len(promised.tolerates) > 20
     with pytest.raises(dataclasses.FrozenInstanceError):
-        promised.fifo = not promised.fifo
+        promised.fifo = not promised.fifo  # type: ignore[misc]  # that is the story
     assert (promised.exclusion == "process") == (not world.world.spans_processes)
     assert alice.client.url
     assert alice.client.owner == "alice"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -15,7 +15,7 @@ from .worlds import World, joins
 class RedisKin(World):
     """Each test has a prefix of its own."""
 
-    marks = (pytest.mark.server,)
+    marks: ClassVar[tuple[pytest.MarkDecorator, ...]] = (pytest.mark.server,)
     patience = 2.0
     survives_restart = True
     servers: Any

@@ -17,7 +17,7 @@ class Clock(BlockingRuntime):
     def __init__(self) -> None:
         super().__init__()
         self.time = 1000.0
-        self.now = lambda: self.time  # type: ignore[method-assign, assignment]
+        self.now = lambda: self.time
 
 
 @pytest.fixture

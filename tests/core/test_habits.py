@@ -183,7 +183,7 @@ class TestAwaited:
     def test_tasks_and_gather_take_it(self) -> None:
         async def story() -> None:
             client = aio.connect("memory:awaited")
-            one = await asyncio.create_task(client.lock("a").acquire())  # type: ignore[arg-type]
+            one = await asyncio.create_task(client.lock("a").acquire())
             (two,) = await asyncio.gather(client.lock("b").acquire(timeout=1))
             three = await asyncio.wait_for(client.lock("c").acquire(), 5)
             async with asyncio.TaskGroup() as group:
@@ -243,7 +243,7 @@ class TestWaitingForOneself:
         async def story() -> None:
             client = aio.connect("memory:oneself")
             async with client.rlock("x"):
-                waits = asyncio.create_task(client.rlock("x").acquire())  # type: ignore[arg-type]
+                waits = asyncio.create_task(client.rlock("x").acquire())
                 await asyncio.sleep(0.05)
                 assert not waits.done()
             await (await asyncio.wait_for(waits, 5)).release()

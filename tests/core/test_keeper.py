@@ -371,7 +371,7 @@ def test_whoever_cancels_every_task_but_his_own_does_not_lose_his_lease() -> Non
 
 
 def test_a_loop_that_ends_with_a_lease_in_hand_ends_without_a_word(recwarn: pytest.WarningsRecorder) -> None:
-    async def story() -> object:
+    async def story() -> aio.Lease:
         client = aio.connect("memory:loop-ends")
         return await client.lock("x", ttl=30).acquire()
 

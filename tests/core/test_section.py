@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -183,12 +184,12 @@ def test_a_leader_that_was_cut_anywhere_leaves_the_reading_to_another() -> None:
             except queue.Empty:
                 return []
 
-        box = BlockingMailbox(receive, lambda p=post: p.put(""))
+        box = BlockingMailbox(receive, partial(post.put, ""))
         box.open("cut")
         box.open("other")
         cut = CutAt(nth)
         try:
-            cut.elsewhere(lambda b=box: run(b.wait("cut", now() + 0.005)))
+            cut.elsewhere(partial(lambda box: run(box.wait("cut", now() + 0.005)), box))
         except Cut:
             pass
         # What every way out of a wait does in the end: its claim is withdrawn, by whoever finds it.

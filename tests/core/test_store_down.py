@@ -25,7 +25,7 @@ URLS: dict[str, Callable[[], str]] = {
 }
 
 
-@pytest.fixture(params=URLS.values(), ids=URLS.keys())
+@pytest.fixture(params=list(URLS.values()), ids=list(URLS))
 def url(request: pytest.FixtureRequest) -> str:
     return str(request.param())
 

@@ -90,7 +90,7 @@ def by_cursor(connection: Any) -> Callable[[str], Any]:
 
 
 def _sqlite3(place: Place, automatic: bool) -> Any:
-    return sqlite3.connect(place.file, isolation_level=None if automatic else "")
+    return sqlite3.connect(place.file, isolation_level=None) if automatic else sqlite3.connect(place.file)
 
 
 def _psycopg(place: Place, automatic: bool) -> Any:
@@ -191,7 +191,7 @@ async def _asyncpg_pool(place: Place, automatic: bool) -> AsyncIterator[Session]
 async def _aiosqlite(place: Place, automatic: bool) -> AsyncIterator[Session]:
     import aiosqlite
 
-    async with aiosqlite.connect(place.file, isolation_level=None if automatic else "") as connection:
+    async with aiosqlite.connect(place.file, isolation_level=None if automatic else "DEFERRED") as connection:
 
         async def run(sql: str) -> Any:
             async with connection.execute(sql) as cursor:

@@ -161,9 +161,11 @@ class Silent:
     """A connection after PEP 249 and nothing beyond it."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
-        self.cursor, self.commit, self.rollback = connection.cursor, connection.commit, connection.rollback
+        self._connection = connection
+        self.commit, self.rollback = connection.commit, connection.rollback
 
-    def cursor(self) -> Any: ...
+    def cursor(self) -> Any:
+        return self._connection.cursor()
 
 
 def test_a_driver_that_does_not_tell_is_refused(tmp_path: Path) -> None:
@@ -200,7 +202,8 @@ def test_the_autocommit_of_newer_pythons_is_seen(kind: str, tmp_path: Path) -> N
 
         file = tmp_path / "data.db"
         if kind == "sqlite3":
-            connection: Any = sqlite3.connect(file, autocommit=automatic)
+            opened: Any = sqlite3.connect  # the types are those of Python 3.11, which has no autocommit
+            connection: Any = opened(file, autocommit=automatic)
         else:
             connection = await aiosqlite.connect(file, autocommit=automatic)
         try:

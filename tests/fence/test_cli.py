@@ -102,14 +102,16 @@ def test_a_command_runs_inside(tmp_path: Path) -> None:
     assert run(*inside, "6", "--", "no-such-command-here").returncode == 127
     late: list[object] = []
 
+    # The command itself starts the newer holder's attempt by making a file, and writes once more after that.
+    begun = tmp_path / "begun"
+
     def enter() -> None:
+        wait(begun)
         FileMarks(marks).admit("r", Offer("r", 8, ""), writes=True, patience=20)()
         late.append(data.read_text())
 
-    # The command itself starts the newer holder's attempt by making a file, and writes once more after that.
-    begun = tmp_path / "begun"
     script = f"touch {begun}; sleep 0.3; echo seven >> {data}"
-    thread = threading.Thread(target=lambda: (wait(begun), enter()))
+    thread = threading.Thread(target=enter)
     thread.start()
     assert run(*inside, "7", "--", "sh", "-c", script).returncode == 0
     thread.join(20)

@@ -145,7 +145,9 @@ class ForgetfulDisk:
 
     def unsafe(self) -> list[str]:
         """What a power cut could have undone or torn at a moment when something later relied on it."""
-        found, dirty, folders = [], set(), set()
+        found: list[str] = []
+        dirty: set[str] = set()
+        folders: set[str] = set()
         for what, where in self.log:
             if what in ("write", "ftruncate"):
                 # Data may only be touched when all before it (the mark above all) is on the disk.

@@ -63,9 +63,9 @@ def a_counter(kind: str, way: str, request: pytest.FixtureRequest, folder: Path)
         import psycopg
 
         url = request.getfixturevalue("postgres").url
-        with contextlib.closing(psycopg.connect(url)) as connection:
-            prepare(connection)
-            yield Counter(kind, url, lambda: value_of(connection))
+        with contextlib.closing(psycopg.connect(url)) as postgres:
+            prepare(postgres)
+            yield Counter(kind, url, lambda: value_of(postgres))
     elif kind == "mysql":
         import pymysql
 

@@ -83,14 +83,14 @@ BAD_HEADERS = [
 def test_bad_headers_are_a_typed_answer_and_write_nothing(kind: str, tmp_path: Path) -> None:
     with served(kind, tmp_path) as url:
         for headers in BAD_HEADERS:
-            answer = httpx.put(f"{url}/r", content=b"x", headers={k: v.encode() for k, v in headers.items()})
+            answer = httpx.put(f"{url}/r", content=b"x", headers={k.encode(): v.encode() for k, v in headers.items()})
             assert answer.status_code == 400, headers
             assert answer.json()["type"] == "urn:lockline:token-malformed"
-        for headers in (
+        for twice in (
             [("Fencing-Token", "5"), ("Fencing-Token", "6")],
             [("Fencing-Token", "5"), ("fencing-token", "5")],
         ):
-            assert httpx.put(f"{url}/r", content=b"x", headers=headers).status_code == 400
+            assert httpx.put(f"{url}/r", content=b"x", headers=twice).status_code == 400
         missing = httpx.put(f"{url}/r", content=b"x")
         assert missing.status_code == 428
         assert missing.json()["type"] == "urn:lockline:token-missing"
@@ -215,7 +215,7 @@ def test_an_application_that_fails_lets_the_next_one_in(tmp_path: Path) -> None:
     asyncio.run(story())
     for _ in range(2):
         with pytest.raises(RuntimeError, match="mine"):
-            fence.wsgi(fails_too)({"REQUEST_METHOD": "PUT", "PATH_INFO": "/r", "HTTP_FENCING_TOKEN": "5"}, None)
+            fence.wsgi(fails_too)({"REQUEST_METHOD": "PUT", "PATH_INFO": "/r", "HTTP_FENCING_TOKEN": "5"}, print)
 
 
 def test_a_wsgi_answer_keeps_the_fence_until_it_is_whole(tmp_path: Path) -> None:

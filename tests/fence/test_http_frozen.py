@@ -29,7 +29,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 def spoken(url: str, request: bytes) -> socket.socket:
     """A connection on which this much was said, and no more."""
     where = urlsplit(url)
-    line = socket.create_connection((where.hostname, where.port), timeout=20)  # type: ignore[arg-type]
+    line = socket.create_connection((where.hostname, where.port), timeout=20)
     line.sendall(request)
     return line
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -55,7 +55,7 @@ def test_every_access_goes_through_the_check(client: Any) -> None:
     assert fence.hset("k", 5, {"a": 1, "b": "two"}, lock="l") == 2
     before = client.hgetall("k")
     fence.check("k", 6, lock="l")
-    for act in (
+    acts: list[Callable[[], Any]] = [
         lambda: fence.enter("k", 5, lock="l"),
         lambda: fence.get("k", 5, lock="l"),
         lambda: fence.set("k", 5, "late", lock="l"),
@@ -64,7 +64,8 @@ def test_every_access_goes_through_the_check(client: Any) -> None:
         lambda: fence.delete("k", 5, lock="l"),
         lambda: fence.incr("k", 5, lock="l"),
         lambda: fence.eval("k", 5, "return redis.call('DEL', KEYS[1])", lock="l"),
-    ):
+    ]
+    for act in acts:
         with pytest.raises(StaleToken) as refused:
             act()
         assert (refused.value.resource, refused.value.offered, refused.value.highest) == ("k", 5, 6)
@@ -189,9 +190,8 @@ def test_a_server_that_forgot_its_scripts_is_told_them_again(plain: Any) -> None
 
 
 def test_no_connection_stays_out_of_the_pool(plain: Any) -> None:
-    pool = redis.BlockingConnectionPool(
-        port=plain.connection_pool.connection_kwargs["port"], max_connections=1, timeout=1
-    )
+    make: Any = redis.BlockingConnectionPool
+    pool = make(port=plain.connection_pool.connection_kwargs["port"], max_connections=1, timeout=1)
     with contextlib.closing(redis.Redis(connection_pool=pool)) as client:
         fence = RedisFence(client)
         fence.set("k", 5, "x")

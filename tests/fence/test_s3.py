@@ -137,7 +137,7 @@ class LossyProxy:
 
         class Handler(socketserver.BaseRequestHandler):
             def handle(self) -> None:
-                with socket.create_connection((where.hostname, where.port)) as server:  # type: ignore[arg-type]
+                with socket.create_connection((where.hostname, where.port)) as server:
 
                     def back() -> None:
                         # Either side may be closed under its hands: then there is nothing more to hand on.

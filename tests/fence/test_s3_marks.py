@@ -184,7 +184,8 @@ class IgnoresDelete:
 def test_no_delete_where_the_store_ignores_its_condition(s3: Any, key: str) -> None:
     fence = S3Fence(IgnoresDelete(s3), "bucket")
     fence.put(key, 5, b"five")
-    for act in (lambda: fence.delete(key, 5), fence.enter(key, 5).delete):
+    acts: list[Callable[[], None]] = [lambda: fence.delete(key, 5), fence.enter(key, 5).delete]
+    for act in acts:
         with pytest.raises(ConfigError, match="ignores If-Match on a delete"):
             act()
     assert content(s3, key) == b"five"

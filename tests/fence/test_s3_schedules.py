@@ -96,7 +96,7 @@ def etag(body: bytes) -> str:
 
 
 def refused(status: int) -> ClientError:
-    return ClientError({"Error": {"Code": str(status)}, "ResponseMetadata": {"HTTPStatusCode": status}}, "x")  # type: ignore[typeddict-item]
+    return ClientError({"Error": {"Code": str(status)}, "ResponseMetadata": {"HTTPStatusCode": status}}, "x")
 
 
 def played(seed: int, careless: str = "") -> list[str]:

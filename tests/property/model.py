@@ -49,7 +49,7 @@ class VirtualBlocking(BlockingRuntime):
 
     def __init__(self, now: Any) -> None:
         super().__init__()
-        self.now = now  # type: ignore[method-assign]
+        self.now = now
 
 
 class VirtualLoop(LoopRuntime):
@@ -57,7 +57,7 @@ class VirtualLoop(LoopRuntime):
 
     def __init__(self, now: Any) -> None:
         super().__init__()
-        self.now = now  # type: ignore[method-assign]
+        self.now = now
 
 
 class Side:

@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -254,7 +255,7 @@ class RedisCluster:
             node.command("CLUSTER", "REPLICATE", self.id_of(primaries[n % self.shards]))
         wait_for(lambda: all(self._is_ok(node) for node in self.nodes), 20, "the cluster's state")
         for node in replicas:
-            wait_for(lambda node=node: node.command("ROLE")[3] == "connected", 20, "replication")
+            wait_for(partial(lambda node: node.command("ROLE")[3] == "connected", node), 20, "replication")
         return self
 
     def stop(self) -> None:
@@ -263,7 +264,7 @@ class RedisCluster:
             node.stop()
 
     def _knows_all(self, node: RedisServer) -> bool:
-        return node.command("CLUSTER INFO")["cluster_known_nodes"] == str(len(self.nodes))
+        return bool(node.command("CLUSTER INFO")["cluster_known_nodes"] == str(len(self.nodes)))
 
     def _is_ok(self, node: RedisServer) -> bool:
         info = node.command("CLUSTER INFO")
