@@ -8,11 +8,11 @@ from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, make_digest_ac
 
 import lockline
 from lockline import ConfigError
-from lockline.backends.zookeeper.target import from_client, from_url
+from lockline.backends.zookeeper.target import ZooKeeperTarget, from_client, from_url
 
 
-def settings(url: str, **options: object):  # type: ignore[no-untyped-def]
-    return from_url(url, **{"session": None, "root": None, "acl": None, **options})  # type: ignore[arg-type]
+def settings(url: str, **options: object) -> ZooKeeperTarget:
+    return from_url(url, options)
 
 
 def test_servers_chroot_and_login_are_read_from_the_url() -> None:
@@ -26,7 +26,7 @@ def test_servers_chroot_and_login_are_read_from_the_url() -> None:
 
 def test_the_url_that_is_shown_has_no_secret() -> None:
     client = lockline.connect("zk://me:secret@a/app?tls=yes&key_password=hidden&cert=/c.pem&key=/k.pem")
-    assert client.url == "zk://me@a/app?tls=yes&cert=/c.pem&key=/k.pem"
+    assert client.url == "zk://me@a:2181/app?tls=yes&cert=/c.pem&key=/k.pem"
     assert "secret" not in repr(client._engine.backend.__dict__.get("url"))
     client.close()
 
@@ -48,19 +48,36 @@ def test_tls_options_reach_kazoo() -> None:
 
 
 @pytest.mark.parametrize(
+    "url", ["zk://me:pw@a,b:2182/app?prefix=locks&session=4&acl=open", "zk://a?root=locks", "zk://a/app"]
+)
+def test_the_url_that_is_shown_leads_to_the_same_place(url: str) -> None:
+    found = settings(url)
+    again = settings(found.url, password="pw" if "@" in url else None)
+    assert (again.hosts, again.chroot, again.prefix, again.session) == (
+        found.hosts,
+        found.chroot,
+        found.prefix,
+        found.session,
+    )
+    assert again.url == found.url
+
+
+@pytest.mark.parametrize(
     ("url", "says"),
     [
         ("zk:", "zk://host"),
         ("zk://", "zk://host"),
         ("zk:///app", "names no server"),
         ("zk://a?sesion=3", "unknown sesion"),
-        ("zk://a?session=soon", "session is a timeout"),
-        ("zk://a?session=-1", "session is a timeout"),
+        ("zk://a?session=soon", "session is from 0.1 to 3600 seconds"),
+        ("zk://a?session=-1", "session is from 0.1 to 3600 seconds"),
         ("zk://me@a", "user:password@"),
         ("zk://a?tls=maybe", "yes or no"),
-        ("zk://a?ca=/x.pem", "need tls=yes"),
+        ("zk://a?tls=no&ca=/x.pem", "no meaning with tls=no"),
         ("zk://a?acl=creator", "acl is open"),
         ("zk://a?root=..", "root is the folder"),
+        ("zk://a?prefix=..", "prefix is the folder"),
+        ("zk://a?prefix=x&root=y", "root is called prefix today"),
         ("zk://a:port", "port"),
         ("zk://a/x//y", "zk://a/x//y"),
         ("zk://a/x#f", "no #fragment"),
@@ -80,8 +97,9 @@ def test_your_own_client_keeps_its_own_session() -> None:
     client = KazooClient(hosts="a:2181,b:2181/app", timeout=7)
     with pytest.raises(ConfigError, match="leave session out"):
         lockline.connect(client, session=3)
-    found = from_client(client, root="lockline", acl=None)
+    found = from_client(client, prefix="lockline", acl=None)
     assert (found.url, found.session) == ("zk://a:2181,b:2181/app", 7.0)
+    assert from_client(client, prefix="locks", acl=None).url == "zk://a:2181,b:2181/app?prefix=locks"
 
 
 def test_a_password_in_a_wrong_url_is_not_repeated_in_the_error() -> None:
@@ -100,5 +118,5 @@ def test_an_acl_that_kazoo_could_not_write_is_refused_before_anything_is_sent(ta
 def test_your_own_client_keeps_its_acl_unless_another_is_asked_for() -> None:
     ops = [make_digest_acl("ops", "pw", all=True)]
     client = KazooClient(hosts="a", default_acl=ops)
-    assert from_client(client, root="lockline", acl=None).acl == ops
-    assert from_client(client, root="lockline", acl="open").acl == OPEN_ACL_UNSAFE
+    assert from_client(client, prefix="lockline", acl=None).acl == ops
+    assert from_client(client, prefix="lockline", acl="open").acl == OPEN_ACL_UNSAFE

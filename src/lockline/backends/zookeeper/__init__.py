@@ -9,20 +9,25 @@ from kazoo.client import KazooClient
 from ...errors import ConfigError
 from ...runtime import Runtime
 from .backend import GUARANTEES, ZooKeeperBackend
-from .target import a_root, from_client, from_url
+from .target import DEFAULT_PREFIX, a_prefix, from_client, from_url
 
 
-def connect(
-    target: Any, runtime: Runtime, *, session: float | None = None, root: str | None = None, acl: Any = None
-) -> ZooKeeperBackend:
-    """The backend for a `zk://` URL or for a KazooClient that the user has; nothing is sent yet."""
+def connect(target: Any, runtime: Runtime, **options: Any) -> ZooKeeperBackend:
+    """The backend for a `zk://` URL or for a KazooClient that the user has; nothing is sent yet.
+
+    With a URL each of its options may be given apart, with a client `prefix` and `acl`.
+    """
     if isinstance(target, str):
-        return ZooKeeperBackend(from_url(target, session=session, root=root, acl=acl), runtime)
+        return ZooKeeperBackend(from_url(target, options), runtime)
     if not isinstance(target, KazooClient):
         raise ConfigError(f"connect() takes a zk:// URL or a KazooClient, not {target!r}")
-    if session is not None:
+    if options.pop("session", None) is not None:
         raise ConfigError("the session of your own KazooClient is as long as its timeout says; leave session out")
-    return ZooKeeperBackend(from_client(target, root=a_root(root or "lockline"), acl=acl), runtime)
+    acl, root = options.pop("acl", None), options.pop("root", None)
+    prefix = a_prefix(options.pop("prefix", None) or root or DEFAULT_PREFIX)
+    if options:
+        raise TypeError(f"unexpected keyword: {', '.join(options)}")
+    return ZooKeeperBackend(from_client(target, prefix=prefix, acl=acl), runtime)
 
 
 __all__ = ["GUARANTEES", "ZooKeeperBackend", "connect"]

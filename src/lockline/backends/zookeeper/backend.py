@@ -61,7 +61,7 @@ class ZooKeeperBackend:
         self._mailbox = runtime.mailbox()
         self._news: set[str] = set()
         self._interrupted = False
-        self._commands = Commands(channel, f"{target.chroot}/{target.root}", target.acl)
+        self._commands = Commands(channel, f"{target.chroot}/{target.prefix}", target.acl)
         self._claims = Claims(channel, self._commands, runtime, self._forget)
         self._nodes = self._claims.nodes
         self._subscription = Subscription(channel, self._nodes, target.chroot, self._heard)

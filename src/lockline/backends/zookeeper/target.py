@@ -4,26 +4,45 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
-from urllib.parse import parse_qsl, quote, unquote
+from typing import Any, Final
 
 from kazoo.client import KazooClient
 from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, Id
 
 from ...errors import ConfigError
 from ...runtime import Runtime
+from ..url import TLS, Endpoint, Grammar, Location, Tls, a_number, a_text, redacted
 from .channel import Channel
 from .connection import LeanHandler
 
 log = logging.getLogger("lockline.zookeeper.kazoo")
 log.addHandler(logging.NullHandler())
 
-KNOWN = {
-    "session", "root", "acl", "sasl", "sasl_service", "tls", "ca", "cert", "key", "key_password", "verify", "check_hostname",
-}  # fmt: skip
-RETRY = {"max_tries": -1, "delay": 0.02, "backoff": 2, "max_jitter": 0.4, "max_delay": 0.5}
+DEFAULT_PREFIX: Final = "lockline"
+RETRY: Final = {"max_tries": -1, "delay": 0.02, "backoff": 2, "max_jitter": 0.4, "max_delay": 0.5}
+
+
+def a_prefix(value: Any, what: str = "prefix") -> str:
+    """The folder for Lockline's nodes, below the chroot."""
+    folder = value.strip("/") if isinstance(value, str) else ""
+    if any(part in ("", ".", "..") for part in folder.split("/")):
+        raise ConfigError(f"{what} is the folder for Lockline's nodes, such as lockline, not {value!r}")
+    return folder
+
+
+GRAMMAR: Final = Grammar(
+    "zk://host:2181,host:2181/chroot",
+    2181,
+    {
+        **TLS, "prefix": a_prefix, "session": a_number(0.1, 3600), "sasl": a_text, "sasl_service": a_text,
+        # Whether it fits depends on the login.
+        "acl": lambda value, what: value,
+    },
+    host=None,
+    old={"root": "prefix"},
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +52,7 @@ class ZooKeeperTarget:
     url: str
     hosts: str
     chroot: str
-    root: str
+    prefix: str
     acl: Sequence[ACL]
     session: float | None
     options: dict[str, Any]
@@ -57,19 +76,20 @@ class ZooKeeperTarget:
         return Channel(client, runtime, ours=True, changed=changed, fixed_session=self.session)
 
 
-def from_client(client: KazooClient, *, root: str, acl: Any) -> ZooKeeperTarget:
+def from_client(client: KazooClient, *, prefix: str, acl: Any) -> ZooKeeperTarget:
     """The user's own client, and its settings for a child of a fork, which must not use it."""
-    hosts = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in client.hosts)
+    hosts = tuple(Endpoint(host, port) for host, port in client.hosts)
     options = {
         name: getattr(client, name)
         for name in ("keyfile", "keyfile_password", "certfile", "ca", "use_ssl", "verify_certs", "check_hostname")
     }
     signed = bool(client.auth_data or client._connection.sasl_options)
+    said = {} if prefix == DEFAULT_PREFIX else {"prefix": prefix}
     return ZooKeeperTarget(
-        url=f"zk://{hosts}{client.chroot}",
-        hosts=hosts,
+        url=Location("zk", hosts, client.chroot.strip("/"), said).url,
+        hosts=",".join(map(str, hosts)),
         chroot=client.chroot,
-        root=root,
+        prefix=prefix,
         acl=_acl(acl if acl is not None else client.default_acl or "open", signed),
         session=client._session_timeout / 1000,
         options={**options, "auth_data": list(client.auth_data), "sasl_options": client._connection.sasl_options},
@@ -77,104 +97,54 @@ def from_client(client: KazooClient, *, root: str, acl: Any) -> ZooKeeperTarget:
     )
 
 
-def from_url(url: str, *, session: float | None, root: str | None, acl: Any) -> ZooKeeperTarget:
-    """What a `zk://` URL says; ConfigError names what it should have said."""
-    if "#" in url:
-        raise ConfigError("a zk:// URL has no #fragment; write the # in a password as %23")
-    rest = url.partition("://")[2]
-    rest, _, query = rest.partition("?")
-    authority, slash, path = rest.partition("/")
-    login, _, hosts = authority.rpartition("@")
-    # What goes into an error message.
-    shown = url.replace(f"{login}@", f"{login.partition(':')[0]}@", 1) if login else url
-    if not rest:
-        raise ConfigError(f"{shown!r}: write zk://host:2181,host:2181/chroot")
-    if not hosts:
-        raise ConfigError(f"{shown!r} names no server; write zk://host:2181,host:2181/chroot")
-    asked = dict(parse_qsl(query, keep_blank_values=True))
-    unknown = set(asked) - KNOWN
-    if unknown:
-        raise ConfigError(f"{shown!r}: unknown {', '.join(sorted(unknown))}; known are {', '.join(sorted(KNOWN))}")
-    chroot = (slash + path).rstrip("/")
+def from_url(url: str, given: Mapping[str, Any] | None = None) -> ZooKeeperTarget:
+    """What a `zk://` URL says, and what the program says besides; ConfigError names what it should have said."""
+    found = GRAMMAR.read(url, given)
+    chroot = f"/{found.path}" if found.path else ""
     if any(part in ("", ".", "..") for part in chroot.split("/")[1:]):
-        raise ConfigError(f"{shown!r}: {chroot} is no path of a node")
-    options = _login(shown, login, asked) | _tls(asked)
-    signed = "auth_data" in options or "sasl_options" in options
+        raise ConfigError(f"{redacted(url)!r}: {chroot} is no path of a node")
+    options = _login(found) | _tls(found.tls())
     target = ZooKeeperTarget(
-        url=_public(login, hosts, chroot, asked),
-        hosts=hosts,
+        url=found.url,
+        hosts=",".join(map(str, found.hosts)),
         chroot=chroot,
-        root=a_root(root or asked.get("root", "lockline")),
-        acl=_acl(acl if acl is not None else asked.get("acl"), signed),
-        session=_session(session if session is not None else asked.get("session")),
+        prefix=found.options.get("prefix", DEFAULT_PREFIX),
+        acl=_acl(found.options.get("acl"), signed="auth_data" in options or "sasl_options" in options),
+        session=found.options.get("session"),
         options=options,
     )
     try:
-        KazooClient(hosts=hosts + chroot)
+        KazooClient(hosts=target.hosts + chroot)
     except ValueError as problem:
-        raise ConfigError(f"{shown!r}: {problem}") from None
+        raise ConfigError(f"{redacted(url)!r}: {problem}") from None
     return target
 
 
-def _login(shown: str, login: str, asked: dict[str, str]) -> dict[str, Any]:
-    user, _, password = login.partition(":")
-    user, password = unquote(user), unquote(password)
-    if "sasl" in asked:
-        options = {"mechanism": asked["sasl"].upper(), "service": asked.get("sasl_service", "zookeeper")}
-        if user:
-            options |= {"username": user, "password": password}
+def _login(found: Location) -> dict[str, Any]:
+    if "sasl" in found.options:
+        options = {
+            "mechanism": found.options["sasl"].upper(),
+            "service": found.options.get("sasl_service", "zookeeper"),
+        }
+        if found.user:
+            options |= {"username": found.user, "password": found.password or ""}
         if importlib.util.find_spec("puresasl") is None:
             raise ConfigError("SASL needs one more package: pip install pure-sasl")
         return {"sasl_options": options}
-    if not login:
+    if found.user is None and found.password is None:
         return {}
-    if not user or not password:
-        raise ConfigError(f"{shown!r}: digest authentication needs user:password@")
-    return {"auth_data": [("digest", f"{user}:{password}")]}
+    if not found.user or not found.password:
+        raise ConfigError("digest authentication needs both: zk://user:password@host")
+    return {"auth_data": [("digest", f"{found.user}:{found.password}")]}
 
 
-def _tls(asked: dict[str, str]) -> dict[str, Any]:
-    given = {"ca", "cert", "key", "key_password", "verify", "check_hostname"} & set(asked)
-    if not _yes(asked.get("tls", "no"), "tls"):
-        if given:
-            raise ConfigError(f"{', '.join(sorted(given))} need tls=yes in the URL")
+def _tls(tls: Tls | None) -> dict[str, Any]:
+    if tls is None:
         return {}
     return {
-        "use_ssl": True,
-        "ca": asked.get("ca"),
-        "certfile": asked.get("cert"),
-        "keyfile": asked.get("key"),
-        "keyfile_password": asked.get("key_password"),
-        "verify_certs": _yes(asked.get("verify", "yes"), "verify"),
-        "check_hostname": _yes(asked.get("check_hostname", "no"), "check_hostname"),
-    }
-
-
-def _yes(text: str, what: str) -> bool:
-    if text.lower() in ("yes", "true", "1"):
-        return True
-    if text.lower() in ("no", "false", "0"):
-        return False
-    raise ConfigError(f"{what} is yes or no, not {text!r}")
-
-
-def _session(value: Any) -> float | None:
-    if value is None:
-        return None
-    try:
-        seconds = float(value)
-    except (TypeError, ValueError):
-        seconds = 0.0
-    if isinstance(value, bool) or not 0.1 <= seconds <= 3600:
-        raise ConfigError(f"session is a timeout of 0.1 to 3600 seconds, not {value!r}")
-    return seconds
-
-
-def a_root(value: str) -> str:
-    root = value.strip("/")
-    if not root or any(part in ("", ".", "..") for part in root.split("/")):
-        raise ConfigError(f"root is the folder for Lockline's nodes, such as lockline, not {value!r}")
-    return root
+        "use_ssl": True, "ca": tls.ca, "certfile": tls.cert, "keyfile": tls.key, "keyfile_password": tls.key_password,
+        "verify_certs": tls.verify, "check_hostname": bool(tls.check_hostname),
+    }  # fmt: skip
 
 
 def _acl(value: Any, signed: bool) -> Sequence[ACL]:
@@ -194,9 +164,3 @@ def _is_acl(one: Any) -> bool:
     if not (isinstance(one, ACL) and isinstance(one.perms, int) and isinstance(one.id, Id)):
         return False
     return isinstance(one.id.scheme, str) and isinstance(one.id.id, str)
-
-
-def _public(login: str, hosts: str, chroot: str, asked: dict[str, str]) -> str:
-    shown = "&".join(f"{key}={quote(value, safe='/')}" for key, value in asked.items() if key != "key_password")
-    user = login.partition(":")[0]
-    return f"zk://{user + '@' if user else ''}{hosts}{chroot}{'?' + shown if shown else ''}"
