@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 import redis
 from report import Report
 
-from lockline.backends.redis.keys import key_of
+from lockline.backends.redis.commands import key_of
 from lockline.backends.redis.scripts import ALL, ENTER, LEAVE
 from tests.servers.redis import RedisServer, a_redis
 

@@ -13,8 +13,8 @@ from redis.crc import key_slot
 
 import lockline
 from lockline import BackendUnavailable
+from lockline.backends.redis.commands import key_of
 from lockline.backends.redis.connection import BlockingConnections
-from lockline.backends.redis.keys import key_of
 from lockline.backends.redis.target import understand
 from lockline.backends.redis.topology import Cluster
 from lockline.runtime import clock

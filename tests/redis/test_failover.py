@@ -11,7 +11,7 @@ from redis.crc import key_slot
 
 import lockline
 from lockline import BackendUnavailable, LeaseLost
-from lockline.backends.redis.keys import key_of
+from lockline.backends.redis.commands import key_of
 from tests.servers.process import wait_for
 from tests.servers.redis import RedisCluster, SentinelTrio, started
 

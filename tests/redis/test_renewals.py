@@ -10,7 +10,7 @@ import pytest
 from redis.crc import key_slot
 
 import lockline
-from lockline.backends.redis.keys import key_of
+from lockline.backends.redis.commands import key_of
 from lockline.backends.redis.scripts import NO_CHANNEL
 from tests.servers.process import wait_for
 from tests.servers.redis import RedisCluster, RedisServer, a_redis, started

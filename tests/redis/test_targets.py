@@ -22,7 +22,7 @@ from redis.retry import Retry
 
 import lockline
 from lockline import BackendUnavailable, ConfigError
-from lockline.backends.redis.keys import key_of, name_of, pattern
+from lockline.backends.redis.commands import key_of, name_of, pattern
 from lockline.backends.redis.target import PATIENCE, understand
 from tests.servers.process import free_port, listens, missing, program
 from tests.servers.redis import (

@@ -8,7 +8,7 @@ import pytest
 
 import lockline
 from lockline.backends.redis import connect as connect_backend
-from lockline.backends.redis.records import ROOM
+from lockline.backends.redis.commands import ROOM
 from lockline.core.claim import Claim, Waiting
 from lockline.runtime import clock
 from lockline.runtime.blocking import BlockingRuntime, run

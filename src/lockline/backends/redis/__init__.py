@@ -8,7 +8,7 @@ from urllib.parse import unquote
 from ...errors import ConfigError
 from ...runtime import Runtime
 from .backend import RedisBackend
-from .keys import PREFIX, a_prefix
+from .commands import PREFIX, a_prefix
 from .target import understand
 
 MOST_CONNECTIONS = 4

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 import secrets
 from collections.abc import Collection, Sequence
 from typing import Any, Final
@@ -14,15 +12,14 @@ from ...errors import BackendUnavailable
 from ...guarantees import Guarantees
 from ...runtime import Runtime, Worker
 from ..resp.commands import ServerError, pack
-from ..resp.errors import NoAnswer, unavailable
+from ..resp.errors import NoAnswer, Refused, unavailable
 from . import doctor
-from .channel import Channel
+from .batches import Batches
+from .channel import Answer, Call, Channel, Failed
+from .commands import OVERHEAD, PREFIX, Kept, Prepared, Wish, key_of, words
 from .connection import AsyncioConnections, BlockingConnections, Connections
 from .inspection import Inspection
-from .keys import PREFIX, key_of
-from .records import OVERHEAD, Kept, Prepared
-from .releases import Departure, leave_together
-from .renewals import Renewals
+from .renewals import Renewals, Renewed
 from .replicas import Replicas
 from .scripts import ENTER, EVICT, LEAVE, NO_CHANNEL, STAND
 from .subscription import AsyncioSubscriptions, BlockingSubscriptions
@@ -49,11 +46,7 @@ APART: Final = 0.01
 FURTHEST_APART: Final = 1.0
 KEEPERS_CONNECTIONS: Final = 2
 """Kept for renewals, so that they stand in no line behind the threads of the caller: one, and one more for when that hangs."""
-REPEAT: Final = object()
 DOUBTS_KEPT: Final = 10_000
-
-Wish = tuple[float, int, int, str, str, str, str, bool]
-"""ttl, weight, capacity, channel, kind, owner, meta, and whether the claim may wait."""
 
 
 class RedisBackend:
@@ -88,11 +81,12 @@ class RedisBackend:
         self._begin()
 
     def _begin(self) -> None:
-        self.requests = Channel(self._port, topology_of(self.target, self._port), self._runtime)
-        self._known = self.requests.topology.known
-        renewing = Channel(self._keepers_port, self.requests.topology, self._runtime)
-        self._renewals = Renewals(renewing, self._ears.channel, self._runtime)
-        self._inspection = Inspection(self.requests, self.prefix)
+        self.channel = Channel(self._port, topology_of(self.target, self._port), self._runtime)
+        self._known = self.channel.topology.known
+        renewing = Channel(self._keepers_port, self.channel.topology, self._runtime)
+        self._renewals = Renewals(renewing, self._ears.channel)
+        self._batches = Batches(self.channel)
+        self._inspection = Inspection(self.channel, self.prefix)
         self._replicas = Replicas(self._wait_port, self.wait_replicas, self.target.patience, self._runtime)
         self._mailbox = self._runtime.mailbox(self._ears.receive, self._ears.nudge)
         self._ask = self._port.ask
@@ -147,22 +141,20 @@ class RedisBackend:
         if wait:
             self._expected.add(claim_id)
         try:
-            reply: Any = REPEAT
-            problem: Any = None
+            failed: Failed | None = None
+            reply: Any = None
             if address is not None:
                 try:
                     request = b"%b$%d\r\n%b\r\n%b" % (line.enter, len(claim_id), claim_id.encode(), rest)
                     reply = await self._ask(address, request, until)
+                    if type(reply) is ServerError:
+                        failed = Failed(address, reply)
                 except NoAnswer as no_answer:
-                    problem = no_answer
-            if type(reply) is ServerError:
-                problem, reply = reply, REPEAT
-            if reply is REPEAT:
-                unanswered: list[Exception] = []
-                reply = await self.requests.insist(
-                    ENTER, (key,), (claim_id, *_words(wish)), until, unanswered, address, problem, insists=wait
-                )
-                if unanswered:
+                    failed = Failed(address, no_answer)
+            if failed is not None or address is None:
+                call = Call(ENTER, (key,), (claim_id, *words(wish)))
+                reply, repeated, _ = await self.channel.insist(call, until, failed, insists=wait)
+                if repeated:
                     self._doubt(claim_id)
         except BaseException as problem:
             if not getattr(problem, "unsent", False):
@@ -186,7 +178,7 @@ class RedisBackend:
 
     def _wish(self, wish: Wish) -> bytes:
         """What claims of one kind have in common, ready for the wire."""
-        text = pack(_words(wish)).partition(b"\r\n")[2]
+        text = pack(words(wish)).partition(b"\r\n")[2]
         return self._asked.keep(wish, text, 2 * len(text) + OVERHEAD)
 
     def _doubt(self, claim_id: str) -> None:
@@ -234,13 +226,13 @@ class RedisBackend:
         # A look that is due takes as long as it takes: the caller's own deadline must not make it impossible.
         until = max(until, self._runtime.now() + 0.5)
         try:
-            address = self._known(key) or await self.requests.topology.find(key, until)
+            address = self._known(key) or await self.channel.topology.find(key, until)
             channel = await self._ears.listen(address, until)
         except NoAnswer as problem:
             if "address" in locals():
-                self.requests.topology.doubt(address)
+                self.channel.topology.doubt(address)
             raise unavailable(problem) from problem
-        return await self.requests.run(STAND, (key,), (claim.id, channel, "0"), until)
+        return (await self.channel.run(Call(STAND, (key,), (claim.id, channel, "0")), until)).value
 
     def _done_waiting(self, claim_id: str) -> None:
         self._mailbox.close(claim_id)
@@ -252,7 +244,7 @@ class RedisBackend:
         # As for a look: a turn that comes in the last moment shall not fail for want of time to ask.
         until = max(until, self._runtime.now() + 0.5)
         try:
-            address = await self.requests.topology.find(key, until)
+            address = await self.channel.topology.find(key, until)
         except NoAnswer as problem:
             raise unavailable(problem) from problem
         await self._replicas.have(key, claim.id, self._ears.channel(address), address, until)
@@ -261,23 +253,19 @@ class RedisBackend:
         claim_id = claim[1]
         line = self._leaving(claim)
         address = self._known(line.key)
-        problem: Any = None
+        failed: Failed | None = None
         doubtful = claim_id in self._doubtful
         if address is not None and not doubtful:
             try:
-                reply = await self._ask(address, line.request_to_leave(claim_id, False), until)
-            except NoAnswer as no_answer:
-                problem = no_answer
-            else:
+                reply = await self._ask(address, line.request_to_leave(claim_id), until)
                 if type(reply) is int:
                     return reply == 1
-                problem = reply
-        args = (claim_id, "1" if doubtful else "0")
-        unanswered: list[Exception] = []
-        reply = await self.requests.insist(LEAVE, (line.key,), args, until, unanswered, address, problem)
+                failed = Failed(address, reply)
+            except NoAnswer as no_answer:
+                failed = Failed(address, no_answer)
+        answer = await self.channel.insist(_call_to_leave(line, claim_id, doubtful), until, failed)
         self._doubtful.pop(claim_id, None)
-        # "Not there" after a try that was not answered: that try may well have removed it.
-        return bool(reply) or bool(unanswered)
+        return _was_there(answer)
 
     def _leaving(self, claim: Claim) -> Prepared:
         """Nobody waits for this claim any more, whatever becomes of the request; its line."""
@@ -291,19 +279,18 @@ class RedisBackend:
     # -- many claims -------------------------------------------------------------------------------
 
     async def leave_all(self, claims: Sequence[Claim], until: float) -> Sequence[bool]:
-        departures = []
-        for claim in claims:
-            line, doubtful = self._leaving(claim), claim.id in self._doubtful
-            args = (claim.id, "1" if doubtful else "0")
-            departures.append(Departure(line.key, line.request_to_leave(claim.id, doubtful), args))
-        outcomes = await leave_together(self.requests, departures, until)
-        fates: list[bool] = []
+        calls = [_call_to_leave(self._leaving(claim), claim.id, claim.id in self._doubtful) for claim in claims]
+        outcomes = await self._batches.run(calls, until, insists=False)
+        problems = [outcome for outcome in outcomes if isinstance(outcome, BackendUnavailable)]
         for claim, outcome in zip(claims, outcomes, strict=True):
-            if isinstance(outcome, BackendUnavailable):
-                raise outcome
-            self._doubtful.pop(claim.id, None)
-            fates.append(outcome)
-        return fates
+            if isinstance(outcome, Answer):
+                self._doubtful.pop(claim.id, None)
+        silences = [problem for problem in problems if not isinstance(problem, Refused)]
+        if silences:
+            silences[0].unsent = len(silences) == len(calls) and all(silence.unsent for silence in silences)
+        if problems:
+            raise (silences or problems)[0]
+        return [_was_there(outcome) for outcome in outcomes if isinstance(outcome, Answer)]
 
     async def renew(self, claims: Sequence[Claim], until: float) -> Sequence[Gone | Unanswered | None]:
         lines = self._lines
@@ -314,18 +301,18 @@ class RedisBackend:
             if isinstance(outcome, BackendUnavailable):
                 fates.append(Unanswered(outcome))
                 continue
-            fates.append(None if outcome else Gone())
-            if outcome and claim.id in self._looks:
+            fates.append(outcome if isinstance(outcome, Gone) else None)
+            if isinstance(outcome, Renewed) and claim.id in self._looks:
                 self._learn_from_renewal(claim.id, outcome)
         return fates
 
-    def _learn_from_renewal(self, claim_id: str, fate: int) -> None:
+    def _learn_from_renewal(self, claim_id: str, fate: Renewed) -> None:
         """A waiting claim was renewed: perhaps it holds and the message was lost, perhaps it should look earlier."""
-        look = self._runtime.now() - fate / 1000
-        if fate > 0:
+        look = self._runtime.now() + fate.look_in + SOONEST_LOOK
+        if not fate.look_in:
             self.nudge(claim_id)
-        elif look + SOONEST_LOOK < self._looks.get(claim_id, 0.0):
-            self._looks[claim_id] = look + SOONEST_LOOK
+        elif look < self._looks.get(claim_id, 0.0):
+            self._looks[claim_id] = look
             self._mailbox.deliver(claim_id)
 
     # -- questions ---------------------------------------------------------------------------------
@@ -338,7 +325,8 @@ class RedisBackend:
 
     async def evict(self, name: str, until: float, token: int | None = None) -> int:
         args = (secrets.token_hex(8), "" if token is None else str(token))
-        return int(await self.requests.run(EVICT, (self._key(name),), args, until, insists=False))
+        answer = await self.channel.run(Call(EVICT, (self._key(name),), args), until, insists=False)
+        return int(answer.value)
 
     async def examine(self, until: float) -> list[Finding]:  # type: ignore[valid-type]
         return await doctor.examine(self, until)
@@ -414,12 +402,13 @@ class RedisBackend:
         await self._port.close()
 
 
-def _words(wish: Wish) -> tuple[str, ...]:
-    """The arguments of ENTER after the id."""
-    ttl, weight, capacity, channel, kind, owner, meta, wait = wish
-    # As JSON, the owner can contain nothing that would confuse a reader.
-    info = f"{ttl} {kind} {json.dumps(owner)}{meta}"
-    return str(math.ceil(ttl * 1000)), str(weight), str(capacity), channel, info, "1" if wait else "0"
+def _call_to_leave(line: Prepared, claim_id: str, doubtful: bool) -> Call:
+    return Call(LEAVE, (line.key,), (claim_id, "1" if doubtful else "0"))
+
+
+def _was_there(answer: Answer) -> bool:
+    """Also if it is not there after a try that was not answered: that one may well have removed it."""
+    return bool(answer.value) or answer.repeated
 
 
 def _with_query(url: str, part: str) -> str:

@@ -12,7 +12,7 @@ from ...core.claim import Claim
 from ...errors import LocklineError
 from ..resp.errors import OLDEST, NoAnswer, Refused
 from ..resp.target import Address, spelled
-from .keys import key_of
+from .commands import key_of
 
 if TYPE_CHECKING:
     from .backend import RedisBackend
@@ -32,7 +32,7 @@ MORE_REPLICAS = "bring the replicas back, or lower wait_replicas"
 async def examine(backend: RedisBackend, until: float) -> list[Finding]:
     """All there is to say, server by server."""
     try:
-        addresses = await backend.requests.topology.primaries(until)
+        addresses = await backend.channel.topology.primaries(until)
     except (LocklineError, NoAnswer) as problem:
         return [Finding("error", f"cannot reach Redis: {problem}", "check the address, the port and the firewall")]
     names = {address: _name_at(backend, address) for address in addresses}
@@ -51,7 +51,7 @@ def _name_at(backend: RedisBackend, address: Address) -> str:
     # Few slots mean many tries; a server that has given away its last one is examined with the others.
     for _ in range(100_000):
         name = f"lockline-doctor/{secrets.token_hex(8)}"
-        if backend.requests.topology.known(key_of(name, backend.prefix)) == address:
+        if backend.channel.topology.known(key_of(name, backend.prefix)) == address:
             break
     return name
 
@@ -60,8 +60,8 @@ async def _server(backend: RedisBackend, address: Address, until: float) -> list
     where = spelled(address)
     try:
         before = time.time()
-        info = _fields(await backend.requests.ask(address, ("INFO",), until))
-        seconds, micros = await backend.requests.ask(address, ("TIME",), until)
+        info = _fields(await backend.channel.ask(address, ("INFO",), until))
+        seconds, micros = await backend.channel.ask(address, ("TIME",), until)
         after = time.time()
     except Refused as problem:
         if problem.code != "NOPERM":
@@ -165,7 +165,7 @@ async def _permissions(backend: RedisBackend, address: Address, name: str, until
         ("look at the line", lambda: backend.look(name, until)),
         ("evict the holder", lambda: backend.evict(name, until)),
         ("release it", lambda: backend.leave(rival, until)),
-        ("list locks", lambda: backend.requests.ask(address, ("SCAN", 0), until)),
+        ("list locks", lambda: backend.channel.ask(address, ("SCAN", 0), until)),
     ]
     failed: list[Finding] = []
     for what, step in steps:

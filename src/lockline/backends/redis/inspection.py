@@ -8,9 +8,8 @@ from ...core.claim import Line
 from ..resp.commands import ServerError, pack
 from ..resp.errors import NoAnswer, Refused, code_of, refusal, unavailable
 from ..resp.target import Address
-from .channel import Channel
-from .keys import name_of, pattern
-from .records import read
+from .channel import Call, Channel
+from .commands import name_of, pattern, read
 from .scripts import ALIVE, LOOK
 
 PAGE: Final = 5000
@@ -20,13 +19,13 @@ PAGE: Final = 5000
 class Inspection:
     """Questions about the lines of one client's servers."""
 
-    def __init__(self, requests: Channel, prefix: str) -> None:
-        self._requests = requests
+    def __init__(self, channel: Channel, prefix: str) -> None:
+        self._channel = channel
         self._prefix = prefix
 
     async def look(self, name: str, key: bytes, until: float) -> Line:
         """The whole line."""
-        reply = await self._requests.run(LOOK, (key,), (), until, insists=False)
+        reply = (await self._channel.run(Call(LOOK, (key,), ()), until, insists=False)).value
         now = float(reply[0])
         claims = []
         for field, value in zip(reply[1::2], reply[2::2], strict=True):
@@ -38,7 +37,7 @@ class Inspection:
     async def names(self, prefix: str, until: float) -> list[str]:
         """The names that have a live claim, sorted."""
         try:
-            servers = await self._requests.topology.primaries(until)
+            servers = await self._channel.topology.primaries(until)
         except NoAnswer as problem:
             raise unavailable(problem, unsent=True) from problem
         keys: set[bytes] = set()
@@ -62,7 +61,7 @@ class Inspection:
             requests += [ALIVE.by_digest((key,), ()) for key in likely]
             if cursor is not None:
                 requests.append(pack(("SCAN", cursor, "MATCH", match, "COUNT", PAGE)))
-            replies = await self._requests.ask_all(address, requests, until)
+            replies = await self._channel.ask_all(address, requests, until)
             states, lives, page = replies[: len(found)], replies[len(found) :], None
             if cursor is not None:
                 page = lives.pop()
@@ -93,7 +92,7 @@ class Inspection:
     async def _is_used(self, key: bytes, until: float) -> bool:
         """As above, with all that a single request can do to be answered; the others find the script loaded by that."""
         try:
-            return bool(await self._requests.run(ALIVE, (key,), (), until, insists=False))
+            return bool((await self._channel.run(Call(ALIVE, (key,), ()), until, insists=False)).value)
         except Refused as refused:
             if refused.code == "WRONGTYPE":
                 return False

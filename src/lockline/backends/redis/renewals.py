@@ -1,174 +1,93 @@
-"""Renewals: many claims in few requests, where what one server or one line does concerns its own claims alone."""
+"""Renewals: many claims in one call, and what became of each."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from ...core.claim import Claim
-from ...errors import BackendUnavailable, ClientClosed
-from ...runtime import Runtime
+from ...core.claim import Claim, Gone
+from ...errors import BackendUnavailable
 from ..resp.commands import ServerError
-from ..resp.errors import NoAnswer, Refused, code_of, refusal
+from ..resp.errors import Refused, refusal
 from ..resp.target import Address
-from .channel import Channel
+from .batches import ONE_BY_ONE, Batches
+from .channel import Call, Channel
 from .scripts import NO_CHANNEL, RENEW
 
 CLAIMS_PER_CALL: Final = 100
-CALLS_PER_TRIP: Final = 50
-ONE_BY_ONE: Final = frozenset({"ERR", "TRYAGAIN", "ASK"})
-"""Answers that one key of a call can bring upon the others: a line that makes no sense, a slot that is half moved (Redis 6.2
-says ASK there, and TRYAGAIN only at the other end)."""
 
-Part = Sequence[int]
-"""The positions of the claims that one script call renews."""
-Trouble = tuple[Address | None, Part, Any]
-"""Where a call was sent, the call, and what came instead of an answer."""
+
+class Renewed(NamedTuple):
+    """The claim lives on."""
+
+    look_in: float
+    """Seconds after which one that waits has to look again; none for one that holds, or that nobody can tell."""
+
+
+Fate = Renewed | Gone | BackendUnavailable
 
 
 class Renewals:
     """Renews the claims of one client."""
 
-    def __init__(self, requests: Channel, channel: Callable[[Address], str], runtime: Runtime) -> None:
-        self._requests = requests
-        self._channel = channel
-        self._now = runtime.now
-        self._silent: set[Address] = set()
-        """Servers that gave no answer last time: they are asked last, when the others' claims are safe."""
+    def __init__(self, channel: Channel, listens_on: Callable[[Address], str]) -> None:
+        self._topology = channel.topology
+        self._batches = Batches(channel)
+        self._listens_on = listens_on
 
-    async def renew(
-        self, claims: Sequence[Claim], keys: Sequence[bytes], until: float
-    ) -> list[int | BackendUnavailable]:
-        """For each claim what RENEW says of it, or why there is no answer."""
-        batch = Batch(claims, keys)
-        trouble = await self._ask_all(batch, until)
-        if trouble:
-            now = self._now()
-            # Those that were renewed shall hear of it before their own time is over.
-            end = now + (until - now) / 2 if batch.answered else until
-            await self._insist(batch, trouble, end)
-        return batch.outcomes
+    async def renew(self, claims: Sequence[Claim], keys: Sequence[bytes], until: float) -> list[Fate]:
+        """What became of each claim, or why there is no answer."""
+        fates: list[Fate] = [Gone()] * len(claims)
+        parts: list[Sequence[int]] = []
+        for group in self._topology.groups(keys):
+            parts += [group[at : at + CLAIMS_PER_CALL] for at in range(0, len(group), CLAIMS_PER_CALL)]
+        while parts:
+            parts = await self._renew(claims, keys, parts, fates, until)
+        return fates
 
-    async def _ask_all(self, batch: Batch, until: float) -> list[Trouble]:
-        """Ask each server once; what was not answered."""
-        topology = self._requests.topology
-        if batch.keys and topology.known(batch.keys[0]) is None:
-            try:
-                await topology.find(batch.keys[0], self._now() + (until - self._now()) / 2)
-            except ClientClosed:
-                raise
-            except (NoAnswer, BackendUnavailable):
-                pass  # whoever insists finds out why
-        parts: dict[Address | None, list[Part]] = {}
-        for group in topology.groups(batch.keys):
-            for at in range(0, len(group), CLAIMS_PER_CALL):
-                part = group[at : at + CLAIMS_PER_CALL]
-                parts.setdefault(topology.known(batch.keys[part[0]]), []).append(part)
-        trouble: list[Trouble] = [(None, part, None) for part in parts.pop(None, ())]
-        servers = sorted((address for address in parts if address), key=self._silent.__contains__)
-        for number, address in enumerate(servers):
-            now = self._now()
-            share = now + (until - now) / (len(servers) - number)
-            trouble += await self._ask(address, batch, parts[address], share)
-        return trouble
-
-    async def _ask(self, address: Address, batch: Batch, parts: Sequence[Part], until: float) -> list[Trouble]:
-        channel = self._channel(address)
-        trouble: list[Trouble] = []
-        for at in range(0, len(parts), CALLS_PER_TRIP):
-            trip = parts[at : at + CALLS_PER_TRIP]
-            calls = [batch.call(part, channel) for part in trip]
-            requests = [RENEW.by_digest(keys, args) for keys, args in calls]
-            try:
-                replies = await self._requests.port.ask_all(address, requests, until)
-            except ClientClosed:
-                raise
-            except (NoAnswer, BackendUnavailable) as problem:
-                self._silent.add(address)
-                return [*trouble, *((address, part, problem) for part in parts[at:])]
-            self._silent.discard(address)
-            for part, reply in zip(trip, replies, strict=True):
-                if isinstance(reply, ServerError):
-                    trouble.append((address, part, reply))
-                else:
-                    batch.note(part, reply, channel, address)
-        return trouble
-
-    async def _insist(self, batch: Batch, trouble: Sequence[Trouble], until: float) -> None:
-        """Repeat what was not answered; a server that stays silent is asked for one call only."""
-        given_up: dict[Address | None, BackendUnavailable] = {}
-        ends: dict[Address | None, float] = {}
-        servers = len({address for address, _, _ in trouble})
-        for address, part, problem in trouble:
-            first = address not in ends
-            if first:
-                now = self._now()
-                ends[address] = now + (until - now) / (servers - len(ends))
-            if address in given_up:
-                batch.fail(part, given_up[address])
-            elif isinstance(problem, BackendUnavailable):
-                batch.fail(part, problem)
-            elif len(part) > 1 and isinstance(problem, ServerError) and code_of(problem) in ONE_BY_ONE:
+    async def _renew(
+        self,
+        claims: Sequence[Claim],
+        keys: Sequence[bytes],
+        parts: Sequence[Sequence[int]],
+        fates: list[Fate],
+        until: float,
+    ) -> list[Sequence[int]]:
+        """One call for each part; those claims that have to be renewed one by one."""
+        calls, again = [], []
+        for part in parts:
+            args: list[Any] = []
+            for at in part:
+                claim = claims[at]
+                args += (claim.id, math.ceil(claim.ttl * 1000), claim.weight, claim.kind)
+            part_keys = [keys[at] for at in part]
+            address = self._topology.known(part_keys[0])
+            channel = NO_CHANNEL if address is None else self._listens_on(address)
+            calls.append(Call(RENEW, part_keys, (channel, *args)))
+            # It may be another server that answers in the end: none of our channels is surely right.
+            again.append(Call(RENEW, part_keys, (NO_CHANNEL, *args)))
+        one_by_one: list[Sequence[int]] = []
+        outcomes = await self._batches.run(calls, until, again=again)
+        for part, call, outcome in zip(parts, calls, outcomes, strict=True):
+            if isinstance(outcome, Refused) and outcome.code in ONE_BY_ONE and len(part) > 1:
+                one_by_one += [(at,) for at in part]
+            elif isinstance(outcome, BackendUnavailable):
                 for at in part:
-                    await self._repeat(batch, (at,), ends[address])
+                    fates[at] = outcome
             else:
-                # The first call brings in order what can be (a script to load, a primary to look up); the others find it so.
-                what = (address, problem) if first else (None, None)
-                silence = await self._repeat(batch, part, ends[address], *what)
-                if silence is not None:
-                    given_up[address] = silence
-
-    async def _repeat(
-        self, batch: Batch, part: Part, until: float, address: Address | None = None, problem: Any = None
-    ) -> BackendUnavailable | None:
-        """Ask until the deadline; the error, if that was silence."""
-        # It may be another server that answers in the end: none of our channels is surely right.
-        keys, args = batch.call(part, NO_CHANNEL)
-        try:
-            if address is None:
-                reply = await self._requests.run(RENEW, keys, args, until)
-            else:
-                reply = await self._requests.insist(RENEW, keys, args, until, None, address, problem)
-        except ClientClosed:
-            raise
-        except BackendUnavailable as error:
-            batch.fail(part, error)
-            return None if isinstance(error, Refused) else error
-        batch.note(part, reply, NO_CHANNEL, address or ("", 0))
-        return None
+                told = call.args[0] != NO_CHANNEL and not outcome.insisted
+                address = self._topology.known(call.keys[0]) or ("", 0)
+                for at, answer in zip(part, outcome.value, strict=True):
+                    fates[at] = _fate(answer, told, address)
+        return one_by_one
 
 
-class Batch:
-    """Claims to renew, and what became of them."""
-
-    __slots__ = ("answered", "claims", "keys", "outcomes")
-
-    def __init__(self, claims: Sequence[Claim], keys: Sequence[bytes]) -> None:
-        self.claims = claims
-        self.keys = keys
-        self.outcomes: list[int | BackendUnavailable] = [0] * len(claims)
-        self.answered = False
-
-    def call(self, part: Part, channel: str) -> tuple[list[bytes], list[Any]]:
-        """The keys and arguments of RENEW."""
-        args: list[Any] = [channel]
-        for at in part:
-            claim = self.claims[at]
-            args += (claim.id, math.ceil(claim.ttl * 1000), claim.weight, claim.kind)
-        return [self.keys[at] for at in part], args
-
-    def note(self, part: Part, reply: Sequence[Any], channel: str, address: Address) -> None:
-        """Take down an answer."""
-        self.answered = True
-        for at, fate in zip(part, reply, strict=True):
-            if isinstance(fate, ServerError):
-                self.outcomes[at] = refusal(fate, address)
-            else:
-                # Who waits and cannot be told has to look by itself, and listens from then on.
-                self.outcomes[at] = 1 if fate < 0 and channel == NO_CHANNEL else fate
-
-    def fail(self, part: Part, problem: BackendUnavailable) -> None:
-        """Take down that there was none."""
-        for at in part:
-            self.outcomes[at] = problem
+def _fate(answer: Any, told: bool, address: Address) -> Fate:
+    """What RENEW says of one claim."""
+    if isinstance(answer, ServerError):
+        return refusal(answer, address)
+    if answer == 0:
+        return Gone()
+    # Who waits and cannot be told has to look by itself, and listens from then on.
+    return Renewed(-answer / 1000 if answer < 0 and told else 0.0)

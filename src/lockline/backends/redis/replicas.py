@@ -22,8 +22,8 @@ class NotReplicated(BackendUnavailable):
 class Replicas:
     """Waits until that many replicas have a grant."""
 
-    def __init__(self, port: Connections, number: int, patience: float, runtime: Runtime) -> None:
-        self.port = port
+    def __init__(self, connections: Connections, number: int, patience: float, runtime: Runtime) -> None:
+        self._connections = connections
         self._number = number
         self._patience = patience
         self._now = runtime.now
@@ -35,9 +35,9 @@ class Replicas:
         touch = STAND.in_full((key,), (claim_id, channel, "1"))
         wait = pack(("WAIT", self._number, max(1, math.ceil(left * 1000))))
         try:
-            held, copies = await self.port.ask_all(address, [touch, wait], until)
+            held, copies = await self._connections.ask_all(address, [touch, wait], until)
         except NoAnswer as problem:
-            self.port.forget(address)
+            self._connections.forget(address)
             raise BackendUnavailable(f"nobody knows whether replicas have the grant: {problem}") from problem
         if type(held) is not int:
             raise BackendUnavailable(f"the grant was gone before replicas had it: {held}")

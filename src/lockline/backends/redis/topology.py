@@ -68,10 +68,10 @@ class OneServer:
 class Sentinels:
     """The primary that the sentinels name now; asked again whenever it did not serve."""
 
-    def __init__(self, target: Target, port: Connections) -> None:
+    def __init__(self, target: Target, connections: Connections) -> None:
         self._watchers = list(target.addresses)
         self._service = target.service
-        self._port = port
+        self._connections = connections
         self._primary: Address | None = None
         self._told_by: Address | None = None
 
@@ -89,7 +89,7 @@ class Sentinels:
 
     async def _ask(self, watcher: Address, until: float) -> Address:
         question = pack(("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._service))
-        (answer,) = await self._port.ask_all(watcher, [question], until, sentinel=True)
+        (answer,) = await self._connections.ask_all(watcher, [question], until, sentinel=True)
         if isinstance(answer, ServerError):
             raise said_no(answer, watcher)
         if answer is None:
@@ -114,10 +114,10 @@ class Sentinels:
 class Cluster:
     """The owner of each slot, learned from any node, and corrected by those that know better."""
 
-    def __init__(self, target: Target, port: Connections) -> None:
+    def __init__(self, target: Target, connections: Connections) -> None:
         self._seeds = list(target.addresses)
         self._nodes = self._seeds
-        self._port = port
+        self._connections = connections
         self._owners: dict[int, Address] = {}
         self._doubted = True
         self._told_by: Address | None = None
@@ -140,7 +140,7 @@ class Cluster:
         self._told_by, self._owners, self._doubted = node, owners, False
 
     async def _ask(self, node: Address, until: float) -> dict[int, Address]:
-        answer: Any = await self._port.ask(node, pack(("CLUSTER", "SLOTS")), until)
+        answer: Any = await self._connections.ask(node, pack(("CLUSTER", "SLOTS")), until)
         if isinstance(answer, ServerError):
             raise said_no(answer, node)
         if not answer:
@@ -173,12 +173,12 @@ class Cluster:
         return list(dict.fromkeys(self._owners.values()))
 
 
-def topology_of(target: Target, port: Connections) -> Topology:
+def topology_of(target: Target, connections: Connections) -> Topology:
     """The topology for a target."""
     if target.kind == "sentinel":
-        return Sentinels(target, port)
+        return Sentinels(target, connections)
     if target.kind == "cluster":
-        return Cluster(target, port)
+        return Cluster(target, connections)
     return OneServer(target)
 
 

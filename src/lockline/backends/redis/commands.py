@@ -1,0 +1,124 @@
+"""What is sent for claims: the key of a line, requests prepared as far as they are the same each time, and records read back.
+
+A line's name stands inside a hash tag, so escaped that any name is safe in a key, a slot and a pattern.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import Final, TypeVar
+
+from ...core.claim import Standing
+from ...errors import ConfigError
+from ..resp.commands import Script
+from .scripts import ENTER, LEAVE
+
+PREFIX: Final = "ll"
+"""What the keys and channels of a client begin with, unless it was told otherwise."""
+# Braces would end the hash tag early; the rest would make keys hard to read and to type.
+_UNSAFE: Final = re.compile(r"[%{}\x00-\x20\x7f]")
+_ESCAPED: Final = re.compile(r"%([0-9A-F]{2})")
+_GLOB: Final = re.compile(r"([\\*?\[\]^])")
+
+ROOM: Final = 4 << 20
+"""Bytes of prepared text that a client keeps, of each kind: thousands of names, or of wishes."""
+
+OVERHEAD: Final = 400
+"""Bytes of Python's own that go with one of them, about."""
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+def escape(name: str) -> str:
+    """The name without braces, blanks and control characters; reversible."""
+    return _UNSAFE.sub(lambda found: f"%{ord(found[0]):02X}", name)
+
+
+def key_of(name: str, prefix: str = PREFIX) -> bytes:
+    """The one key of the line."""
+    return f"{{{prefix}:{escape(name)}}}".encode()
+
+
+def name_of(key: bytes, prefix: str = PREFIX) -> str:
+    """The name that a key was made from."""
+    inside = key.decode()[len(prefix) + 2 : -1]
+    return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), inside)
+
+
+def pattern(beginning: str, prefix: str = PREFIX) -> str:
+    """What SCAN finds the lines by whose names begin like this."""
+    return f"{{{prefix}:" + _GLOB.sub(r"\\\1", escape(beginning)) + "*}"
+
+
+def a_prefix(value: object) -> str:
+    """A word that is safe in keys, patterns and rules."""
+    if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", value):
+        raise ConfigError(f"prefix is a word of letters, digits, '_', '.' and '-', not {value!r}")
+    return value
+
+
+class Kept(dict[K, V]):
+    """What was prepared once, by what it is for; bounded by its size, because names and metadata may be long."""
+
+    size = 0
+
+    def keep(self, key: K, value: V, size: int) -> V:
+        """Keep it; when there is no room, after everything else was thrown away."""
+        if self.size + size > ROOM:
+            self.clear()
+            self.size = 0
+        self.size += size
+        self[key] = value
+        return value
+
+
+class Prepared:
+    """What requests on one line begin with, ready for the wire: the hot path only adds the claim."""
+
+    __slots__ = ("enter", "key", "leave", "size")
+
+    def __init__(self, key: bytes) -> None:
+        self.key = key
+        self.enter = _beginning(ENTER, key, args=7)
+        self.leave = _beginning(LEAVE, key, args=2)
+        self.size = len(self.enter) + len(self.leave) + 2 * len(key) + OVERHEAD
+
+    def request_to_leave(self, claim_id: str) -> bytes:
+        """The whole request; ids are made of ASCII alone, by the engine: as many bytes as characters."""
+        return b"%b$%d\r\n%b\r\n$1\r\n0\r\n" % (self.leave, len(claim_id), claim_id.encode())
+
+
+def _beginning(script: Script, key: bytes, args: int) -> bytes:
+    whole = script.by_digest((key,), ())
+    return b"*%d" % (4 + args) + whole[whole.index(b"\r") :]
+
+
+Wish = tuple[float, int, int, str, str, str, str, bool]
+"""ttl, weight, capacity, channel, kind, owner, meta, and whether the claim may wait."""
+
+
+def words(wish: Wish) -> tuple[str, ...]:
+    """The arguments of ENTER after the id."""
+    ttl, weight, capacity, channel, kind, owner, meta, wait = wish
+    # As JSON, the owner can contain nothing that would confuse a reader.
+    info = f"{ttl} {kind} {json.dumps(owner)}{meta}"
+    return str(math.ceil(ttl * 1000)), str(weight), str(capacity), channel, info, "1" if wait else "0"
+
+
+def read(claim_id: str, record: str, holds: bool, now: float) -> Standing | None:
+    """A record as others see it; None when its time is over."""
+    ticket, expires, weight, capacity, _, _, info = record.split(" ", 6)
+    remaining = (int(expires) - now) / 1000
+    if remaining <= 0:
+        return None
+    ttl, kind, rest = info.split(" ", 2)
+    owner, end = json.JSONDecoder().raw_decode(rest)
+    meta = rest[end:]
+    return Standing(
+        id=claim_id, owner=owner, kind=kind, token=int(ticket), holds=holds, weight=int(weight),
+        capacity=int(capacity), ttl=float(ttl), remaining=remaining, since=int(ticket) / 1e6,
+        meta=json.loads(meta) if meta else None,
+    )  # fmt: skip
