@@ -25,8 +25,8 @@ import redis
 from report import Report
 
 import lockline
-from lockline.backends.redlock import requests
-from lockline.backends.redlock.requests import command
+from lockline.backends.redlock import commands
+from lockline.backends.redlock.commands import command
 from tests.redlock.servers import Servers, servers
 from tests.servers.redis import a_redis
 
@@ -82,7 +82,7 @@ def bare_pair(five: Servers, name: str) -> Pair:
     owed = dict.fromkeys(by_fd, 0)
     numbers = iter(range(10**9))
 
-    def ask(request: requests.Request) -> None:
+    def ask(request: commands.NodeRequest) -> None:
         data = hiredis.pack_command(command(request, cluster))
         for wire in wires:
             wire.sendall(data)
@@ -98,8 +98,8 @@ def bare_pair(five: Servers, name: str) -> Pair:
 
     def pair() -> None:
         attempt = f"bare-{next(numbers)}.1"
-        ask(requests.acquire(name, attempt, 10_000, time.time_ns() // 1000, "-"))
-        ask(requests.release(name, attempt, 0, 0))
+        ask(commands.acquire(name, attempt, 10_000, time.time_ns() // 1000, "-"))
+        ask(commands.release(name, attempt, 0, 0))
 
     return pair
 

@@ -6,10 +6,11 @@ Random schedules miss these. Each round is played by Ann and Bob on three nodes 
 from __future__ import annotations
 
 from lockline.backends.redlock import rules
-from lockline.backends.redlock.protocol import Attempt, Protocol
-from lockline.backends.redlock.requests import Request
-from lockline.backends.redlock.simulated import Pause, SimulatedPort
+from lockline.backends.redlock.claims import Attempt
+from lockline.backends.redlock.commands import NodeRequest
+from lockline.backends.redlock.protocol import Protocol
 
+from .simulated import Pause, SimulatedFanout
 from .simulation import LONGEST, Story
 
 
@@ -23,17 +24,17 @@ class Directed(Story):
         self.in_flight = in_flight
         self.rounds = 0
         self.held_up: tuple[int, float] | None = None
-        self.ann = SimulatedPort(self.universe, "ann", node_timeout=1.0)
-        self.bob = SimulatedPort(self.universe, "bob", node_timeout=1.0)
+        self.ann = SimulatedFanout(self.universe, "ann", node_timeout=1.0)
+        self.bob = SimulatedFanout(self.universe, "bob", node_timeout=1.0)
         self.universe.spawn(self._play())
 
-    def _delay(self, client: str, node: int, request: Request) -> float:
+    def _delay(self, client: str, node: int, request: NodeRequest) -> float:
         usual = self.random.uniform(0.0001, 0.002)
         if self.held_up is not None and client == "ann" and request.op == "acquire" and node == self.held_up[0]:
             return self.held_up[1]
         return usual
 
-    async def _take(self, port: SimulatedPort, ttl: float, number: int) -> Attempt | None:
+    async def _take(self, port: SimulatedFanout, ttl: float, number: int) -> Attempt | None:
         attempt = Attempt("x", rules.attempt_id(f"{port.client}-{self.rounds}", number), ttl, "")
         protocol = Protocol(port)
         if not await protocol.acquire(attempt, self.universe.now + ttl):
@@ -41,7 +42,7 @@ class Directed(Story):
         self.judge.granted("x", attempt, self.universe.now, attempt.sent + ttl * 0.99)
         return attempt
 
-    async def _let_go(self, port: SimulatedPort, attempt: Attempt | None) -> None:
+    async def _let_go(self, port: SimulatedFanout, attempt: Attempt | None) -> None:
         if attempt is not None:
             self.judge.ended("x", attempt)
             try:

@@ -9,9 +9,9 @@ import copy
 from typing import Any
 
 from lockline.backends.redlock.scripts import VOUCHED
-from lockline.backends.redlock.simulated import Pause
 
 from .directed import Directed
+from .simulated import Pause
 from .simulation import LONGEST, Story
 
 HOUR = 3600 * 10**6

@@ -17,7 +17,7 @@ from typing import Any
 
 import lockline
 from lockline.backends.redlock import cluster
-from lockline.backends.redlock.nodes import TROUBLE, from_url
+from lockline.backends.redlock.target import TROUBLE, from_url
 from lockline.errors import LocklineError
 from tests.servers.redis import a_folder
 
@@ -245,7 +245,7 @@ class Directed:
         url = "redlock://" + ",".join(f"127.0.0.1:{proxy.port}" for proxy in self.proxies[who])
         client = lockline.connect(url, node_timeout=0.1)
         # No help from clocks.
-        client._engine.backend.port.wall = lambda: 0  # type: ignore[attr-defined]
+        client._engine.backend.channel.wall = lambda: 0  # type: ignore[attr-defined]
         return client
 
     def _grant(self, client: Any, timeout: float = 10.0) -> None:

@@ -65,7 +65,7 @@ class FencedFile:
 def live(url: str, folder: Path, number: int, seconds: float, log: IO[str]) -> None:
     chance = random.Random(number)
     client = lockline.connect(url, owner=f"client-{number}", node_timeout=0.1)
-    port = client._engine.backend.port  # type: ignore[attr-defined]
+    port = client._engine.backend.channel  # type: ignore[attr-defined]
     offset = 0
     port.wall = lambda: time.time_ns() // 1000 + offset
     resources = [FencedFile(folder / f"resource-{n}") for n in range(NAMES)]

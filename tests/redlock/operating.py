@@ -13,7 +13,7 @@ from typing import Any
 import lockline
 from lockline import QuorumNotReached
 from lockline.backends.redlock import cluster
-from lockline.backends.redlock.nodes import Node, from_url
+from lockline.backends.redlock.target import Node, from_url
 from tests.servers.redis import RedisServer, a_folder
 
 from .servers import Servers

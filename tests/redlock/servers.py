@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from lockline.backends.redlock import cluster
-from lockline.backends.redlock.nodes import from_url
+from lockline.backends.redlock.target import from_url
 from tests.servers.redis import RedisServer, a_folder
 
 

@@ -8,10 +8,12 @@ from collections.abc import Callable
 from typing import Any
 
 from lockline.backends.redlock import rules
-from lockline.backends.redlock.protocol import Attempt, Protocol
-from lockline.backends.redlock.requests import Request
-from lockline.backends.redlock.simulated import CLUSTER, Pause, SimulatedPort, Universe
+from lockline.backends.redlock.claims import Attempt
+from lockline.backends.redlock.commands import NodeRequest
+from lockline.backends.redlock.protocol import Protocol
 from lockline.errors import QuorumNotReached
+
+from .simulated import CLUSTER, Pause, SimulatedFanout, Universe
 
 LONGEST = 1.0
 
@@ -113,7 +115,7 @@ class Story:
         resource: Resource | None = None,
         make: Any = None,
         wall: Callable[[], int] | None = None,
-        protocol: Callable[[SimulatedPort], Protocol] = Protocol,
+        protocol: Callable[[SimulatedFanout], Protocol] = Protocol,
         ttl: tuple[float, float] = (0.2, LONGEST),
         set_up: bool = True,
     ) -> None:
@@ -127,7 +129,7 @@ class Story:
         self.resource = resource
         self.random = self.universe.random
         self.ttl = ttl
-        self.ports = [SimulatedPort(self.universe, f"c{n}", wall=wall) for n in range(clients)]
+        self.ports = [SimulatedFanout(self.universe, f"c{n}", wall=wall) for n in range(clients)]
         self.outcomes: Counter[str] = Counter()
         for number, port in enumerate(self.ports):
             self.universe.spawn(self._client(number, protocol(port), [f"name{n}" for n in range(names)]))
@@ -183,7 +185,7 @@ class Story:
         if self.resource is not None and value is not None:
             self.resource.write(token, value + 1)
 
-    def _delay(self, client: str, node: int, request: Request) -> float:
+    def _delay(self, client: str, node: int, request: NodeRequest) -> float:
         return self.random.uniform(0.0001, 0.002) + self.slow.get(node, 0.0)
 
     # -- faults ------------------------------------------------------------------------------------
@@ -233,7 +235,7 @@ class Story:
         if universe.nodes[node].run != run:
             return
         replies = [
-            other.apply(Request("highest", ()), CLUSTER)
+            other.apply(NodeRequest("highest", ()), CLUSTER)
             for at, other in enumerate(universe.nodes)
             if at != node and at not in universe.down
         ]
@@ -241,7 +243,7 @@ class Story:
         if len(floors) < rules.majority(len(universe.nodes)):
             universe.after(0.1, self.read_and_install, node, run)
             return
-        universe.nodes[node].apply(Request("install", (int(LONGEST * 1000), max(floors))), CLUSTER)
+        universe.nodes[node].apply(NodeRequest("install", (int(LONGEST * 1000), max(floors))), CLUSTER)
         self.broken.discard(node)
 
     def run(self, seconds: float, *, faults_every: float | None = None, step_clocks: bool = False) -> Story:

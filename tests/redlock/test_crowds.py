@@ -79,7 +79,7 @@ def test_a_burst_of_tasks_is_granted_whole_although_the_loop_hears_the_answers_l
                 await lease.release()
                 return int(lease.token)
 
-            wires = client._engine.backend.port.wires
+            wires = client._engine.backend.channel.wires
             made = [wire.since for wire in wires]
             burst = asyncio.gather(*(one(number) for number in range(600)))
             await asyncio.sleep(0)

@@ -474,5 +474,5 @@ def test_one_lease_without_a_majority_does_not_harm_the_others(five: Servers, pr
 
 
 def _all_up(client: Any) -> bool:
-    port = client._engine.backend.port
-    return all(wire.sock is not None for bundle in port._bundles.idle for wire in bundle.wires)
+    channel = client._engine.backend.channel
+    return all(wire.sock is not None for bundle in channel._bundles.idle for wire in bundle.wires)

@@ -9,11 +9,11 @@ import pytest
 
 import lockline
 from lockline.backends.redlock import rules
-from lockline.backends.redlock.model import ModelNode
 from lockline.backends.redlock.scripts import BEYOND, JUMP, LEAP
 from tests.servers.process import wait_for
 
 from .forgetting import Forgetful, Restored, Switched
+from .model import ModelNode
 from .operating import LONGEST
 from .servers import servers
 from .test_mutants import crimes
@@ -75,7 +75,7 @@ def test_a_grant_to_a_client_three_hours_ahead_is_below_the_next_although_nobody
             node.command("SAVE")
         three[2].kill()
         with lockline.connect(three.url) as hasty:
-            hasty._engine.backend.port.wall = lambda: time.time_ns() // 1000 + HOURS  # type: ignore[attr-defined]
+            hasty._engine.backend.channel.wall = lambda: time.time_ns() // 1000 + HOURS  # type: ignore[attr-defined]
             lease = hasty.lock("x", ttl=LONGEST).acquire(timeout=5)
             assert lease.token > time.time_ns() // 1000 + HOURS // 2
             lease.release()

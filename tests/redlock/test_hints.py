@@ -61,12 +61,12 @@ def wait_once(client: lockline.Client, other: lockline.Client, name: str, cut: C
 def test_others_still_hear_wherever_the_listening_thread_was_cut(three: Servers) -> None:
     with lockline.connect(three.url) as client, lockline.connect(three.url) as other:
         wait_once(client, other, "whole", None)
-        whole = CutAt(-1, inside="/redlock/ears.py")
+        whole = CutAt(-1, inside="/redlock/subscription_blocking.py")
         wait_once(client, other, "whole", whole)
         assert whole.seen > 100
         seed = random.randrange(1 << 32)
         for nth in sorted(random.Random(seed).sample(range(1, whole.seen), min(100, whole.seen - 1))):
-            cut = CutAt(nth, inside="/redlock/ears.py")
+            cut = CutAt(nth, inside="/redlock/subscription_blocking.py")
             wait_once(client, other, f"cut-{nth}", cut)
             # A word may come in the very moment in which an ear is made anew, but not each time.
             heard = (wait_once(client, other, f"after-{nth}-{again}", None) < LOOK_EVERY / 4 for again in range(3))

@@ -45,7 +45,7 @@ def ask(one: Flavour, call: Callable[[Any, float], Any], seconds: float = 8.0) -
     backend = one.client._engine.backend
 
     async def asked() -> Any:
-        return await call(backend, one.port.now() + seconds)
+        return await call(backend, one.channel.now() + seconds)
 
     return one.do(asked) if one.asynchronous else run(asked())
 

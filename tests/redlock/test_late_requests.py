@@ -13,9 +13,9 @@ import pytest
 
 import lockline
 from lockline import ConfigError, QuorumNotReached
-from lockline.backends.redlock import requests
+from lockline.backends.redlock import commands
+from lockline.backends.redlock.answers import nothing
 from lockline.backends.redlock.scripts import SCRIPTS
-from lockline.backends.redlock.words import nothing
 from lockline.runtime.blocking import run
 from tests.servers.process import wait_for
 
@@ -63,8 +63,8 @@ class Flavour:
         return self._loop is not None
 
     @property
-    def port(self) -> Any:
-        return self.client._engine.backend.port
+    def channel(self) -> Any:
+        return self.client._engine.backend.channel
 
     def close(self) -> None:
         if self._loop is not None:
@@ -216,7 +216,7 @@ def test_the_next_attempt_of_a_waiter_is_not_taken_for_the_one_before(three: Ser
         for proxy in proxied[:2]:
             proxy.lose_answers()
         backend.nudge(claim_id)
-        wait_for(lambda: any(backend.port._debts), 5, "an attempt without answers")
+        wait_for(lambda: any(backend.channel._debts), 5, "an attempt without answers")
         for proxy in proxied:
             proxy.heal()
         gone = "lockline:redlock:gone:*"
@@ -232,12 +232,12 @@ def test_an_acquire_whose_script_was_flushed_is_not_sent_again_after_its_release
         one.do(one.do(lambda: one.client.lock("warm").acquire()).release)
 
         async def story() -> list[Any]:
-            until = one.port.now() + 5
-            talk = await one.port.talk(nothing, until)
+            until = one.channel.now() + 5
+            talk = await one.channel.talk(nothing, until)
             three[2].command("SCRIPT", "FLUSH")
             three[2].command("SCRIPT", "LOAD", SCRIPTS["release"].text)
-            talk.send(2, requests.acquire("x", "a-1.1", 30_000, 0, ""))
-            talk.send(2, requests.release("x", "a-1.1", 0, -30_000))
+            talk.send(2, commands.acquire("x", "a-1.1", 30_000, 0, ""))
+            talk.send(2, commands.release("x", "a-1.1", 0, -30_000))
             answers = [await talk.next(until) for _ in range(2)]
             talk.part()
             return answers
@@ -289,7 +289,7 @@ def test_a_greeting_that_makes_no_sense_is_not_the_end_of_connecting(three: Serv
 
         try:
             pair()
-            wait_for(lambda: 2 in one.port.membership.problems, 5, "a greeting that was not understood")
+            wait_for(lambda: 2 in one.channel.membership.problems, 5, "a greeting that was not understood")
         finally:
             three[2].command("HSET", "lockline:redlock:node", "size", size)
         wait_for(asked, 6, "the third server's part")

@@ -11,7 +11,7 @@ import lockline
 from lockline import ConfigError, QuorumNotReached
 from lockline.backends.redlock import cluster
 from lockline.backends.redlock.cluster import OperatorError
-from lockline.backends.redlock.nodes import from_url
+from lockline.backends.redlock.target import from_url
 from tests.servers.process import wait_for
 
 from .operating import FAR, a_token, far_servers, gates, more_servers, nodes_of, run

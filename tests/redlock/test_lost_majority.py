@@ -10,13 +10,13 @@ import pytest
 
 import lockline
 from lockline.backends.redlock import cluster
-from lockline.backends.redlock.requests import Request
-from lockline.backends.redlock.simulated import CLUSTER, Pause
+from lockline.backends.redlock.commands import NodeRequest
 from tests.servers.process import wait_for
 
 from .directed import Directed
 from .operating import nodes_of, run
 from .servers import servers
+from .simulated import CLUSTER, Pause
 from .simulation import LONGEST
 from .test_late_requests import both, client_of
 from .test_mutants import SEED, crimes
@@ -109,7 +109,7 @@ class Rescued(Directed):
 
     def rescue(self, nodes: Sequence[int]) -> None:
         for node in nodes:
-            self.universe.nodes[node].apply(Request("install", (int(LONGEST * 1000), 10**6 * self.rounds)), CLUSTER)
+            self.universe.nodes[node].apply(NodeRequest("install", (int(LONGEST * 1000), 10**6 * self.rounds)), CLUSTER)
 
     async def _play(self) -> None:
         universe, chance = self.universe, self.random

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from lockline.backends.redlock import rules
-from lockline.backends.redlock.model import Lease, ModelNode
-from lockline.backends.redlock.protocol import Attempt, Protocol
-from lockline.backends.redlock.requests import Request
-from lockline.backends.redlock.simulated import CLUSTER, Pause, SimulatedPort
+from lockline.backends.redlock.claims import Attempt
+from lockline.backends.redlock.commands import NodeRequest
+from lockline.backends.redlock.protocol import Protocol
 
 from .directed import Directed, Lagging
+from .model import Lease, ModelNode
+from .simulated import CLUSTER, Pause, SimulatedFanout
 from .simulation import LONGEST, Resource, Story
 
 SEED = 20
@@ -54,14 +55,14 @@ class ServesAtOnce(Directed):
     """A wiped server that is simply set up again."""
 
     def replace(self, node: int) -> None:
-        self.universe.nodes[node].apply(Request("install", (int(LONGEST * 1000), 0)), CLUSTER)
+        self.universe.nodes[node].apply(NodeRequest("install", (int(LONGEST * 1000), 0)), CLUSTER)
 
 
 class WaitsButDoesNotRead(Directed):
     """A wiped server that waits one longest ttl and then starts from nothing."""
 
     def read_and_install(self, node: int, run: str) -> None:
-        self.universe.nodes[node].apply(Request("install", (int(LONGEST * 1000), 0)), CLUSTER)
+        self.universe.nodes[node].apply(NodeRequest("install", (int(LONGEST * 1000), 0)), CLUSTER)
 
 
 class ReadsButDoesNotWait(Directed):
@@ -113,7 +114,7 @@ class Overtaken(Story):
 
     async def _play(self) -> None:
         universe = self.universe
-        ann, bob = (Protocol(SimulatedPort(universe, client)) for client in ("ann", "bob"))
+        ann, bob = (Protocol(SimulatedFanout(universe, client)) for client in ("ann", "bob"))
         for number in range(1, 1000):
             mine = Attempt("x", f"ann-{number}.1", LONGEST, "")
             yours = Attempt("x", f"bob-{number}.1", LONGEST, "")
@@ -158,7 +159,7 @@ class SplitLists(Story):
                 self.universe.nodes[node].memory.gate = "another"
 
 
-class Partial(SimulatedPort):
+class Partial(SimulatedFanout):
     """A client that knows only some of the servers."""
 
     def __init__(self, story: Story, client: str, members: tuple[int, ...]) -> None:
@@ -166,7 +167,7 @@ class Partial(SimulatedPort):
         self.labels = [f"node-{node}" for node in members]
         self._members = members
 
-    def send(self, talk: Any, node: int, request: Request) -> None:
+    def send(self, talk: Any, node: int, request: NodeRequest) -> None:
         super().send(talk and Renamed(talk, node), self._members[node], request)
 
 
@@ -177,7 +178,7 @@ class Renamed:
         self._talk = talk
         self._node = node
 
-    def take(self, node: int, request: Request, reply: Any) -> None:
+    def take(self, node: int, request: NodeRequest, reply: Any) -> None:
         self._talk.take(self._node, request, reply)
 
 
@@ -236,10 +237,10 @@ def test_a_release_without_a_tombstone_is_overtaken_by_its_own_acquire(monkeypat
 
     def stranded(burial: Callable[[ModelNode, str], None]) -> int:
         node = ModelNode(lambda: 0.0)
-        node.apply(Request("install", (1000, 0)), CLUSTER)
-        node.apply(Request("release", ("x", "a-1.1", 0, 1000)), CLUSTER)
+        node.apply(NodeRequest("install", (1000, 0)), CLUSTER)
+        node.apply(NodeRequest("release", ("x", "a-1.1", 0, 1000)), CLUSTER)
         burial(node, "a-1.1")
-        node.apply(Request("acquire", ("x", "a-1.1", 1000, 0, "")), CLUSTER)
+        node.apply(NodeRequest("acquire", ("x", "a-1.1", 1000, 0, "")), CLUSTER)
         return len(node.memory.leases)
 
     assert stranded(lambda node, attempt: None) == 0

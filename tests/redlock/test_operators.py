@@ -12,7 +12,7 @@ import lockline
 from lockline import ConfigError, QuorumNotReached
 from lockline.backends.redlock import cluster
 from lockline.backends.redlock.cluster import OperatorError
-from lockline.backends.redlock.nodes import from_url
+from lockline.backends.redlock.target import from_url
 from tests.servers.process import wait_for
 from tests.servers.redis import RedisServer, a_folder
 

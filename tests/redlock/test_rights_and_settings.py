@@ -132,7 +132,7 @@ def test_what_was_granted_between_a_changed_setting_and_its_discovery_is_below_t
     """The one moment in which a server can forget and be believed: its numbers go up all the same."""
     with servers(3, keeps_data=True, longest=LONGEST) as three:
         with lockline.connect(three.url) as client:
-            client._engine.backend.port.wall = lambda: time.time_ns() // 1000 + 10**10  # type: ignore[attr-defined]
+            client._engine.backend.channel.wall = lambda: time.time_ns() // 1000 + 10**10  # type: ignore[attr-defined]
             three[1].kill()
             copy = copy_of(three[0])
             lost = client.lock("x", ttl=LONGEST).acquire(timeout=5)

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 import redis
 
-from lockline.backends.redlock import requests, scripts
+from lockline.backends.redlock import commands, scripts
+from lockline.backends.redlock.commands import NodeRequest, command
 from lockline.backends.redlock.membership import greeting
-from lockline.backends.redlock.model import ModelNode
-from lockline.backends.redlock.requests import Request, command
 from lockline.backends.redlock.scripts import LARGEST, REMEMBERED, Script
 from tests.servers.redis import RedisServer, a_redis
 
+from .model import ModelNode
 from .simulation import Story
 
 pytestmark = pytest.mark.server
@@ -41,11 +41,11 @@ def connection(server: RedisServer) -> Iterator[redis.Redis]:
 
 
 def install(connection: redis.Redis, cluster: str, floor: int = FAR, longest: int = 1000) -> list[Any]:
-    request = Request("install", (3, "a,b,c", longest, floor, "0", "", "", 1))
+    request = NodeRequest("install", (3, "a,b,c", longest, floor, "0", "", "", 1))
     return connection.execute_command(*command(request, cluster, whole=True))  # type: ignore[no-any-return]
 
 
-def ask(connection: redis.Redis, request: Request, cluster: str = "c") -> list[Any]:
+def ask(connection: redis.Redis, request: NodeRequest, cluster: str = "c") -> list[Any]:
     return connection.execute_command(*command(request, cluster, whole=True))  # type: ignore[no-any-return]
 
 
@@ -76,7 +76,7 @@ class Lockstep(Timed):
         elif what == "tombstone":
             self.real.delete(scripts.TOMBSTONE + which)
 
-    def apply(self, request: Request, cluster: str) -> list[Any]:
+    def apply(self, request: NodeRequest, cluster: str) -> list[Any]:
         said = super().apply(request, cluster)
         if request.op == "install":
             longest, floor, *_ = request.args
@@ -90,11 +90,11 @@ class Lockstep(Timed):
         # Nothing expires by the server's own clock.
         if op == "acquire":
             name, attempt, _, hint, info = args
-            request = requests.acquire(name, attempt, 10**9, hint, info)
+            request = commands.acquire(name, attempt, 10**9, hint, info)
         elif op == "extend":
-            request = requests.extend(*args[:3], 10**9)
+            request = commands.extend(*args[:3], 10**9)
         elif op == "release" and args[3] > 0:
-            request = requests.release(*args[:3], 10**9)
+            request = commands.release(*args[:3], 10**9)
         answer = ask(self.real, request, cluster)
         assert _without_times(answer) == _without_times(said), (request, answer, said)
         type(self).compared += 1
@@ -152,18 +152,18 @@ def test_random_requests_get_the_same_answer_from_both(connection: redis.Redis) 
     chance = random.Random(5)
     install(connection, "c")
     model = Timed(lambda: 0.0)
-    model.apply(Request("install", (10**9, FAR)), "c")
+    model.apply(NodeRequest("install", (10**9, FAR)), "c")
     names, attempts = ["x", "y", "ä é"], [f"a-{n}.1" for n in range(40)]
     for _ in range(3000):
         name, attempt = chance.choice(names), chance.choice(attempts)
         number = FAR + chance.randrange(-3, 400)
         request = chance.choice(
             (
-                requests.acquire(name, attempt, 10**9, number, "info with spaces\nand lines"),
-                requests.promote(name, attempt, number),
-                requests.extend(name, attempt, number, 10**9),
-                requests.release(name, attempt, number, chance.choice((0, -5, 0, -5, 0, -5, 0, -5, 10**9))),
-                Request("highest", ()),
+                commands.acquire(name, attempt, 10**9, number, "info with spaces\nand lines"),
+                commands.promote(name, attempt, number),
+                commands.extend(name, attempt, number, 10**9),
+                commands.release(name, attempt, number, chance.choice((0, -5, 0, -5, 0, -5, 0, -5, 10**9))),
+                NodeRequest("highest", ()),
             )
         )
         cluster = chance.choice(("c", "c", "c", "c", "d"))
@@ -177,13 +177,13 @@ def test_random_requests_get_the_same_answer_from_both(connection: redis.Redis) 
 def test_counters_are_dropped_lowest_first_and_lift_the_floor(connection: redis.Redis) -> None:
     install(connection, "c")
     model = Timed(lambda: 0.0)
-    model.apply(Request("install", (10**9, FAR)), "c")
+    model.apply(NodeRequest("install", (10**9, FAR)), "c")
     chance = random.Random(6)
     for number in range(2 * REMEMBERED):
         name = f"name-{chance.randrange(3 * REMEMBERED)}"
         for request in (
-            requests.acquire(name, f"a-{number}.1", 10**6, 0, ""),
-            requests.release(name, f"a-{number}.1", 0, 0),
+            commands.acquire(name, f"a-{number}.1", 10**6, 0, ""),
+            commands.release(name, f"a-{number}.1", 0, 0),
         ):
             assert ask(connection, request) == model.apply(request, "c")
     assert connection.zcard(scripts.COUNTERS) == REMEMBERED
@@ -195,13 +195,13 @@ def test_a_release_that_teaches_a_node_names_it_never_gave_keeps_no_more_counter
     """A node that was cut off hears of each name by its release only."""
     install(connection, "c")
     model = Timed(lambda: 0.0)
-    model.apply(Request("install", (10**9, FAR)), "c")
+    model.apply(NodeRequest("install", (10**9, FAR)), "c")
     # As many too many as an older version may have left.
     extra = {f"old-{number}": FAR + number for number in range(REMEMBERED + 20)}
     connection.zadd(scripts.COUNTERS, extra)
     model.memory.counters.update(extra)
     for number in range(50):
-        request = requests.release(f"name-{number}", f"a-{number}.1", FAR + 2000 + number, 0)
+        request = commands.release(f"name-{number}", f"a-{number}.1", FAR + 2000 + number, 0)
         assert ask(connection, request) == model.apply(request, "c")
     kept = connection.zrange(scripts.COUNTERS, 0, -1, withscores=True)
     assert {name.decode(): int(score) for name, score in kept} == model.memory.counters
@@ -210,18 +210,18 @@ def test_a_release_that_teaches_a_node_names_it_never_gave_keeps_no_more_counter
 
 def test_a_tombstone_refuses_its_attempt_however_often_it_comes(connection: redis.Redis) -> None:
     install(connection, "c")
-    ask(connection, requests.release("x", "a-1.1", 0, 5000))
+    ask(connection, commands.release("x", "a-1.1", 0, 5000))
     for _ in range(3):
-        assert ask(connection, requests.acquire("x", "a-1.1", 5000, 0, "")) == [b"buried"]
-    assert ask(connection, requests.acquire("x", "a-1.2", 5000, 0, ""))[0] == b"yes"
+        assert ask(connection, commands.acquire("x", "a-1.1", 5000, 0, "")) == [b"buried"]
+    assert ask(connection, commands.acquire("x", "a-1.2", 5000, 0, ""))[0] == b"yes"
 
 
 def test_numbers_stop_before_lua_would_round_them(connection: redis.Redis) -> None:
     install(connection, "c", LARGEST - 3)
     given = []
     for number in range(10):
-        reply = ask(connection, requests.acquire("x", f"a-{number}.1", 10**6, 0, ""))
-        ask(connection, requests.release("x", f"a-{number}.1", 0, 0))
+        reply = ask(connection, commands.acquire("x", f"a-{number}.1", 10**6, 0, ""))
+        ask(connection, commands.release("x", f"a-{number}.1", 0, 0))
         if reply[0] == b"yes":
             given.append(int(reply[1]))
     assert given == [LARGEST - 2, LARGEST - 1, LARGEST]
@@ -238,8 +238,8 @@ def test_numbers_above_the_limit_are_rounded_without_the_guard(
     install(connection, "c", LARGEST - 3)
     given = []
     for number in range(10):
-        reply = ask(connection, requests.acquire("x", f"a-{number}.1", 10**6, 0, ""))
-        ask(connection, requests.release("x", f"a-{number}.1", 0, 0))
+        reply = ask(connection, commands.acquire("x", f"a-{number}.1", 10**6, 0, ""))
+        ask(connection, commands.release("x", f"a-{number}.1", 0, 0))
         given.append(int(reply[1]))
     assert len(set(given)) < len(given)
 
@@ -247,46 +247,46 @@ def test_numbers_above_the_limit_are_rounded_without_the_guard(
 def test_a_client_with_a_broken_clock_cannot_use_the_numbers_up(connection: redis.Redis) -> None:
     install(connection, "c", floor=0)
     for number in range(100):
-        reply = ask(connection, requests.acquire("x", f"a-{number}.1", 10**6, LARGEST, ""))
-        ask(connection, requests.release("x", f"a-{number}.1", 0, 0))
+        reply = ask(connection, commands.acquire("x", f"a-{number}.1", 10**6, LARGEST, ""))
+        ask(connection, commands.release("x", f"a-{number}.1", 0, 0))
         assert int(reply[1]) <= time.time_ns() // 1000 + scripts.LEAP + number
 
 
 def test_a_lease_never_lacks_a_ttl_and_an_extend_never_shortens_it(connection: redis.Redis) -> None:
     install(connection, "c")
-    number = int(ask(connection, requests.acquire("x", "a-1.1", 5000, 0, ""))[1])
+    number = int(ask(connection, commands.acquire("x", "a-1.1", 5000, 0, ""))[1])
     assert 4000 < connection.pttl(scripts.LEASE + "x") <= 5000
-    ask(connection, requests.extend("x", "a-1.1", number, 100))
+    ask(connection, commands.extend("x", "a-1.1", number, 100))
     assert 4000 < connection.pttl(scripts.LEASE + "x") <= 5000
-    ask(connection, requests.extend("x", "a-1.1", number, 9000))
+    ask(connection, commands.extend("x", "a-1.1", number, 9000))
     assert 8000 < connection.pttl(scripts.LEASE + "x") <= 9000
-    ask(connection, requests.promote("x", "a-1.1", number + 5))
+    ask(connection, commands.promote("x", "a-1.1", number + 5))
     assert 8000 < connection.pttl(scripts.LEASE + "x") <= 9000
-    assert ask(connection, requests.extend("x", "a-1.1", number, 9000))[0] == b"no"
-    ask(connection, requests.release("y", "a-2.1", 0, 3000))
+    assert ask(connection, commands.extend("x", "a-1.1", number, 9000))[0] == b"no"
+    ask(connection, commands.release("y", "a-2.1", 0, 3000))
     assert 2000 < connection.pttl(scripts.TOMBSTONE + "a-2.1") <= 3000
 
 
 def test_a_node_whose_counters_were_evicted_refuses(connection: redis.Redis) -> None:
     install(connection, "c")
     connection.delete(scripts.COUNTERS)
-    assert ask(connection, requests.acquire("x", "a-1.1", 1000, 0, "")) == [b"shut", b"forgot"]
-    said = greeting(ask(connection, Request("greet", ("0",)), ""))
+    assert ask(connection, commands.acquire("x", "a-1.1", 1000, 0, "")) == [b"shut", b"forgot"]
+    said = greeting(ask(connection, NodeRequest("greet", ("0",)), ""))
     assert said.state == "forgot"
-    assert ask(connection, requests.acquire("x", "a-1.1", 1000, 0, "")) == [b"shut", b"empty"]
+    assert ask(connection, commands.acquire("x", "a-1.1", 1000, 0, "")) == [b"shut", b"empty"]
 
 
 def test_every_request_is_refused_by_another_clusters_server(connection: redis.Redis) -> None:
     install(connection, "c")
     for request in (
-        requests.acquire("x", "a-1.1", 1000, 0, ""),
-        requests.promote("x", "a-1.1", 5),
-        requests.extend("x", "a-1.1", 5, 1000),
-        requests.release("x", "a-1.1", 5, 0),
-        requests.look("x"),
-        requests.evict("x", "a-1.1", 5),
-        Request("highest", ()),
-        Request("retire", ()),
+        commands.acquire("x", "a-1.1", 1000, 0, ""),
+        commands.promote("x", "a-1.1", 5),
+        commands.extend("x", "a-1.1", 5, 1000),
+        commands.release("x", "a-1.1", 5, 0),
+        commands.look("x"),
+        commands.evict("x", "a-1.1", 5),
+        NodeRequest("highest", ()),
+        NodeRequest("retire", ()),
     ):
         assert ask(connection, request, "another") == [b"shut", b"other", b"c"], request
     assert connection.dbsize() == 3

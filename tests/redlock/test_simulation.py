@@ -6,9 +6,10 @@ import time
 
 import pytest
 
-from lockline.backends.redlock.protocol import Attempt, Protocol
-from lockline.backends.redlock.simulated import SimulatedPort
+from lockline.backends.redlock.claims import Attempt
+from lockline.backends.redlock.protocol import Protocol
 
+from .simulated import SimulatedFanout
 from .simulation import Resource, Story
 
 
@@ -67,7 +68,7 @@ def test_a_hold_that_ends_soon_does_not_take_the_time_of_those_renewed_with_it()
     """Servers that take longer than a short lease would wait for them, but not longer than the others in its batch would."""
     story = Story(1, nodes=3, clients=0)
     universe = story.universe
-    protocol = Protocol(SimulatedPort(universe, "ann"))
+    protocol = Protocol(SimulatedFanout(universe, "ann"))
     verdicts: list[object] = []
 
     async def play() -> None:

@@ -15,7 +15,7 @@ import pytest
 import lockline
 from lockline import QuorumNotReached
 from lockline.backends.redlock import cluster
-from lockline.backends.redlock.nodes import from_url
+from lockline.backends.redlock.target import from_url
 from tests.servers.process import free_port, missing
 from tests.servers.redis import RedisServer, a_folder
 

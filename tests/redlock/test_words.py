@@ -16,7 +16,12 @@ import pytest
 
 import lockline
 from lockline import aio
-from lockline.backends.redlock import bundle, ears, hints, looping
+from lockline.backends.redlock import (
+    channel_asyncio,
+    connection_blocking,
+    subscription_asyncio,
+    subscription_blocking,
+)
 from tests.servers.process import wait_for
 
 from .servers import Servers, servers
@@ -40,7 +45,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> set[type]:
         return hiredis.pack_command(words)  # type: ignore[arg-type]
 
     watched = SimpleNamespace(**{**vars(hiredis), "pack_command": pack})
-    for module in (bundle, ears, hints, looping):
+    for module in (connection_blocking, subscription_blocking, subscription_asyncio, channel_asyncio):
         monkeypatch.setattr(module, "hiredis", watched)
     return types
 
@@ -82,7 +87,7 @@ def test_hiredis_is_given_texts_alone_by_tasks(three: Servers, seen: set[type]) 
 INTERRUPTED = """
 import signal, sys, time
 import hiredis, lockline
-from lockline.backends.redlock.requests import acquire, command
+from lockline.backends.redlock.commands import acquire, command
 
 class Interrupt(BaseException):
     pass

@@ -9,7 +9,7 @@ import click
 
 from ..backends import default
 from ..backends.redlock import cluster
-from ..backends.redlock.nodes import Node, from_url
+from ..backends.redlock.target import Node, from_url
 from ..errors import ConfigError
 from . import codes
 from .options import json_option, print_json, seconds

@@ -10,11 +10,11 @@ from ...errors import ConfigError
 from ...runtime import Runtime
 from ...runtime.clock import DRIFT
 from .backend import RedlockBackend
-from .blocking import BlockingPort
-from .ears import BlockingHints
-from .hints import LoopHints
-from .looping import LoopPort
-from .nodes import from_clients, from_url, safe
+from .channel_asyncio import AsyncioFanout
+from .channel_blocking import BlockingFanout
+from .subscription_asyncio import AsyncioHints
+from .subscription_blocking import BlockingHints
+from .target import from_clients, from_url, safe
 
 NODE_TIMEOUT = 0.25
 LONGEST_NODE_TIMEOUT = 10.0
@@ -57,10 +57,10 @@ def connect(
     margin = _number(drift, "drift", DRIFT)
     if not DRIFT <= margin <= 0.5:
         raise ConfigError(f"drift is a share of the ttl from {DRIFT} to 0.5, not {margin}")
-    port: Any = (LoopPort if asynchronous else BlockingPort)(nodes, patience)
-    hints: Any = LoopHints if asynchronous else BlockingHints
+    channel: Any = (AsyncioFanout if asynchronous else BlockingFanout)(nodes, patience)
+    hints: Any = AsyncioHints if asynchronous else BlockingHints
     return RedlockBackend(
-        port, hints, runtime, url=url, prefix=prefix, drift=margin, nodes=nodes, node_timeout=patience
+        channel, hints, runtime, url=url, prefix=prefix, drift=margin, nodes=nodes, node_timeout=patience
     )
 
 

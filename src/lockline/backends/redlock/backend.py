@@ -19,14 +19,15 @@ from ...errors import BackendUnavailable, ConfigError, QuorumNotReached
 from ...guarantees import Guarantees
 from ...runtime import Runtime
 from ...runtime.clock import DRIFT
-from . import questions, requests, rules
-from .ears import BlockingHints
-from .examine import examine
-from .hints import LoopHints
-from .protocol import Attempt, Protocol
-from .requests import Failure
+from . import commands, inspection, rules
+from .answers import parse_lease, unreached
+from .claims import SPREAD, Attempt, RedlockClaim
+from .commands import Failure
+from .doctor import examine
+from .protocol import Protocol
 from .scripts import FREED, VICTIM
-from .words import parse_lease, unreached
+from .subscription_asyncio import AsyncioHints
+from .subscription_blocking import BlockingHints
 
 GUARANTEES = Guarantees(
     exclusion="majority",
@@ -39,8 +40,6 @@ GUARANTEES = Guarantees(
     ),
 )
 
-SPREAD = 0.001
-"""Waiters that hear of one release try at random moments within this time; it grows while they meet half-way."""
 WIDEST = 0.03
 LOOK_EVERY = 2.0
 """How often a waiter tries although nothing was heard: the net under the hints."""
@@ -54,34 +53,18 @@ TRIES = 5
 """How often a `try_acquire` that met another attempt half-way tries again before it says no."""
 
 
-class Stood:
-    """A claim of this client, and its latest attempt."""
-
-    __slots__ = ("attempt", "claim", "next_try", "show_at", "shown", "spread", "tries")
-
-    def __init__(self, claim: Claim) -> None:
-        self.claim = claim
-        self.attempt: Attempt | None = None
-        self.tries = 0
-        self.next_try = 0.0
-        self.spread = SPREAD
-        self.show_at = float("inf")
-        """When people are to be told (again) that it waits."""
-        self.shown = False
-
-
 class RedlockBackend:
     """One client of a cluster."""
 
     guarantees = GUARANTEES
 
     def __init__(
-        self, port: Any, hints: type[BlockingHints] | type[LoopHints], runtime: Runtime, *, url: str, prefix: str,
+        self, channel: Any, hints: type[BlockingHints] | type[AsyncioHints], runtime: Runtime, *, url: str, prefix: str,
         drift: float, nodes: Sequence[Any], node_timeout: float,
     ) -> None:  # fmt: skip
         self.url = url
-        self.port = port
-        self.protocol = Protocol(port, drift, DRIFT)
+        self.channel = channel
+        self.protocol = Protocol(channel, drift, DRIFT)
         self._runtime = runtime
         self._prefix = prefix
         self._hints = hints(nodes, node_timeout, self._freed, self._evicted)
@@ -89,7 +72,7 @@ class RedlockBackend:
         self._begin()
 
     def _begin(self) -> None:
-        self._stood: dict[str, Stood] = {}
+        self._stood: dict[str, RedlockClaim] = {}
         self._queues: dict[str, list[str]] = {}
         self._news: list[str] = []
         self._news_asked = 0
@@ -98,7 +81,7 @@ class RedlockBackend:
         self._mailbox = self._runtime.mailbox(getattr(self._hints, "receive", None), self._hints.wake)
 
     def forked(self) -> None:
-        self.port.forked()
+        self.channel.forked()
         self._hints.forked()
         self._begin()
 
@@ -110,7 +93,7 @@ class RedlockBackend:
             self._mailbox.deliver(queue[0])
 
     def _evicted(self, attempt: str) -> None:
-        claim_id = requests.claim_of(attempt)
+        claim_id = commands.claim_of(attempt)
         self._news.append(claim_id)
         self._mailbox.deliver(claim_id)
 
@@ -125,7 +108,7 @@ class RedlockBackend:
             )
         stood = self._stood.get(claim.id)
         if stood is None:
-            stood = self._stood[claim.id] = Stood(claim)
+            stood = self._stood[claim.id] = RedlockClaim(claim)
         elif stood.attempt is not None and stood.attempt.token is not None:
             return Grant(stood.attempt.token, stood.attempt.sent)
         elif claim.id in self._queues.get(self._prefix + claim.name, ()):
@@ -166,7 +149,7 @@ class RedlockBackend:
             stood.next_try = float("inf")
         return Waiting(len(queue) - 1, stands=False)
 
-    async def _try(self, stood: Stood, until: float) -> Grant | None:
+    async def _try(self, stood: RedlockClaim, until: float) -> Grant | None:
         """One attempt under an id that was never used before; QuorumNotReached if too few servers could take part."""
         claim = stood.claim
         stood.tries += 1
@@ -177,10 +160,10 @@ class RedlockBackend:
             return Grant(attempt.token, attempt.sent)
         if attempt.out_of_reach:
             replies = {**attempt.refusals, **{node: [b"yes"] for node in attempt.numbers}}
-            raise unreached(self.port, f"{claim.name!r} could not be asked for at a majority of servers", replies)
+            raise unreached(self.channel, f"{claim.name!r} could not be asked for at a majority of servers", replies)
         return None
 
-    def _blockers(self, stood: Stood) -> list[tuple[str, float]]:
+    def _blockers(self, stood: RedlockClaim) -> list[tuple[str, float]]:
         """Whose leases were in the way, and for how many seconds each."""
         assert stood.attempt is not None
         return [
@@ -189,10 +172,10 @@ class RedlockBackend:
             if not isinstance(reply, Failure) and reply[0] == b"no" and len(reply) > 2 and reply[1]
         ]
 
-    def _taken(self, stood: Stood) -> bool:
+    def _taken(self, stood: RedlockClaim) -> bool:
         """Whether one other attempt holds so many nodes that it has won, or may have."""
         holders = [holder for holder, _ in self._blockers(stood)]
-        nodes = len(self.port.labels)
+        nodes = len(self.channel.labels)
         return any(holders.count(holder) > nodes - rules.majority(nodes) for holder in set(holders))
 
     async def turn(self, claim: Claim, until: float) -> Grant | Gone | None:
@@ -220,7 +203,7 @@ class RedlockBackend:
                             if stood.shown:
                                 # It holds, whatever becomes of this: what people see ends by itself.
                                 with contextlib.suppress(BackendUnavailable):
-                                    await questions.hide(self.port, name, claim.id, self._runtime.now() + A_MOMENT)
+                                    await inspection.hide(self.channel, name, claim.id, self._runtime.now() + A_MOMENT)
                             return grant
                         stood.next_try = self._next_try(stood)
                     wake = min(until, stood.next_try)
@@ -228,8 +211,8 @@ class RedlockBackend:
                     wake = until
                 if now >= stood.show_at:
                     stood.show_at, stood.shown = now + claim.ttl / 2, True
-                    await questions.show(
-                        self.port, name, claim.id, self.protocol.milliseconds(claim.ttl), _info(claim), until
+                    await inspection.show(
+                        self.channel, name, claim.id, self.protocol.milliseconds(claim.ttl), _info(claim), until
                     )
                 wake = min(wake, stood.show_at)
                 if await self._mailbox.wait(claim.id, wake) and not self._interrupted:
@@ -245,7 +228,7 @@ class RedlockBackend:
             if subscribed:
                 self._hints.unsubscribe(FREED + name)
 
-    def _next_try(self, stood: Stood) -> float:
+    def _next_try(self, stood: RedlockClaim) -> float:
         """When enough of the leases in the way will have run out, or it is time to look anyway."""
         now = self._runtime.now()
         jitter = self._random.random()
@@ -255,7 +238,7 @@ class RedlockBackend:
             return now + jitter * stood.spread
         stood.spread = SPREAD
         times = sorted(left for _, left in self._blockers(stood))
-        spare = len(self.port.labels) - rules.majority(len(self.port.labels))
+        spare = len(self.channel.labels) - rules.majority(len(self.channel.labels))
         enough = times[max(0, len(times) - spare - 1)]
         return now + min(enough + 0.002 + jitter * stood.spread, LOOK_EVERY * (0.5 + jitter))
 
@@ -286,7 +269,7 @@ class RedlockBackend:
         attempt = stood.attempt
         there = False
         if stood.shown and (attempt is None or attempt.token is None):
-            await questions.hide(self.port, self._prefix + claim.name, claim.id, until)
+            await inspection.hide(self.channel, self._prefix + claim.name, claim.id, until)
         if attempt is not None and attempt.sent and (attempt.token is not None or not attempt.undone):
             there = await self.protocol.release(attempt, until)
         self._stood.pop(claim.id, None)
@@ -337,20 +320,20 @@ class RedlockBackend:
     # -- questions ---------------------------------------------------------------------------------
 
     async def look(self, name: str, until: float) -> Line:
-        seen = await questions.look(self.port, self._prefix + name, until)
+        seen = await inspection.look(self.channel, self._prefix + name, until)
         claims = []
         if seen.holder is not None:
             held = seen.holder
-            claims.append(_standing(requests.claim_of(held.attempt), held.info, held.number, True, held.remaining))
+            claims.append(_standing(commands.claim_of(held.attempt), held.info, held.number, True, held.remaining))
         waiting = [_standing(claim, info, 0, False, left) for claim, (info, left) in seen.waiters.items()]
         return Line(name, (*claims, *sorted(waiting, key=lambda one: one.since)))
 
     async def list(self, prefix: str, until: float) -> list[str]:
-        names = await questions.names(self.port, self._prefix + prefix, until)
+        names = await inspection.names(self.channel, self._prefix + prefix, until)
         return [name[len(self._prefix) :] for name in names]
 
     async def evict(self, name: str, until: float, token: int | None = None) -> int:
-        seen = await questions.look(self.port, self._prefix + name, until)
+        seen = await inspection.look(self.channel, self._prefix + name, until)
         # Evicted is the attempt that was seen, and no other: one with another token is another attempt.
         if seen.holder is None:
             return 0
@@ -360,8 +343,8 @@ class RedlockBackend:
             return 0
         ttl = float(seen.holder.info.split("\x1f", 2)[1])
         return int(
-            await questions.evict(
-                self.port, self._prefix + name, seen.holder.attempt, self.protocol.milliseconds(ttl), until
+            await inspection.evict(
+                self.channel, self._prefix + name, seen.holder.attempt, self.protocol.milliseconds(ttl), until
             )
         )
 
@@ -371,7 +354,7 @@ class RedlockBackend:
             self._news_asked += 1
             held = [claim_id for claim_id, stood in list(self._stood.items()) if stood.attempt]
             if self._news_asked > 1 and held:
-                self._victim_channel = VICTIM + requests.client_of(held[0])
+                self._victim_channel = VICTIM + commands.client_of(held[0])
                 # In the background: nothing may hold up the keeper.
                 try:
                     self._runtime.spawn(self._listen_for_evictions, "lockline-ears")
@@ -387,7 +370,7 @@ class RedlockBackend:
         self._news += list(self._stood)
 
     async def examine(self, until: float) -> list[Finding]:  # type: ignore[valid-type]
-        return await examine(self.port, until)
+        return await examine(self.channel, until)
 
     def nudge(self, claim_id: str) -> None:
         self._mailbox.deliver(claim_id)
@@ -399,7 +382,7 @@ class RedlockBackend:
     async def close(self) -> None:
         self._interrupted = True
         await self._hints.close()
-        closing = self.port.close()
+        closing = self.channel.close()
         if closing is not None:
             await closing
 

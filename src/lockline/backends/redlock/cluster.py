@@ -14,8 +14,7 @@ from collections.abc import Callable, Sequence
 
 from ...errors import ConfigError, QuorumNotReached
 from ...runtime.clock import DRIFT
-from .nodes import Node
-from .requests import Request
+from .commands import NodeRequest
 from .rules import majority
 from .steps import (
     NodeStatus,
@@ -31,6 +30,7 @@ from .steps import (
     status,
     whole_list,
 )
+from .target import Node
 
 LONGEST = 60.0
 """The default for the longest ttl that a cluster grants: also how long a server that comes back has to wait."""
@@ -178,7 +178,7 @@ def replace(nodes: Sequence[Node], label: str, *, sleep: Callable[[float], None]
     def read(server: Server) -> int | None:
         if server.greet().cluster != cluster:
             return None
-        reply = server.ask(Request("highest", ()), cluster)
+        reply = server.ask(NodeRequest("highest", ()), cluster)
         return int(reply[1]) if reply[0] == b"yes" else None
 
     def act() -> None:
@@ -262,7 +262,7 @@ def resize(old: Sequence[Node], new: Sequence[Node], *, sleep: Callable[[float],
         if said.state == "known" and said.cluster == successor:
             # Taken over already, and so at least at the floor that was read when a majority had been retired.
             return said.highest
-        reply = server.ask(Request("retire", ()), cluster)
+        reply = server.ask(NodeRequest("retire", ()), cluster)
         return int(reply[1]) if reply[0] == b"yes" else None
 
     def act() -> None:

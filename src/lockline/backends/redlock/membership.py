@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from ...errors import QuorumNotReached
-from .requests import SETTINGS, Reply
+from .commands import SETTINGS, Reply
 from .rules import majority
 from .scripts import SCRIPTS
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from ...runtime import clock
 
 if TYPE_CHECKING:
-    from .bundle import Bundle
+    from .connection_blocking import Bundle
 
 LOOK_AGAIN = 0.1
 """Seconds after which whoever stands in the line looks unasked whether it still moves."""

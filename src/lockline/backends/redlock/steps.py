@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...errors import LocklineError
-from .blocking import _ask, _prepare
+from .channel_blocking import _ask, _prepare
+from .commands import NodeRequest, command
 from .membership import Greeting, greeting
-from .nodes import TROUBLE, Node
-from .requests import Request, command
+from .target import TROUBLE, Node
 
 CONNECT_TIMEOUT = 2.0
 
@@ -93,9 +93,9 @@ class Server:
         self._connection.disconnect()
         self._connection.connect()
         self.durable = _prepare(self._connection)
-        return greeting(self.ask(Request("greet", (self.durable,)), ""))
+        return greeting(self.ask(NodeRequest("greet", (self.durable,)), ""))
 
-    def ask(self, request: Request, cluster: str) -> Any:
+    def ask(self, request: NodeRequest, cluster: str) -> Any:
         return _ask(self._connection, *command(request, cluster, whole=True))
 
     def install(
@@ -111,7 +111,7 @@ class Server:
         opens: bool = True,
     ) -> str:
         """Give the server its record and open its gate; what it said."""
-        request = Request("install", (size, members, longest, floor, self.durable, instead, run, int(opens)))
+        request = NodeRequest("install", (size, members, longest, floor, self.durable, instead, run, int(opens)))
         reply = self.ask(request, cluster)
         if reply[0] == b"no":
             raise OperatorError(f"{self.label} did not take the record: {reply[1].decode()}; repeat the step")
@@ -149,7 +149,7 @@ def open_gates(nodes: Sequence[Node], cluster: str) -> None:
     for node in nodes:
         with reached(node) as server:
             server.greet()
-            server.ask(Request("open", ()), cluster)
+            server.ask(NodeRequest("open", ()), cluster)
 
 
 def status(nodes: Sequence[Node]) -> list[NodeStatus]:

@@ -6,52 +6,52 @@ from typing import Any
 
 from ...core.backend import Finding
 from ...errors import QuorumNotReached
+from .answers import describe
+from .channel import Fanout
+from .commands import SETTINGS, Failure, NodeRequest, Reply
 from .membership import durable, settings
-from .port import Port
-from .requests import SETTINGS, Failure, Reply, Request
 from .scripts import FREED
-from .words import describe
 
 OLDEST = (6, 2)
 FAR_APART = 1.0
 """Seconds by which servers' clocks may differ before it is worth a word."""
 
 
-async def examine(port: Port, until: float) -> list[Finding]:
+async def examine(channel: Fanout, until: float) -> list[Finding]:
     """Persistence, eviction, clocks, versions, independence of every node."""
     replies: dict[tuple[int, str], Reply] = {}
     asked = {
-        "info": Request("raw", ("INFO",)),
-        "time": Request("raw", ("TIME",)),
-        "policy": Request("raw", ("CONFIG", "GET", "maxmemory-policy")),
+        "info": NodeRequest("raw", ("INFO",)),
+        "time": NodeRequest("raw", ("TIME",)),
+        "policy": NodeRequest("raw", ("CONFIG", "GET", "maxmemory-policy")),
         "disk": SETTINGS,
-        "publish": Request("raw", ("PUBLISH", FREED, "")),
-        "save": Request("raw", ("CONFIG", "GET", "save")),
-        "gate": Request("highest", ()),
+        "publish": NodeRequest("raw", ("PUBLISH", FREED, "")),
+        "save": NodeRequest("raw", ("CONFIG", "GET", "save")),
+        "gate": NodeRequest("highest", ()),
     }
     findings: list[Finding] = []
     try:
-        talk = await port.talk(lambda node, request, reply: None, until)
+        talk = await channel.talk(lambda node, request, reply: None, until)
     except QuorumNotReached as unreached:
         return [
             Finding("error", f"{label}: {what}", str(unreached).partition(" (")[0])
             for label, what in unreached.nodes.items()
         ]
     try:
-        sent = port.now()
+        sent = channel.now()
         for request in asked.values():
             talk.send_all(request)
         words = {request: word for word, request in asked.items()}
         clocks: dict[int, float] = {}
-        while (answer := await talk.next(min(until, sent + max(1.0, 4 * port.patience(60.0))))) is not None:
+        while (answer := await talk.next(min(until, sent + max(1.0, 4 * channel.patience(60.0))))) is not None:
             node, request, reply = answer
             replies[node, words[request]] = reply
             if words[request] == "time" and not isinstance(reply, Failure):
                 # Against the moment half-way between question and answer.
-                clocks[node] = int(reply[0]) + int(reply[1]) / 1e6 - (port.now() + sent) / 2
+                clocks[node] = int(reply[0]) + int(reply[1]) / 1e6 - (channel.now() + sent) / 2
     finally:
         talk.part()
-    for node, label in enumerate(port.labels):
+    for node, label in enumerate(channel.labels):
         about = replies.get((node, "info"))
         if about is None or isinstance(about, Failure):
             problem = "timed out" if about is None else about.text

@@ -1,4 +1,4 @@
-"""The blocking port: send to all nodes, then one poll over their sockets. No thread per node.
+"""The blocking channel: send to all nodes, then one poll over their sockets. No thread per node.
 
 A conversation has a bundle of connections, one to each node, for itself; bundles are kept for the next call. One background
 thread, alive only while there is something to do, reconnects what broke and repeats what must arrive.
@@ -16,14 +16,14 @@ import redis
 
 from ...errors import ClientClosed, QuorumNotReached
 from ...runtime import clock
-from . import requests
-from .bundle import Bundle
+from . import commands
+from .channel import Note
+from .commands import NodeRequest, command
+from .connection_blocking import Bundle
 from .membership import PREPARATION, Membership, durable, greeting
-from .nodes import TROUBLE, Node
 from .pool import Bell, Pool
-from .port import Note
-from .requests import Request, command
 from .rules import majority
+from .target import TROUBLE, Node
 
 BUNDLES = 4
 """Conversations that may go on at once; more threads take turns, in order of arrival."""
@@ -68,7 +68,7 @@ def busy() -> QuorumNotReached:
     return error
 
 
-class BlockingPort:
+class BlockingFanout:
     """Sockets and threads."""
 
     now = staticmethod(clock.now)
@@ -88,7 +88,7 @@ class BlockingPort:
         self._wanted: dict[int, None] = {}
         self._retry_at = [0.0] * len(self._nodes)
         self._backoff = [0.1] * len(self._nodes)
-        self._debts: list[dict[str, tuple[Request, float]]] = [{} for _ in self._nodes]
+        self._debts: list[dict[str, tuple[NodeRequest, float]]] = [{} for _ in self._nodes]
         self.silent: set[int] = set()
         """Nodes that were last seen not to answer, or not to be there."""
         self._bell = Bell()
@@ -189,7 +189,7 @@ class BlockingPort:
         try:
             connection.connect()
             durable = _prepare(connection)
-            said = greeting(_ask(connection, *command(Request("greet", (durable,)), "", whole=True)))
+            said = greeting(_ask(connection, *command(NodeRequest("greet", (durable,)), "", whole=True)))
             self.membership.met(node, said)
             self._pay(node, connection)
         except Exception as problem:
@@ -212,7 +212,7 @@ class BlockingPort:
             self._wanted[node] = None
             self._bell.ring()
 
-    def owe(self, node: int, request: Request) -> None:
+    def owe(self, node: int, request: NodeRequest) -> None:
         """A release has to arrive: repeat it until it is acknowledged or its ttl is over."""
         if request.op == "release" and self.membership.cluster is not None:
             longest = min(self.membership.longest, 3600.0)
@@ -226,7 +226,7 @@ class BlockingPort:
         for attempt, (request, until) in list(self._debts[node].items()):
             if clock.now() < until:
                 try:
-                    _ask(connection, *command(requests.again(request), self.cluster))
+                    _ask(connection, *command(commands.again(request), self.cluster))
                 except redis.ResponseError:
                     # Refused for now (no memory, no replicas): the background asks again.
                     self.want(node)

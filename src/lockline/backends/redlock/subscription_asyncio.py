@@ -15,10 +15,10 @@ import hiredis
 
 from ...runtime import clock
 from ...runtime.looping import TaskWorker, stay_cancelled
-from .nodes import TROUBLE, Node
 from .pulse import ended
 from .rules import majority
 from .scripts import FREED, VICTIM
+from .target import TROUBLE, Node
 
 REMEMBERED = 256
 RETRY = 1.0
@@ -27,7 +27,7 @@ RETRY = 1.0
 Told = Callable[[str], None]
 
 
-class Tally:
+class HeardReleases:
     """Which releases have been heard of, and from how many nodes."""
 
     def __init__(self, nodes: int, freed: Told, victim: Told) -> None:
@@ -58,13 +58,13 @@ class Tally:
         return None
 
 
-class LoopHints:
+class AsyncioHints:
     """Subscriptions of an asyncio client: a task per node listens."""
 
     def __init__(self, nodes: Sequence[Node], timeout: float, freed: Told, victim: Told) -> None:
         self._nodes = nodes
         self._timeout = timeout
-        self._tally = Tally(len(nodes), freed, victim)
+        self._tally = HeardReleases(len(nodes), freed, victim)
         self._workers: list[TaskWorker] = []
         self._inherited: list[list[TaskWorker]] = []
         self.forked()

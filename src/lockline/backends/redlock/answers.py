@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from ...errors import ConfigError, QuorumNotReached
-from .port import Port
-from .requests import Failure, Reply, Request
+from .channel import Fanout
+from .commands import Failure, NodeRequest, Reply
 
 
-def unreached(port: Port, message: str, replies: dict[int, Reply], *, yes: str = "free") -> QuorumNotReached:
+def unreached(channel: Fanout, message: str, replies: dict[int, Reply], *, yes: str = "free") -> QuorumNotReached:
     """The error that tells what happened at each node. If they are another cluster's now, the next call finds out which."""
-    port.membership.heard(replies.values())
+    channel.membership.heard(replies.values())
     error = QuorumNotReached(
-        message, nodes={label: describe(replies.get(node), yes) for node, label in enumerate(port.labels)}
+        message, nodes={label: describe(replies.get(node), yes) for node, label in enumerate(channel.labels)}
     )
-    error.unsent = len(replies) == len(port.labels) and all(
+    error.unsent = len(replies) == len(channel.labels) and all(
         isinstance(reply, Failure) and reply.kind == "unreachable" for reply in replies.values()
     )
     return error
@@ -28,7 +28,7 @@ def too_long(ttl: float, lasts: float, longest: float) -> ConfigError:
     )
 
 
-def nothing(node: int, request: Request, reply: Reply) -> None:
+def nothing(node: int, request: NodeRequest, reply: Reply) -> None:
     """For answers that change nothing when they come late."""
 
 

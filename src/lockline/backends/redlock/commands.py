@@ -7,7 +7,7 @@ from typing import Any, Final, Literal, NamedTuple
 from . import scripts
 
 
-class Request(NamedTuple):
+class NodeRequest(NamedTuple):
     """One step asked of one node. The cluster id is added on the way out, to every one of them."""
 
     op: str
@@ -28,60 +28,60 @@ TIDYING: Final = ("release", "hide")
 """What is to be done although nobody may wait for the answer any more."""
 
 
-def acquire(name: str, attempt: str, ttl: int, hint: int, info: str) -> Request:
+def acquire(name: str, attempt: str, ttl: int, hint: int, info: str) -> NodeRequest:
     """Give me your lease on this name, with a number of at least the hint."""
-    return Request("acquire", (name, attempt, ttl, hint, info))
+    return NodeRequest("acquire", (name, attempt, ttl, hint, info))
 
 
-def promote(name: str, attempt: str, number: int) -> Request:
+def promote(name: str, attempt: str, number: int) -> NodeRequest:
     """Lift my lease's number to this one."""
-    return Request("promote", (name, attempt, number))
+    return NodeRequest("promote", (name, attempt, number))
 
 
-def extend(name: str, attempt: str, number: int, ttl: int) -> Request:
+def extend(name: str, attempt: str, number: int, ttl: int) -> NodeRequest:
     """Give my lease with exactly this number its ttl again."""
-    return Request("extend", (name, attempt, number, ttl))
+    return NodeRequest("extend", (name, attempt, number, ttl))
 
 
-def release(name: str, attempt: str, high: int, burial: int) -> Request:
+def release(name: str, attempt: str, high: int, burial: int) -> NodeRequest:
     """Forget my lease; where there is none, refuse this attempt for `burial` milliseconds should it still come.
 
     Zero: the acquire is known to be done. Negative: it went over the same connection before, so it cannot come after this,
     unless this has to be repeated on another connection.
     """
-    return Request("release", (name, attempt, high, burial))
+    return NodeRequest("release", (name, attempt, high, burial))
 
 
-def look(name: str) -> Request:
+def look(name: str) -> NodeRequest:
     """Whose lease is it, and for how long?"""
-    return Request("look", (name,))
+    return NodeRequest("look", (name,))
 
 
-def evict(name: str, attempt: str, burial: int) -> Request:
+def evict(name: str, attempt: str, burial: int) -> NodeRequest:
     """End this attempt's lease, whoever asks."""
-    return Request("evict", (name, attempt, burial))
+    return NodeRequest("evict", (name, attempt, burial))
 
 
-def show(name: str, claim: str, ttl: int, info: str) -> Request:
+def show(name: str, claim: str, ttl: int, info: str) -> NodeRequest:
     """Let people see that this claim waits."""
-    return Request("show", (name, claim, ttl, info))
+    return NodeRequest("show", (name, claim, ttl, info))
 
 
-def hide(name: str, claim: str) -> Request:
+def hide(name: str, claim: str) -> NodeRequest:
     """This claim waits no longer."""
-    return Request("hide", (name, claim))
+    return NodeRequest("hide", (name, claim))
 
 
-def scan(cursor: str, prefix: str) -> Request:
+def scan(cursor: str, prefix: str) -> NodeRequest:
     """Some of the names that have a lease."""
-    return Request("scan", (cursor, prefix))
+    return NodeRequest("scan", (cursor, prefix))
 
 
-SETTINGS: Final = Request("raw", ("CONFIG", "GET", "*append*"))
+SETTINGS: Final = NodeRequest("raw", ("CONFIG", "GET", "*append*"))
 """How does the server write to its disk? All that matters is in names with this word."""
 
 
-def again(request: Request) -> Request:
+def again(request: NodeRequest) -> NodeRequest:
     """The same release on another connection: what it undoes may now come after it."""
     name, attempt, high, burial = request.args
     return release(name, attempt, high, abs(burial))
@@ -97,7 +97,7 @@ def claim_of(attempt: str) -> str:
     return attempt.rpartition(".")[0]
 
 
-def keys_and_arguments(request: Request, cluster: str) -> tuple[tuple[str, ...], tuple[Any, ...]]:
+def keys_and_arguments(request: NodeRequest, cluster: str) -> tuple[tuple[str, ...], tuple[Any, ...]]:
     """What the script for this request is called with."""
     op, args = request
     if op == "acquire":
@@ -144,7 +144,7 @@ def keys_and_arguments(request: Request, cluster: str) -> tuple[tuple[str, ...],
     raise AssertionError(op)
 
 
-def command(request: Request, cluster: str, *, whole: bool = False) -> tuple[Any, ...]:
+def command(request: NodeRequest, cluster: str, *, whole: bool = False) -> tuple[Any, ...]:
     """The command for the wire; `whole` sends the script itself, for a server that has forgotten it."""
     if request.op == "raw":
         return request.args

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import NamedTuple
 
-from . import requests, rules
-from .port import Port
-from .requests import Failure, Reply, Request
+from . import commands, rules
+from .answers import nothing, parse_lease, unreached
+from .channel import Fanout
+from .commands import Failure, NodeRequest, Reply
 from .scripts import LEASE
-from .words import nothing, parse_lease, unreached
 
 
 class Held(NamedTuple):
@@ -30,18 +30,18 @@ class Seen(NamedTuple):
     waiters: dict[str, tuple[str, float]]
 
 
-async def look(port: Port, name: str, until: float) -> Seen:
+async def look(channel: Fanout, name: str, until: float) -> Seen:
     """Who holds the name at a majority of nodes, and who waits for it."""
-    nodes = len(port.labels)
+    nodes = len(channel.labels)
     needed = rules.majority(nodes)
     replies: dict[int, Reply] = {}
     leases: dict[int, tuple[str, int, str, int]] = {}
     waiters: dict[str, tuple[str, float]] = {}
     answered = 0
-    talk = await port.talk(nothing, until)
+    talk = await channel.talk(nothing, until)
     try:
-        until = min(until, port.now() + port.patience(float("inf")))
-        talk.send_all(requests.look(name))
+        until = min(until, channel.now() + channel.patience(float("inf")))
+        talk.send_all(commands.look(name))
         while len(replies) < nodes:
             most = max(Counter(lease[0] for lease in leases.values()).values(), default=0)
             # Decided as soon as the rest cannot change it; and the token is the number that a majority has, not one
@@ -66,32 +66,32 @@ async def look(port: Port, name: str, until: float) -> Seen:
     finally:
         talk.part()
     if answered < needed:
-        raise unreached(port, f"too few servers could be asked about {name!r}", replies)
+        raise unreached(channel, f"too few servers could be asked about {name!r}", replies)
     holder, count = Counter(lease[0] for lease in leases.values()).most_common(1)[0] if leases else ("", 0)
     if count < needed:
         return Seen(None, waiters)
     mine = [lease for lease in leases.values() if lease[0] == holder]
     times = sorted((lease[3] for lease in mine), reverse=True)
     number, agreed = Counter(lease[1] for lease in mine).most_common(1)[0]
-    waiters.pop(requests.claim_of(holder), None)
+    waiters.pop(commands.claim_of(holder), None)
     return Seen(Held(holder, number, agreed >= needed, mine[0][2], max(0, times[needed - 1]) / 1000), waiters)
 
 
-async def show(port: Port, name: str, claim: str, milliseconds: int, info: str, until: float) -> None:
+async def show(channel: Fanout, name: str, claim: str, milliseconds: int, info: str, until: float) -> None:
     """Let people see that somebody waits: at a majority, so that whoever asks a majority sees it."""
-    await _tell_majority(port, requests.show(name, claim, milliseconds, info), until)
+    await _tell_majority(channel, commands.show(name, claim, milliseconds, info), until)
 
 
-async def hide(port: Port, name: str, claim: str, until: float) -> None:
+async def hide(channel: Fanout, name: str, claim: str, until: float) -> None:
     """The wait is over; by when this returns, a majority knows (or the entry's ttl has to end it)."""
-    await _tell_majority(port, requests.hide(name, claim), until)
+    await _tell_majority(channel, commands.hide(name, claim), until)
 
 
-async def _tell_majority(port: Port, request: Request, until: float) -> None:
-    needed = rules.majority(len(port.labels))
-    talk = await port.talk(nothing, until)
+async def _tell_majority(channel: Fanout, request: NodeRequest, until: float) -> None:
+    needed = rules.majority(len(channel.labels))
+    talk = await channel.talk(nothing, until)
     try:
-        until = min(until, port.now() + port.patience(float("inf")))
+        until = min(until, channel.now() + channel.patience(float("inf")))
         talk.send_all(request)
         while needed > 0 and (answer := await talk.next(until)) is not None:
             needed -= not isinstance(answer[2], Failure)
@@ -99,16 +99,16 @@ async def _tell_majority(port: Port, request: Request, until: float) -> None:
         talk.part()
 
 
-async def evict(port: Port, name: str, holder: str, milliseconds: int, until: float) -> bool:
+async def evict(channel: Fanout, name: str, holder: str, milliseconds: int, until: float) -> bool:
     """End this holder's lease at every node, with a tombstone, so that it cannot come back by a late message."""
-    needed = rules.majority(len(port.labels))
+    needed = rules.majority(len(channel.labels))
     replies: dict[int, Reply] = {}
     done = 0
-    talk = await port.talk(nothing, until)
+    talk = await channel.talk(nothing, until)
     try:
-        until = min(until, port.now() + port.patience(float("inf")))
-        talk.send_all(requests.evict(name, holder, milliseconds))
-        while len(replies) < len(port.labels):
+        until = min(until, channel.now() + channel.patience(float("inf")))
+        talk.send_all(commands.evict(name, holder, milliseconds))
+        while len(replies) < len(channel.labels):
             answer = await talk.next(until)
             if answer is None:
                 break
@@ -117,22 +117,22 @@ async def evict(port: Port, name: str, holder: str, milliseconds: int, until: fl
     finally:
         talk.part()
     if done < needed:
-        raise unreached(port, f"too few servers could be told to evict {name!r}", replies)
+        raise unreached(channel, f"too few servers could be told to evict {name!r}", replies)
     return any(not isinstance(reply, Failure) and reply[0] == b"yes" for reply in replies.values())
 
 
-async def names(port: Port, prefix: str, until: float) -> list[str]:
+async def names(channel: Fanout, prefix: str, until: float) -> list[str]:
     """The names that a majority of nodes have a lease on."""
-    needed = rules.majority(len(port.labels))
+    needed = rules.majority(len(channel.labels))
     found: Counter[bytes] = Counter()
     replies: dict[int, Reply] = {}
-    talk = await port.talk(nothing, until)
+    talk = await channel.talk(nothing, until)
     try:
-        talk.send_all(requests.scan("0", prefix))
-        seen: list[set[bytes]] = [set() for _ in port.labels]
+        talk.send_all(commands.scan("0", prefix))
+        seen: list[set[bytes]] = [set() for _ in channel.labels]
         finished = 0
-        while len(replies) < len(port.labels):
-            answer = await talk.next(min(until, port.now() + port.patience(float("inf"))))
+        while len(replies) < len(channel.labels):
+            answer = await talk.next(min(until, channel.now() + channel.patience(float("inf"))))
             if answer is None:
                 break
             node, _, reply = answer
@@ -141,7 +141,7 @@ async def names(port: Port, prefix: str, until: float) -> list[str]:
                 continue
             seen[node].update(reply[1])
             if reply[0] != b"0":
-                talk.send(node, requests.scan(reply[0].decode(), prefix))
+                talk.send(node, commands.scan(reply[0].decode(), prefix))
                 continue
             replies[node] = [b"yes"]
             finished += 1
@@ -149,5 +149,5 @@ async def names(port: Port, prefix: str, until: float) -> list[str]:
     finally:
         talk.part()
     if finished < needed:
-        raise unreached(port, "too few servers could be asked for their names", replies)
+        raise unreached(channel, "too few servers could be asked for their names", replies)
     return sorted(key.decode()[len(LEASE) :] for key, count in found.items() if count >= needed)

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 import hiredis
 
 from ...runtime import clock
+from .channel import Note
+from .commands import SETTINGS, TIDYING, Failure, NodeRequest, Reply, command
 from .membership import LOOK_AGAIN, durable
-from .port import Note
-from .requests import SETTINGS, TIDYING, Failure, Reply, Request, command
 
 if TYPE_CHECKING:
-    from .blocking import BlockingPort
+    from .channel_blocking import BlockingFanout
     from .pool import Pool
 
-Due = tuple[int, Request, float, Note]
+Due = tuple[int, NodeRequest, float, Note]
 NO_ROUND = -1
 """Of what is asked beside every conversation."""
 
@@ -82,27 +82,27 @@ class Wire:
 class Bundle:
     """A conversation over one connection to each node."""
 
-    def __init__(self, port: BlockingPort, pool: Pool) -> None:
-        self._port = port
+    def __init__(self, channel: BlockingFanout, pool: Pool) -> None:
+        self._channel = channel
         self._pool = pool
-        self.wires = [Wire(node) for node in range(len(port.labels))]
+        self.wires = [Wire(node) for node in range(len(channel.labels))]
         self._by_fd: dict[int, Wire] = {}
         self._poll = select.poll()
         self._round = 0
         # True while requests and answers are being counted: a Ctrl-C that finds it so makes the bundle worthless.
         self._torn = False
-        self._packed: tuple[Request | None, bytes] = (None, b"")
+        self._packed: tuple[NodeRequest | None, bytes] = (None, b"")
         self.began = clock.now()
         """When the latest conversation began."""
         self.gone = False
         """Of no use any more."""
         self._note: Note | None = None
         self._due = 0
-        self._answers: deque[tuple[int, Request, Reply]] = deque()
+        self._answers: deque[tuple[int, NodeRequest, Reply]] = deque()
 
     def begin(self, note: Note | None) -> int:
         """Ready for a conversation; to how many nodes there is a connection."""
-        port = self._port
+        channel = self._channel
         now = self.began = clock.now()
         self._round += 1
         self._note = note
@@ -111,13 +111,13 @@ class Bundle:
         self.read(0)
         up = 0
         for wire in self.wires:
-            if wire.sock is not None and wire.due and now - wire.due[0][2] > port.node_timeout:
+            if wire.sock is not None and wire.due and now - wire.due[0][2] > channel.node_timeout:
                 self._lose(wire, Failure("timed out", f"no answer for {now - wire.due[0][2]:.2f} s"))
             if wire.sock is None:
                 try:
-                    connection = port.spares[wire.node].popleft()
+                    connection = channel.spares[wire.node].popleft()
                 except IndexError:
-                    port.want(wire.node)
+                    channel.want(wire.node)
                     continue
                 fd = wire.adopt(connection)
                 self._by_fd[fd] = wire
@@ -131,34 +131,34 @@ class Bundle:
         """Ask how the server writes to its disk, and tell it what it said: its record has to be as true as its settings."""
         sock = wire.sock
 
-        def told(node: int, request: Request, reply: Reply) -> None:
+        def told(node: int, request: NodeRequest, reply: Reply) -> None:
             if request is SETTINGS and wire.sock is sock:
                 wire.lasting = durable(reply)
 
         request = SETTINGS
         if wire.lasting:
-            request, wire.lasting = Request("vouch", (wire.lasting,)), ""
+            request, wire.lasting = NodeRequest("vouch", (wire.lasting,)), ""
             if self.began > wire.looked + LOOK_AGAIN:
                 # Too long ago to be told as news.
                 return
         else:
             wire.looked = self.began
-        data = hiredis.pack_command(command(request, self._port.cluster, whole=True))
+        data = hiredis.pack_command(command(request, self._channel.cluster, whole=True))
         self._torn = True
         wire.due.append((NO_ROUND, request, self.began, told))
         try:
-            wire.write(data, self._port.node_timeout)
+            wire.write(data, self._channel.node_timeout)
         except OSError as problem:
             self._lose(wire, Failure("error", f"the connection broke: {problem}"))
         self._torn = False
 
-    def send(self, node: int, request: Request) -> None:
+    def send(self, node: int, request: NodeRequest) -> None:
         if request is not self._packed[0]:
-            self._packed = (request, hiredis.pack_command(command(request, self._port.cluster)))
+            self._packed = (request, hiredis.pack_command(command(request, self._channel.cluster)))
         self._send(self.wires[node], request, self._packed[1])
 
-    def send_all(self, request: Request) -> None:
-        data = hiredis.pack_command(command(request, self._port.cluster))
+    def send_all(self, request: NodeRequest) -> None:
+        data = hiredis.pack_command(command(request, self._channel.cluster))
         # The same as `_send` to each, without its costs: this is the path of every acquire and release.
         due = (self._round, request, self.began, self._note)
         length = len(data)
@@ -183,25 +183,25 @@ class Bundle:
         wire = self.wires[node]
         return wire.sock is not None and (self.began <= sent or _is_due(wire, "acquire", attempt))
 
-    def _send(self, wire: Wire, request: Request, data: bytes) -> None:
+    def _send(self, wire: Wire, request: NodeRequest, data: bytes) -> None:
         note = self._note
         assert note is not None
         if wire.sock is None:
             # What the latest connection died of, whoever tried to make it; else what this one did.
-            problem = self._port.membership.problems.get(wire.node, wire.problem)
+            problem = self._channel.membership.problems.get(wire.node, wire.problem)
             self._answers.append((wire.node, request, Failure("unreachable", problem)))
-            self._port.owe(wire.node, request)
+            self._channel.owe(wire.node, request)
             return
         self._torn = True
         wire.due.append((self._round, request, self.began, note))
         self._due += 1
         try:
-            wire.write(data, self._port.node_timeout)
+            wire.write(data, self._channel.node_timeout)
         except OSError as broken:
             self._lose(wire, Failure("error", f"the connection broke: {broken}"))
         self._torn = False
 
-    async def next(self, until: float) -> tuple[int, Request, Reply] | None:
+    async def next(self, until: float) -> tuple[int, NodeRequest, Reply] | None:
         answers = self._answers
         while not answers:
             if not self._due:
@@ -256,15 +256,15 @@ class Bundle:
                 # Somebody flushed the scripts; a restart would have broken the connection.
                 wire.due.append((asked_in, request, clock.now(), note))
                 try:
-                    whole = command(request, self._port.cluster, whole=True)
-                    wire.write(hiredis.pack_command(whole), self._port.node_timeout)
+                    whole = command(request, self._channel.cluster, whole=True)
+                    wire.write(hiredis.pack_command(whole), self._channel.node_timeout)
                 except OSError as problem:
                     self._lose(wire, Failure("error", f"the connection broke: {problem}"))
                 return
             reply = Failure("refused", text)
             if request.op == "release":
-                self._port.owe(wire.node, request)
-                self._port.want(wire.node)
+                self._channel.owe(wire.node, request)
+                self._channel.want(wire.node)
         if now:
             self._due -= 1
             self._answers.append((wire.node, request, reply))
@@ -273,7 +273,7 @@ class Bundle:
 
     def _lose(self, wire: Wire, failure: Failure) -> None:
         if failure.kind == "timed out":
-            self._port.silent.add(wire.node)
+            self._channel.silent.add(wire.node)
         if wire.sock is not None:
             fd = wire.sock.fileno()
             self._by_fd.pop(fd, None)
@@ -282,30 +282,30 @@ class Bundle:
             except (KeyError, ValueError, OSError):
                 pass
         for asked_in, request, _, note in wire.drop(f"{failure.kind}: {failure.text}"):
-            self._port.owe(wire.node, request)
+            self._channel.owe(wire.node, request)
             if asked_in == self._round and self._note is not None:
                 self._due -= 1
                 self._answers.append((wire.node, request, failure))
             else:
                 note(wire.node, request, failure)
-        self._port.want(wire.node)
+        self._channel.want(wire.node)
 
     def part(self) -> None:
         note, self._note = self._note, None
         while self._answers and note is not None:
             note(*self._answers.popleft())
-        if self._torn or self._port.closed:
+        if self._torn or self._channel.closed:
             self.drop()
         else:
             self._pool.give_back(self)
-        self._port.tended()
+        self._channel.tended()
 
     def drop(self) -> None:
         """Of no use any more: what is due on it will not be heard, what must arrive is repeated."""
         self.gone = True
         for wire in self.wires:
             for _, request, _, _ in wire.due:
-                self._port.owe(wire.node, request)
+                self._channel.owe(wire.node, request)
         self.close()
         self._pool.dropped()
 

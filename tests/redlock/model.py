@@ -6,8 +6,8 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-from .requests import Request
-from .scripts import ABOVE, BEYOND, JUMP, LARGEST, LEAP, REMEMBERED, TRIMMED, VOUCHED
+from lockline.backends.redlock.commands import NodeRequest
+from lockline.backends.redlock.scripts import ABOVE, BEYOND, JUMP, LARGEST, LEAP, REMEMBERED, TRIMMED, VOUCHED
 
 
 class Lease:
@@ -75,7 +75,7 @@ class ModelNode:
 
     # -- requests ----------------------------------------------------------------------------------
 
-    def apply(self, request: Request, cluster: str) -> list[Any]:
+    def apply(self, request: NodeRequest, cluster: str) -> list[Any]:
         """One step."""
         self._purge()
         return getattr(self, f"_{request.op}")(cluster, *request.args)  # type: ignore[no-any-return]

@@ -5,33 +5,33 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from .commands import NodeRequest, Reply
 from .membership import Membership
-from .requests import Reply, Request
 
-Note = Callable[[int, Request, Reply], None]
+Note = Callable[[int, NodeRequest, Reply], None]
 """Takes the answer of a node; those too that come after the conversation."""
 
 
 class Talk(Protocol):
     """One conversation with all nodes, on one connection to each: what was sent to a node first, it does first."""
 
-    def send(self, node: int, request: Request) -> None:
-        """Send without waiting. A node that cannot be reached answers with a Failure; what must arrive, the port repeats."""
+    def send(self, node: int, request: NodeRequest) -> None:
+        """Send without waiting. A node that cannot be reached answers with a Failure; what must arrive, the channel repeats."""
 
-    def send_all(self, request: Request) -> None:
+    def send_all(self, request: NodeRequest) -> None:
         """The same request to every node, at once."""
 
     def follows(self, node: int, attempt: str, sent: float) -> bool:
         """Whether the node does what is sent to it now after that attempt's acquire, sent then: one connection for both."""
 
-    async def next(self, until: float) -> tuple[int, Request, Reply] | None:
+    async def next(self, until: float) -> tuple[int, NodeRequest, Reply] | None:
         """The next answer; None when no more are due, or none came by then."""
 
     def part(self) -> None:
         """The end of it. Answers that are still due go to the note-taker when they come."""
 
 
-class Port(Protocol):
+class Fanout(Protocol):
     """The way to the nodes: blocking sockets, an event loop, or a simulation."""
 
     labels: Sequence[str]

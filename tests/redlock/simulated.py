@@ -9,11 +9,12 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any
 
-from . import requests
-from .membership import LOOK_AGAIN, Membership
+from lockline.backends.redlock import commands
+from lockline.backends.redlock.channel import Note
+from lockline.backends.redlock.commands import Failure, NodeRequest, Reply
+from lockline.backends.redlock.membership import LOOK_AGAIN, Membership
+
 from .model import ModelNode
-from .port import Note
-from .requests import Failure, Reply, Request
 
 CLUSTER = "simulated"
 
@@ -60,7 +61,7 @@ class Universe:
         self.down: set[int] = set()
         self.cut: set[tuple[str, int]] = set()
         """(client, node) pairs between which nothing passes."""
-        self.delay: Callable[[str, int, Request], float] = lambda client, node, request: self.random.uniform(
+        self.delay: Callable[[str, int, NodeRequest], float] = lambda client, node, request: self.random.uniform(
             0.0001, 0.002
         )
         self.durable = ["0"] * nodes
@@ -119,7 +120,7 @@ class Universe:
     def set_up(self, longest: float, floor: int = 0, durable: str = "0") -> None:
         """What `init` does."""
         for node in self.nodes:
-            node.apply(Request("install", (int(longest * 1000), floor, durable)), CLUSTER)
+            node.apply(NodeRequest("install", (int(longest * 1000), floor, durable)), CLUSTER)
 
     def kill(self, node: int) -> None:
         """The node is gone; its connections break."""
@@ -136,38 +137,38 @@ class Universe:
 class SimulatedTalk:
     """One conversation."""
 
-    __slots__ = ("_answers", "_due", "_note", "_open", "_port", "waiter")
+    __slots__ = ("_answers", "_channel", "_due", "_note", "_open", "waiter")
 
-    def __init__(self, port: SimulatedPort, note: Note) -> None:
-        self._port = port
+    def __init__(self, port: SimulatedFanout, note: Note) -> None:
+        self._channel = port
         self._note = note
         self._open = True
         self._due = 0
-        self._answers: deque[tuple[int, Request, Reply]] = deque()
+        self._answers: deque[tuple[int, NodeRequest, Reply]] = deque()
         self.waiter: tuple[Task, int] | None = None
 
-    def send(self, node: int, request: Request) -> None:
+    def send(self, node: int, request: NodeRequest) -> None:
         self._due += 1
-        self._port.send(self, node, request)
+        self._channel.send(self, node, request)
 
-    def send_all(self, request: Request) -> None:
-        for node in range(len(self._port.labels)):
+    def send_all(self, request: NodeRequest) -> None:
+        for node in range(len(self._channel.labels)):
             self.send(node, request)
 
     def follows(self, node: int, attempt: str, sent: float) -> bool:
-        return self._port.connected_since(node) <= sent
+        return self._channel.connected_since(node) <= sent
 
-    def take(self, node: int, request: Request, reply: Reply) -> None:
+    def take(self, node: int, request: NodeRequest, reply: Reply) -> None:
         self._due -= 1
         if not self._open:
             self._note(node, request, reply)
             return
         self._answers.append((node, request, reply))
-        self._port.universe.nudge(self)
+        self._channel.universe.nudge(self)
 
-    async def next(self, until: float) -> tuple[int, Request, Reply] | None:
+    async def next(self, until: float) -> tuple[int, NodeRequest, Reply] | None:
         while not self._answers:
-            if not self._due or self._port.now() >= until:
+            if not self._due or self._channel.now() >= until:
                 return None
             await Pause(until, self)
         return self._answers.popleft()
@@ -176,7 +177,7 @@ class SimulatedTalk:
         self._open = False
 
 
-class SimulatedPort:
+class SimulatedFanout:
     """One client's way to the nodes: one connection to each, in order, until it breaks."""
 
     def __init__(
@@ -213,7 +214,7 @@ class SimulatedPort:
         whole = self._epochs[node] == self.universe.epochs[node]
         return self._made[node] if whole else float("inf")
 
-    def send(self, talk: SimulatedTalk | None, node: int, request: Request) -> None:
+    def send(self, talk: SimulatedTalk | None, node: int, request: NodeRequest) -> None:
         """Put the request on the connection to this node; a new one is greeted first."""
         universe = self.universe
         if node in universe.down or (self.client, node) in universe.cut:
@@ -224,11 +225,11 @@ class SimulatedPort:
             self._epochs[node] = universe.epochs[node]
             self._made[node] = universe.now
             self._arrives[node] = 0.0
-            universe.nodes[node].apply(Request("greet", (universe.durable[node],)), CLUSTER)
+            universe.nodes[node].apply(NodeRequest("greet", (universe.durable[node],)), CLUSTER)
             self._looked[node] = universe.now
         elif universe.now > self._looked[node] + LOOK_AGAIN:
             self._looked[node] = universe.now
-            universe.nodes[node].apply(Request("vouch", (universe.durable[node],)), CLUSTER)
+            universe.nodes[node].apply(NodeRequest("vouch", (universe.durable[node],)), CLUSTER)
         epoch = universe.epochs[node]
         # A connection keeps its order.
         when = max(universe.now + universe.delay(self.client, node, request), self._arrives[node])
@@ -238,7 +239,7 @@ class SimulatedPort:
             late = when + universe.random.uniform(0.0, 4 * self.node_timeout)
             universe.at(late, self._arrive, None, node, request, epoch)
 
-    def _arrive(self, talk: SimulatedTalk | None, node: int, request: Request, epoch: int) -> None:
+    def _arrive(self, talk: SimulatedTalk | None, node: int, request: NodeRequest, epoch: int) -> None:
         universe = self.universe
         if universe.epochs[node] != epoch or node in universe.down or (self.client, node) in universe.cut:
             self._epochs[node] = None
@@ -251,21 +252,21 @@ class SimulatedPort:
         self._answers[node] = when
         universe.at(when, self._answered, talk, node, request, reply, epoch)
 
-    def _answered(self, talk: SimulatedTalk, node: int, request: Request, reply: Reply, epoch: int) -> None:
+    def _answered(self, talk: SimulatedTalk, node: int, request: NodeRequest, reply: Reply, epoch: int) -> None:
         # An answer that was on its way when the server died still arrives: votes in flight are the dangerous ones.
         if (self.client, node) in self.universe.cut:
             self._fail(talk, node, request, Failure("error", "the connection broke"))
         else:
             talk.take(node, request, reply)
 
-    def _fail(self, talk: SimulatedTalk | None, node: int, request: Request, failure: Failure) -> None:
+    def _fail(self, talk: SimulatedTalk | None, node: int, request: NodeRequest, failure: Failure) -> None:
         if request.op == "release":
             # What must arrive is repeated on the next connection.
-            self.universe.after(self.node_timeout, self._repeat, node, requests.again(request), self.universe.now + 60)
+            self.universe.after(self.node_timeout, self._repeat, node, commands.again(request), self.universe.now + 60)
         if talk is not None:
             talk.take(node, request, failure)
 
-    def _repeat(self, node: int, request: Request, until: float) -> None:
+    def _repeat(self, node: int, request: NodeRequest, until: float) -> None:
         universe = self.universe
         if universe.now >= until:
             return

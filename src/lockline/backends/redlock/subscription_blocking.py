@@ -14,9 +14,9 @@ import hiredis
 from ...runtime import clock
 from ...runtime.blocking import BlockingSignal
 from ...runtime.section import Inside, Section
-from .hints import RETRY, Tally, Told
-from .nodes import TROUBLE, Node
 from .rules import majority
+from .subscription_asyncio import RETRY, HeardReleases, Told
+from .target import TROUBLE, Node
 
 A_LOOK = 0.005
 """How long one who subscribes reads, or lets another read, before he looks whether it was confirmed."""
@@ -42,7 +42,7 @@ class BlockingHints:
     def __init__(self, nodes: Sequence[Node], timeout: float, freed: Told, victim: Told) -> None:
         self._nodes = nodes
         self._timeout = timeout
-        self._tally = Tally(len(nodes), freed, victim)
+        self._tally = HeardReleases(len(nodes), freed, victim)
         self._closed = False
         self._begin()
 

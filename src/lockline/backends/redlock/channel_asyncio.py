@@ -1,4 +1,4 @@
-"""The asyncio port: one connection to each node for the whole client; requests are pipelined, a task per node reads the answers."""
+"""The asyncio channel: one connection to each node for the whole client; requests are pipelined, a task per node reads the answers."""
 
 from __future__ import annotations
 
@@ -14,52 +14,52 @@ import redis
 from ...errors import ClientClosed
 from ...runtime import clock
 from ...runtime.looping import TaskWorker, stay_cancelled
-from . import requests
-from .blocking import LAST_CHANCE, SETTLE, connect_timeout, time_to_connect
+from . import commands
+from .answers import nothing
+from .channel import Note
+from .channel_blocking import LAST_CHANCE, SETTLE, connect_timeout, time_to_connect
+from .commands import SETTINGS, TIDYING, Failure, NodeRequest, Reply, command
 from .membership import LOOK_AGAIN, PREPARATION, Membership, durable, greeting
-from .nodes import TROUBLE, Node
-from .port import Note
 from .pulse import Pulse, ended
-from .requests import SETTINGS, TIDYING, Failure, Reply, Request, command
 from .rules import majority
-from .words import nothing
+from .target import TROUBLE, Node
 
 SHORTEST, LONGEST = 0.1, 2.0
 """Pauses before a server is tried again: they double."""
 
 
-class Conversation:
+class AsyncioTalk:
     """One round of requests; its answers are queued for whoever asks next, and noted after it has ended."""
 
-    __slots__ = ("_answers", "_due", "_missed", "_note", "_open", "_port", "_waiter")
+    __slots__ = ("_answers", "_channel", "_due", "_missed", "_note", "_open", "_waiter")
 
-    def __init__(self, port: LoopPort, note: Note) -> None:
-        self._port = port
+    def __init__(self, channel: AsyncioFanout, note: Note) -> None:
+        self._channel = channel
         self._note = note
         self._open = True
         self._due = 0
-        self._answers: deque[tuple[int, Request, Reply]] = deque()
+        self._answers: deque[tuple[int, NodeRequest, Reply]] = deque()
         self._waiter: asyncio.Future[None] | None = None
-        self._missed = port.pulse.missed
+        self._missed = channel.pulse.missed
 
-    def send(self, node: int, request: Request) -> None:
-        self._send(node, request, hiredis.pack_command(command(request, self._port.cluster)))
+    def send(self, node: int, request: NodeRequest) -> None:
+        self._send(node, request, hiredis.pack_command(command(request, self._channel.cluster)))
 
-    def send_all(self, request: Request) -> None:
-        data = hiredis.pack_command(command(request, self._port.cluster))
-        for node in range(len(self._port.labels)):
+    def send_all(self, request: NodeRequest) -> None:
+        data = hiredis.pack_command(command(request, self._channel.cluster))
+        for node in range(len(self._channel.labels)):
             self._send(node, request, data)
 
     def follows(self, node: int, attempt: str, sent: float) -> bool:
         # There is one connection to a node at a time: if it was there then, the acquire went over it.
-        wire = self._port.wires[node]
+        wire = self._channel.wires[node]
         return wire.up and wire.since <= sent
 
-    def _send(self, node: int, request: Request, data: bytes) -> None:
+    def _send(self, node: int, request: NodeRequest, data: bytes) -> None:
         self._due += 1
-        self._port.wires[node].send(request, data, self)
+        self._channel.wires[node].send(request, data, self)
 
-    def take(self, node: int, request: Request, reply: Reply) -> None:
+    def take(self, node: int, request: NodeRequest, reply: Reply) -> None:
         """An answer, or the news that there will be none."""
         self._due -= 1
         if not self._open:
@@ -73,8 +73,8 @@ class Conversation:
     def open(self) -> bool:
         return self._open
 
-    async def next(self, until: float) -> tuple[int, Request, Reply] | None:
-        pulse = self._port.pulse
+    async def next(self, until: float) -> tuple[int, NodeRequest, Reply] | None:
+        pulse = self._channel.pulse
         while not self._answers:
             # What a busy loop could not hear in time was not late: the time that it missed is added.
             left = until + pulse.missed - self._missed - clock.now()
@@ -101,11 +101,11 @@ def _settle(waiter: asyncio.Future[None]) -> None:
         waiter.set_result(None)
 
 
-class LoopWire:
+class NodeConnection:
     """The connection to one node: opened, kept and opened again by its own task."""
 
-    def __init__(self, port: LoopPort, node: int) -> None:
-        self._port = port
+    def __init__(self, channel: AsyncioFanout, node: int) -> None:
+        self._channel = channel
         self.node = node
         self.up = False
         self.since = 0.0
@@ -116,8 +116,8 @@ class LoopWire:
         self.attempted = asyncio.Event()
         self._connection: Any = None
         self._writer: Any = None
-        self._due: deque[tuple[Conversation | None, Request, float]] = deque()
-        self._debts: dict[str, tuple[Request, float]] = {}
+        self._due: deque[tuple[AsyncioTalk | None, NodeRequest, float]] = deque()
+        self._debts: dict[str, tuple[NodeRequest, float]] = {}
         self._repeats: asyncio.TimerHandle | None = None
         self._overdue = False
         self._looked = 0.0
@@ -128,13 +128,13 @@ class LoopWire:
         loop = asyncio.get_running_loop()
         self._worker = TaskWorker(lambda: loop.create_task(self._live(), name=f"lockline-redlock-{node}"), lasting=True)
 
-    def send(self, request: Request, data: bytes, talk: Conversation | None) -> None:
+    def send(self, request: NodeRequest, data: bytes, talk: AsyncioTalk | None) -> None:
         if not self.up:
             self._owe(request)
             if talk is not None:
                 talk.take(self.node, request, Failure("unreachable", self.problem))
             return
-        pulse = self._port.pulse
+        pulse = self._channel.pulse
         now = clock.now()
         if now > self._looked + LOOK_AGAIN:
             self._looked = now
@@ -147,17 +147,17 @@ class LoopWire:
 
     def look(self, now: float) -> bool:
         """Give the node up if it has been silent for too long, by the time in which this loop listened. Whether anything is due."""
-        if self.up and self._due and now - self._due[0][2] > self._port.node_timeout:
+        if self.up and self._due and now - self._due[0][2] > self._channel.node_timeout:
             # At the second look: its answer may lie there already, still to be read.
             if self._overdue:
-                self._lose(Failure("timed out", f"no answer for {self._port.node_timeout:.2f} s"))
+                self._lose(Failure("timed out", f"no answer for {self._channel.node_timeout:.2f} s"))
             self._overdue = True
         else:
             self._overdue = False
         return self.up and bool(self._due)
 
     async def _live(self) -> None:
-        while not self._port.closed:
+        while not self._channel.closed:
             try:
                 await stay_cancelled(self._open())
                 self._backoff = SHORTEST
@@ -169,7 +169,7 @@ class LoopWire:
                 # Whatever it is, also an answer that makes no sense: this server is of no use now.
                 self.silent = True
                 self.problem = f"unreachable: {problem}"
-                self._port.membership.failed(self.node, self.problem)
+                self._channel.membership.failed(self.node, self.problem)
                 await self._close_connection()
             self._announce()
             self._hurry.clear()
@@ -182,7 +182,7 @@ class LoopWire:
 
     def _announce(self) -> None:
         self.attempted.set()
-        self._port.changed()
+        self._channel.changed()
 
     def greet_again(self) -> None:
         """Make a new connection."""
@@ -194,19 +194,19 @@ class LoopWire:
         self._hurry.set()
 
     async def _open(self) -> None:
-        connection = self._connection = self._port.nodes[self.node].connection(self._port.connect_timeout)
+        connection = self._connection = self._channel.nodes[self.node].connection(self._channel.connect_timeout)
         await connection.connect()
         await connection.send_packed_command(connection.pack_commands(PREPARATION), check_health=False)
         settings, *_ = [await _answer(connection) for _ in PREPARATION]
-        greet = Request("greet", (durable(settings),))
+        greet = NodeRequest("greet", (durable(settings),))
         said = greeting(await _ask(connection, *command(greet, "", whole=True)))
-        self._port.membership.met(self.node, said)
+        self._channel.membership.met(self.node, said)
         for attempt, (request, until) in list(self._debts.items()):
-            if self._port.membership.cluster is None:
+            if self._channel.membership.cluster is None:
                 break
             if clock.now() < until:
                 try:
-                    await _ask(connection, *command(requests.again(request), self._port.cluster))
+                    await _ask(connection, *command(commands.again(request), self._channel.cluster))
                 except redis.ResponseError:
                     self._repeat_soon()
                     continue
@@ -239,8 +239,8 @@ class LoopWire:
         if isinstance(reply, hiredis.ReplyError):
             text = str(reply)
             if text.startswith("NOSCRIPT") and (request.op in TIDYING or self._still_wanted(talk, request)):
-                self._due.append((talk, request, self._port.pulse.now()))
-                self._writer.write(hiredis.pack_command(command(request, self._port.cluster, whole=True)))
+                self._due.append((talk, request, self._channel.pulse.now()))
+                self._writer.write(hiredis.pack_command(command(request, self._channel.cluster, whole=True)))
                 return
             reply = Failure("refused", text)
             if request.op == "release":
@@ -248,9 +248,9 @@ class LoopWire:
                 self._repeat_soon()
         if request is SETTINGS and talk is None:
             # Its record has to be as true as its settings.
-            vouch = Request("vouch", (durable(reply),))
-            self._due.append((None, vouch, self._port.pulse.now()))
-            self._writer.write(hiredis.pack_command(command(vouch, self._port.cluster, whole=True)))
+            vouch = NodeRequest("vouch", (durable(reply),))
+            self._due.append((None, vouch, self._channel.pulse.now()))
+            self._writer.write(hiredis.pack_command(command(vouch, self._channel.cluster, whole=True)))
         elif talk is None and request.op == "release" and not isinstance(reply, Failure):
             self._debts.pop(request.args[1], None)
             if not self._debts:
@@ -258,7 +258,7 @@ class LoopWire:
         if talk is not None:
             talk.take(self.node, request, reply)
 
-    def _still_wanted(self, talk: Conversation | None, request: Request) -> bool:
+    def _still_wanted(self, talk: AsyncioTalk | None, request: NodeRequest) -> bool:
         if talk is None or not talk.open:
             return False
         # An acquire that is sent again would come after its own release.
@@ -278,12 +278,12 @@ class LoopWire:
             if clock.now() >= until:
                 self._debts.pop(attempt, None)
             elif self.up:
-                again = requests.again(request)
-                self.send(again, hiredis.pack_command(command(again, self._port.cluster)), None)
+                again = commands.again(request)
+                self.send(again, hiredis.pack_command(command(again, self._channel.cluster)), None)
 
-    def _owe(self, request: Request) -> None:
-        if request.op == "release" and self._port.membership.cluster is not None and len(self._debts) < 10_000:
-            longest = min(self._port.membership.longest, 3600.0)
+    def _owe(self, request: NodeRequest) -> None:
+        if request.op == "release" and self._channel.membership.cluster is not None and len(self._debts) < 10_000:
+            longest = min(self._channel.membership.longest, 3600.0)
             self._debts.setdefault(request.args[1], (request, clock.now() + longest))
 
     def _lose(self, failure: Failure) -> None:
@@ -312,9 +312,9 @@ class LoopWire:
     async def close(self) -> None:
         # A release repeated over another connection may have to leave a tombstone: better to hear of the first one.
         if self._due:
-            last = Conversation(self._port, nothing)
-            last.send(self.node, Request("raw", ("PING",)))
-            await last.next(clock.now() + min(self._port.node_timeout, LAST_CHANCE))
+            last = AsyncioTalk(self._channel, nothing)
+            last.send(self.node, NodeRequest("raw", ("PING",)))
+            await last.next(clock.now() + min(self._channel.node_timeout, LAST_CHANCE))
         self._lose(Failure("error", "closed"))
         if self._repeats is not None:
             self._repeats.cancel()
@@ -332,7 +332,7 @@ class LoopWire:
         await self._close_connection()
 
 
-class LoopPort:
+class AsyncioFanout:
     """One event loop."""
 
     now = staticmethod(clock.now)
@@ -343,10 +343,10 @@ class LoopPort:
         self.node_timeout = node_timeout
         self.connect_timeout = connect_timeout(node_timeout)
         self.membership = Membership(self.labels)
-        self.wires: list[LoopWire] = []
+        self.wires: list[NodeConnection] = []
         self.closed = False
         self.pulse = Pulse(self._look)
-        self._inherited: list[list[LoopWire]] = []
+        self._inherited: list[list[NodeConnection]] = []
         self._waiters: set[asyncio.Future[None]] = set()
 
     def forked(self) -> None:
@@ -379,17 +379,17 @@ class LoopPort:
         for waiter in self._waiters:
             _settle(waiter)
 
-    async def talk(self, note: Note, until: float, *, kept: bool = False) -> Conversation:
+    async def talk(self, note: Note, until: float, *, kept: bool = False) -> AsyncioTalk:
         if self.closed:
             raise ClientClosed("this client is closed; connect a new one")
         needed = majority(len(self.labels))
         if not self.wires:
-            self.wires = [LoopWire(self, node) for node in range(len(self.labels))]
+            self.wires = [NodeConnection(self, node) for node in range(len(self.labels))]
         if self.membership.cluster is None or sum(wire.up for wire in self.wires) < needed:
             await self._connect(until, needed)
             if self.membership.cluster is None:
                 raise self.membership.error()
-        return Conversation(self, note)
+        return AsyncioTalk(self, note)
 
     async def _connect(self, until: float, needed: int) -> None:
         lively = sum(not wire.silent for wire in self.wires)

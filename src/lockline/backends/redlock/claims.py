@@ -1,0 +1,173 @@
+"""What this client knows of its own claims: one object for each claim, for each try to get it, and for its end."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from ...core.claim import Claim
+from . import rules
+from .commands import Failure, NodeRequest, Reply
+
+SPREAD = 0.001
+"""Waiters that hear of one release try at random moments within this time; it grows while they meet half-way."""
+
+
+class ReleaseAnswer(Enum):
+    """What a node has said about the release of a lease."""
+
+    REMOVED = 1
+    MISSING = 2
+    """It had no such lease when it was first asked: the lease had run out there, or was evicted."""
+    GONE = 3
+    """It has none now; an earlier request, whose answer did not come, may have removed it."""
+
+
+class Removal:
+    """The end of one attempt, node by node, over every round in which it was asked for."""
+
+    __slots__ = ("answers", "repeated", "replies")
+
+    def __init__(self) -> None:
+        self.answers: dict[int, ReleaseAnswer] = {}
+        self.replies: dict[int, Reply] = {}
+        self.repeated: bool | None = None
+        """Whether the nodes that have not answered yet were asked before the round that is under way; None before the first."""
+
+    def begin(self) -> None:
+        """A round of requests goes out to those who have not answered yet."""
+        self.repeated = self.repeated is not None
+
+    def hear(self, node: int, reply: Reply) -> None:
+        """What a node answered, in time or late."""
+        self.replies[node] = reply
+        if isinstance(reply, Failure) or self.answers.get(node) is ReleaseAnswer.REMOVED:
+            return
+        if reply[0] == b"yes":
+            self.answers[node] = ReleaseAnswer.REMOVED
+        elif reply[0] == b"no":
+            self.answers.setdefault(node, ReleaseAnswer.GONE if self.repeated else ReleaseAnswer.MISSING)
+
+    def certain(self, nodes: int) -> bool | None:
+        """Whether a majority held it, as soon as no other node's answer can change that; else None."""
+        needed = rules.majority(nodes)
+        said = list(self.answers.values())
+        if said.count(ReleaseAnswer.REMOVED) >= needed:
+            return True
+        return False if said.count(ReleaseAnswer.MISSING) > nodes - needed else None
+
+    def verdict(self, nodes: int) -> bool | None:
+        """Whether a majority held it, as far as can be told; None while too few have answered."""
+        certain = self.certain(nodes)
+        return True if certain is None and len(self.answers) >= rules.majority(nodes) else certain
+
+
+class Attempt:
+    """One try for one lease: what each node has said about it. Once granted it is the hold itself."""
+
+    __slots__ = (
+        "high", "id", "info", "name", "never_done", "numbers", "out_of_reach", "promoted", "refusals", "removal", "sent", "silent", "token", "ttl", "undone",
+    )  # fmt: skip
+
+    def __init__(self, name: str, attempt_id: str, ttl: float, info: str) -> None:
+        self.name = name
+        self.id = attempt_id
+        self.ttl = ttl
+        self.info = info
+        self.sent = 0.0
+        """When the first request went out."""
+        self.numbers: dict[int, int] = {}
+        """Nodes that hold my lease, and under which number."""
+        self.refusals: dict[int, Reply] = {}
+        self.never_done: set[int] = set()
+        """Nodes that the acquire did not get to, or that refused it with an error."""
+        self.silent = 0
+        """How many nodes had said nothing when the time was over."""
+        self.high = 0
+        """The highest number seen anywhere; a release spreads it, so that the next attempt finds equal counters."""
+        self.token: int | None = None
+        self.promoted = False
+        self.out_of_reach = False
+        """It failed because no majority took part. What is heard after that has no say: others may be still to answer."""
+        self.undone = False
+        """It failed, and every node that gave something, or may have, was told to take it back."""
+        self.removal = Removal()
+
+    def note(self, node: int, request: NodeRequest, reply: Reply) -> None:
+        """What a node answered to an acquire or a promote, in time or late."""
+        if isinstance(reply, Failure):
+            if request.op == "acquire":
+                self.refusals[node] = reply
+                if reply.kind in ("unreachable", "refused"):
+                    self.never_done.add(node)
+            return
+        if request.op not in ("acquire", "promote"):
+            return
+        if reply[0] == b"yes":
+            number = int(reply[1])
+            self.numbers[node] = number
+            self.refusals.pop(node, None)
+            if number > self.high:
+                self.high = number
+            return
+        if request.op == "promote":
+            self.numbers.pop(node, None)
+        self.refusals[node] = reply
+        if reply[0] == b"no" and reply[1]:
+            self.high = max(self.high, int(reply[1].split(b" ", 2)[1]))
+
+    def unreached(self, nodes: int, needed: int) -> bool:
+        """Whether so many nodes failed to take part that no majority of votes was possible, for anybody."""
+        failures = sum(
+            isinstance(reply, Failure) or reply[0] not in (b"no", b"buried") for reply in self.refusals.values()
+        )
+        return failures + self.silent > nodes - needed
+
+    def knows(self, node: int) -> bool:
+        """Whether the node has done the acquire, or never will: then a release can leave no trace."""
+        if node in self.numbers or node in self.never_done:
+            return True
+        return node in self.refusals and not isinstance(self.refusals[node], Failure)
+
+
+class Extension:
+    """The renewal of one hold: what each node said to it, over every round."""
+
+    __slots__ = ("hold", "said", "ttl")
+
+    def __init__(self, hold: Attempt, ttl: float) -> None:
+        self.hold = hold
+        self.ttl = ttl
+        self.said: dict[int, Reply] = {}
+
+    def begin(self, nodes: int) -> list[int]:
+        """The nodes to be asked in a round that begins: those that have not said yes or no in an earlier one."""
+        self.said = {node: reply for node, reply in self.said.items() if _yes_or_no(reply)}
+        return [node for node in range(nodes) if node not in self.said]
+
+    def alive(self, nodes: int) -> bool | None:
+        """Whether a majority still holds it; None while that cannot be told."""
+        needed = rules.majority(nodes)
+        said = [reply[0] for reply in self.said.values() if _yes_or_no(reply)]
+        if said.count(b"yes") >= needed:
+            return True
+        return False if said.count(b"no") > nodes - needed else None
+
+
+def _yes_or_no(reply: Reply) -> bool:
+    return not isinstance(reply, Failure) and reply[0] in (b"yes", b"no")
+
+
+class RedlockClaim:
+    """A claim of this client, and its latest attempt."""
+
+    __slots__ = ("attempt", "claim", "next_try", "show_at", "shown", "spread", "tries")
+
+    def __init__(self, claim: Claim) -> None:
+        self.claim = claim
+        self.attempt: Attempt | None = None
+        self.tries = 0
+        self.next_try = 0.0
+        self.spread = SPREAD
+        self.show_at = float("inf")
+        """When people are to be told (again) that it waits."""
+        self.shown = False
