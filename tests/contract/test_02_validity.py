@@ -7,7 +7,7 @@ import time
 import pytest
 
 from lockline import AcquireTimeout, LeaseLost
-from lockline.core.claim import Claim
+from lockline.core.claim import Claim, Grant
 
 from .faults import Faults
 from .scene import Scene
@@ -191,17 +191,17 @@ def test_a_grant_that_was_evicted_before_it_was_heard_of_is_no_loss(world: Scene
     alice, bob = world.party(), world.party()
     lease = alice.lock("x").acquire()
     engine = bob.client.real._engine
-    real_turn = engine.backend.turn
+    real_place = engine.backend.place
     first: list[Claim] = []
 
     async def evicted_at_once(claim: Claim, until: float) -> object:
-        answer = await real_turn(claim, until)
-        if answer is not None and not first:
+        answer = await real_place(claim, until)
+        if type(answer) is Grant and not first:
             first.append(claim)
             await engine.backend.leave(claim, engine.runtime.now() + 5)
         return answer
 
-    engine.backend.turn = evicted_at_once
+    engine.backend.place = evicted_at_once
     (waits,) = world.queue_up("x", lambda: bob.lock("x", ttl=30, renew=False).acquire.start(timeout=10))
     lease.release()
     granted = waits.result(5)

@@ -174,7 +174,7 @@ def test_a_waiter_outlives_a_store_that_is_away_for_a_moment(world: Scene) -> No
     alice, bob = world.party(), world.party()
     lease = alice.lock("x").acquire()
     faults = Faults(bob)
-    faults.fail("turn", times=3)
+    faults.fail("place", times=3)
     (waits,) = world.queue_up("x", lambda: bob.lock("x", ttl=2).acquire.start())
     lease.release()
     waits.result(3).release()
@@ -184,7 +184,7 @@ def test_a_waiter_of_a_store_that_stays_away_is_told_so(world: Scene) -> None:
     alice, bob = world.party(), world.party()
     lease = alice.lock("x").acquire()
     faults = Faults(bob)
-    faults.fail("turn", times=None)
+    faults.fail("place", times=None)
     faults.fail("renew", times=None)
     ttl = world.ttl(0.4)
     with pytest.raises(BackendUnavailable):

@@ -116,10 +116,10 @@ def test_a_waiter_that_is_nudged_without_reason_goes_on_waiting(world: Scene) ->
     alice, bob = world.party(), world.party()
     lease = alice.lock("x").acquire()
     (waits,) = world.queue_up("x", lambda: bob.lock("x").acquire.start())
-    backend = bob.client.real._engine.backend
+    hints = bob.client.real._engine._hints
     claim_id = world.line("x").waiters[0].id
     for _ in range(20):
-        backend.nudge(claim_id)
+        hints.heard(claim_id)
         time.sleep(0.002)
     assert not waits.done
     lease.release()
@@ -171,7 +171,7 @@ def test_a_wait_that_ends_while_the_store_is_silent_says_so(world: Scene) -> Non
     alice, bob = world.party(), world.party()
     held = bob.lock("x").acquire()
     faults = Faults(alice)
-    faults.fail("turn", times=None)
+    faults.fail("place", times=None)
     began = time.monotonic()
     with pytest.raises(BackendUnavailable):
         alice.lock("x").acquire(timeout=0.5)
@@ -186,7 +186,7 @@ def test_a_waiter_whose_one_question_outlasted_its_place_stands_again(world: Sce
     alice, bob = world.party(), world.party()
     held = bob.lock("x").acquire()
     faults = Faults(alice)
-    faults.hang("turn", times=1)
+    faults.hang("place", times=1)
     faults.fail("renew", times=None)
     waits = alice.lock("x", ttl=world.ttl(0.5)).acquire.start()
     world.wait_for(lambda: faults.calls.count("enter") == 2)

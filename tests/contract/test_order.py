@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from typing import Any
 
 import pytest
 
@@ -208,16 +209,17 @@ def test_a_release_between_the_look_and_the_wait_is_not_missed(world: Scene) -> 
     lease = alice.lock("x", ttl=60).acquire()
     engine = bob.client.real._engine
     backend = engine.backend
-    real_turn = backend.turn
+    real_enter = backend.enter
     reached, go = threading.Event(), threading.Event()
 
-    async def slow_turn(claim: object, until: float) -> object:
+    async def slow_enter(claim: object, **options: Any) -> object:
+        answer = await real_enter(claim, **options)
         reached.set()
         while not go.is_set():
             await engine.runtime.sleep(0.005)
-        return await real_turn(claim, until)
+        return answer
 
-    backend.turn = slow_turn
+    backend.enter = slow_enter
     waits = bob.lock("x", ttl=60).acquire.start()
     assert reached.wait(5)
     lease.release()

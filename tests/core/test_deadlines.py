@@ -27,7 +27,7 @@ def clock() -> Clock:
 
 def live(clock: Clock, ttl: float = 10.0, max_hold: float | None = None) -> LiveClaim:
     claim = Claim("x", "id-1", "me", "lock", 1, 1, ttl, 0.0, "")
-    return LiveClaim(claim, clock, (None, claim.name), True, max_hold)
+    return LiveClaim(claim, clock, (None, claim.name), True, max_hold, lambda: None)
 
 
 def holding(clock: Clock, ttl: float = 10.0, max_hold: float | None = None) -> LiveClaim:

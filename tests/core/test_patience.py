@@ -32,7 +32,7 @@ def test_a_wait_goes_on_to_the_callers_deadline_when_the_store_was_silent_for_a_
     other.client = alice.client.given_to(other)
     held = other.lock("x", ttl=30).acquire()
     faults = Faults(alice)
-    faults.fail("turn", times=40)
+    faults.fail("place", times=40)
     faults.fail("renew", times=None)
     waits = alice.lock("x", ttl=0.3).acquire.start(timeout=20)
     time.sleep(1)
@@ -64,7 +64,7 @@ def test_a_try_does_not_take_a_long_ttl_to_say_that_nobody_answers(
     assert time.monotonic() - began < 2
 
 
-@pytest.mark.parametrize("call", ["enter", "turn"])
+@pytest.mark.parametrize("call", ["enter", "place"])
 def test_a_store_that_says_no_is_not_asked_again(alice: ThreadParty, call: str) -> None:
     other = ThreadParty("other")
     other.client = alice.client.given_to(other)
@@ -102,4 +102,20 @@ def test_a_waiter_that_nobody_could_renew_for_a_while_gets_a_lease_worth_having(
     assert lease.remaining() > 1.5
     lease.release()
     other.client.close()
+    other.end()
+
+
+def test_a_wait_whose_look_could_not_even_be_sent_is_withdrawn_all_the_same(alice: ThreadParty) -> None:
+    other = ThreadParty("other")
+    other.client = alice.client.given_to(other)
+    held = other.lock("x", ttl=30).acquire()
+    faults = Faults(alice)
+    unsent = Denied("nobody there")
+    unsent.unsent = True
+    faults.fail("place", error=unsent)
+    with pytest.raises(Denied) as told:
+        alice.lock("x", ttl=30).acquire(timeout=20)
+    assert not told.value.unsent
+    assert not alice.client.inspect("x").waiters
+    held.release()
     other.end()

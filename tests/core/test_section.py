@@ -184,7 +184,7 @@ def test_a_leader_that_was_cut_anywhere_leaves_the_reading_to_another() -> None:
             except queue.Empty:
                 return []
 
-        box = BlockingMailbox(receive, partial(post.put, ""))
+        box = BlockingMailbox(lambda _: None, receive, partial(post.put, ""))
         box.open("cut")
         box.open("other")
         cut = CutAt(nth)

@@ -22,7 +22,8 @@ from hypothesis.stateful import (
 
 from lockline.backends.memory import Room
 from lockline.backends.redis import connect
-from lockline.core.claim import Claim, Waiting
+from lockline.core.claim import Claim
+from lockline.core.waiting import Hints
 from lockline.runtime import clock
 from lockline.runtime.blocking import BlockingRuntime, run
 from tests.servers.redis import RedisServer
@@ -51,6 +52,7 @@ class Lines(RuleBasedStateMachine):
         self.raw = redis.Redis(port=self.server.port)
         self.redis.delete(KEY)
         self.backend = connect(self.server.url, BlockingRuntime())
+        self.backend.report_to(Hints(BlockingRuntime(), None, lambda: None))
         self.room = Room(lambda: 0.0)
         self.tokens: dict[str, int] = {}
         self.highest = 0
@@ -86,11 +88,7 @@ class Lines(RuleBasedStateMachine):
 
     @rule(claim=claims)
     def look_at_own_place(self, claim: Claim) -> None:
-        self.backend._looks[claim.id] = 0.0
-        self.backend._mailbox.open(claim.id)
-        ours = run(self.backend.turn(claim, clock.now()))
-        model = self.room.standing(claim)
-        assert ours is None if type(model) is Waiting else type(ours) is type(model)
+        self.same(run(self.backend.place(claim, later())), self.room.place(claim))
 
     @rule(chosen=st.lists(claims, min_size=1, max_size=4, unique=True), weight=st.integers(1, 4))
     def renew(self, chosen: list[Claim], weight: int) -> None:

@@ -10,6 +10,7 @@ import lockline
 from lockline.backends.redis import connect as connect_backend
 from lockline.backends.redis.commands import ROOM
 from lockline.core.claim import Claim, Waiting
+from lockline.core.waiting import Hints
 from lockline.runtime import clock
 from lockline.runtime.blocking import BlockingRuntime, run
 from tests.servers.process import wait_for
@@ -24,6 +25,7 @@ Connect = Callable[..., lockline.Client]
 
 def test_what_is_prepared_for_names_and_metadata_is_bounded_in_bytes(server: RedisServer) -> None:
     backend = connect_backend(server.url, BlockingRuntime())
+    backend.report_to(Hints(BlockingRuntime(), None, lambda: None))
     until = clock.now() + 60
     for n in range(2500):
         claim = Claim(f"{n}-" + "x" * 500, f"c-{n}", "me", "lock", 1, 1, 10.0, 0.0, f'{{"n": "{n:03900}"}}')
@@ -38,6 +40,7 @@ def test_what_is_prepared_for_names_and_metadata_is_bounded_in_bytes(server: Red
 
 def test_a_turn_that_comes_while_its_claim_is_given_up_is_not_kept(server: RedisServer) -> None:
     backend = connect_backend(server.url, BlockingRuntime())
+    backend.report_to(Hints(BlockingRuntime(), None, lambda: None))
     until = clock.now() + 10
     first = Claim("x", "c-1", "me", "lock", 1, 1, 10.0, 0.0, "")
     second = first._replace(id="c-2")

@@ -212,10 +212,9 @@ def test_the_next_attempt_of_a_waiter_is_not_taken_for_the_one_before(three: Ser
         waiter.start()
         backend: Any = client._engine.backend
         wait_for(lambda: "x" in backend._queues, 5, "the wait")
-        (claim_id,) = backend._queues["x"]
         for proxy in proxied[:2]:
             proxy.lose_answers()
-        backend.nudge(claim_id)
+        backend._freed("x")
         wait_for(lambda: any(backend.channel._debts), 5, "an attempt without answers")
         for proxy in proxied:
             proxy.heal()

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from ..core.backend import Finding, Findings
 from ..core.claim import Claim, Gone, Grant, Line, Standing, Waiting
 from ..core.rule import admitted
+from ..core.waiting import Hints
 from ..guarantees import Guarantees
 from ..runtime import Runtime
 from ..runtime.fairness import Breather
@@ -140,24 +141,22 @@ class Room:
             # It hears of it by this very answer.
             stood.told = holds
             self._put(claim.name, line, seen)
-            return Grant(stood.ticket) if holds else Waiting(at)
-        return Grant(line[at].ticket) if at < admitted(line) else Waiting(at)
+        return self._stands(line, at)
 
-    def standing(self, claim: Claim) -> Grant | Waiting | Gone:
-        return self._step(self._standing, claim)
+    def place(self, claim: Claim) -> Grant | Waiting | Gone:
+        return self._step(self._place, claim)
 
-    def _standing(self, claim: Claim) -> Grant | Waiting | Gone:
+    def _place(self, claim: Claim) -> Grant | Waiting | Gone:
         line, _ = self._live(claim.name)
         at = self._find(line, claim)
-        if at is None:
-            return Gone()
-        return Grant(line[at].ticket) if at < admitted(line) else Waiting(at)
+        return Gone() if at is None else self._stands(line, at)
 
-    def next_change(self, claim: Claim) -> float:
-        """When the first claim ahead would expire."""
-        line = self._lines.get(claim.name, [])
-        at = self._find(line, claim) or 0
-        return min((stood.expires for stood in line[:at]), default=float("inf"))
+    @staticmethod
+    def _stands(line: list[Stood], at: int) -> Grant | Waiting:
+        """Where the claim at that place stands; it has to look again when the first one ahead would expire."""
+        if at < admitted(line):
+            return Grant(line[at].ticket)
+        return Waiting(at, min(stood.expires for stood in line[:at]))
 
     def leave(self, claim: Claim) -> bool:
         return self._step(self._leave, claim)
@@ -230,42 +229,28 @@ class MemoryBackend:
     """One client of a room."""
 
     guarantees = GUARANTEES
+    reader = None
 
     def __init__(self, room: Room, runtime: Runtime, url: str) -> None:
         self.url = url
         self._room = room
         self._runtime = runtime
         self._breather = Breather(runtime)
-        self.forked()
+
+    def report_to(self, hints: Hints) -> None:
+        self._heard = hints.heard
 
     def forked(self) -> None:
-        self._mailbox = self._runtime.mailbox()
-        self._news: list[str] = []
-        self._interrupted = False
-
-    def _told(self, claim_id: str) -> None:
-        if not self._mailbox.deliver(claim_id):
-            self._news.append(claim_id)
+        """Nothing here is the client's own; the room forgets by itself."""
 
     async def enter(self, claim: Claim, *, wait: bool, until: float) -> Grant | Waiting | None:
         await self._breather.breathe()
-        return self._room.enter(claim, wait, self._told)
+        return self._room.enter(claim, wait, self._heard)
 
-    async def turn(self, claim: Claim, until: float) -> Grant | Gone | None:
-        # Before the first look: a hint that comes after it has a place to lie.
-        self._mailbox.open(claim.id)
-        while not self._interrupted:
-            answer = self._room.standing(claim)
-            if not isinstance(answer, Waiting):
-                self._mailbox.close(claim.id)
-                return answer
-            if self._runtime.now() >= until:
-                return None
-            await self._mailbox.wait(claim.id, min(until, self._room.next_change(claim)))
-        return None
+    async def place(self, claim: Claim, until: float) -> Grant | Waiting | Gone:
+        return self._room.place(claim)
 
     async def leave(self, claim: Claim, until: float) -> bool:
-        self._mailbox.close(claim.id)
         return self._room.leave(claim)
 
     async def leave_all(self, claims: Sequence[Claim], until: float) -> list[bool]:
@@ -285,22 +270,14 @@ class MemoryBackend:
     async def evict(self, name: str, until: float, token: int | None = None) -> int:
         return self._room.evict(name, token)
 
-    async def news(self) -> Collection[str]:
-        news, self._news = self._news, []
-        return news
+    async def attend(self) -> None:
+        """Whoever changes a line tells those concerned."""
 
     async def examine(self, until: float) -> Findings:
         return [Finding("warning", "locks live in this process only", "use local: between processes")]
 
-    def nudge(self, claim_id: str) -> None:
-        self._mailbox.deliver(claim_id)
-
-    def interrupt(self) -> None:
-        self._interrupted = True
-        self._mailbox.deliver_all()
-
     async def close(self) -> None:
-        self._interrupted = True
+        """There is nothing to let go of."""
 
 
 # Module state with a reason: clients of one process share lines, so something of the process has to hold them.

@@ -7,12 +7,14 @@ then raises `BackendUnavailable`. Errors of the client library never come out ra
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from ..guarantees import Guarantees
-from .claim import Claim, Gone, Grant, Line, Unanswered, Waiting
+from ..runtime import Signal
+from .claim import Ceiling, Claim, Gone, Grant, Line, Unanswered, Waiting
+from .waiting import Hints, Reader
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,17 +38,16 @@ class Backend(Protocol):
     `enter` with `wait`, `leave` and `renew` insist: they try again until `until`, whatever stands in the way. The others, and
     `enter` without `wait`, do not: where no connection can be had and so nothing could be sent, they raise after `REFUSAL`.
     A BackendUnavailable says by `unsent` that nothing of the call can have reached the store.
-
-    Four more calls exist only where a system has what they need. `guard(claim, token)` gives what makes the caller's own
-    transaction on that system fail once the claim is gone, `ceiling(claim)` the `live.Ceiling` of the session that carries
-    an entered claim; neither does I/O. `entrust(pid)`, before the first claim, exists where others know of our death by a
-    handle that the kernel closes: it gives the handle, and as long as the process `pid` has it too, we count as alive. `signal()`
-    exists where another process can speak to ours: it gives what the keeper waits on, which a word about a held claim sets too.
     """
 
     guarantees: Guarantees
     url: str
     """Where it is, without secrets; for people and for the child of `lockline run`."""
+    reader: Reader | None
+    """How a waiting thread reads pushes itself; None where somebody else reads them, as always in asyncio."""
+
+    def report_to(self, hints: Hints) -> None:
+        """Where to pass on what is pushed; told once, before the first claim."""
 
     async def enter(self, claim: Claim, *, wait: bool, until: float) -> Grant | Waiting | None:
         """Put the claim at the end of its line; with `wait` false, only if it would hold at once (else None).
@@ -54,11 +55,10 @@ class Backend(Protocol):
         The same claim id again changes nothing and gives the same answer.
         """
 
-    async def turn(self, claim: Claim, until: float) -> Grant | Gone | None:
-        """Wait for the claim's turn, at most until then (None).
+    async def place(self, claim: Claim, until: float) -> Grant | Waiting | Gone:
+        """Where an entered claim stands now, and when it has to be looked at again at the latest.
 
-        A push is only ever a hint: after it, and at the latest when the claim ahead would expire, look again.
-        Does not renew the claim. Returns None early when `interrupt` was called.
+        Asked after each hint and when that moment has come: a push is only ever a hint. Does not renew the claim.
         """
 
     async def leave(self, claim: Claim, until: float) -> bool:
@@ -89,20 +89,51 @@ class Backend(Protocol):
         With a token only the holder that has it, and nobody if none has: one step with the look.
         """
 
-    async def news(self) -> Collection[str]:
-        """Ids of claims that a push spoke of since the last call; the keeper renews them now. Never blocks."""
+    async def attend(self) -> None:
+        """Called by the keeper now and then while claims are held: read what lies unread, and from the second time on listen
+        for what is pushed about a claim that is held (a short hold is not worth it). Never blocks.
+        """
 
     async def examine(self, until: float) -> Findings:
         """What is good and what is dangerous about this system as it is set up."""
-
-    def nudge(self, claim_id: str) -> None:
-        """Make the `turn` of this claim look now; safe from any thread."""
-
-    def interrupt(self) -> None:
-        """End every `turn` that waits now or later; safe from any thread."""
 
     async def close(self) -> None:
         """Let go of connections and files. Claims have been withdrawn before."""
 
     def forked(self) -> None:
         """In the child after a fork: drop everything inherited without a word to the server."""
+
+
+# What only some systems have. Found by `isinstance`, once per client.
+
+
+@runtime_checkable
+class Guarding(Protocol):
+    """A system whose own transactions can check a claim."""
+
+    def guard(self, claim: Claim, token: int) -> object:
+        """What makes the caller's own transaction on that system fail once the claim is gone. No I/O."""
+
+
+@runtime_checkable
+class Sessional(Protocol):
+    """A system that ties claims to a session of the client."""
+
+    def ceiling(self, claim: Claim) -> Ceiling:
+        """Until when the session that carries an entered claim may be trusted. No I/O."""
+
+
+@runtime_checkable
+class Entrusting(Protocol):
+    """A system where others know of our death by a handle that the kernel closes."""
+
+    def entrust(self, pid: int) -> int:
+        """The handle, before the first claim: as long as the process `pid` has it too, we count as alive."""
+
+
+@runtime_checkable
+class Calling(Protocol):
+    """A system on which another process can speak to our keeper."""
+
+    def signal(self) -> Signal:
+        """What the keeper waits on, which a word about a held claim sets too."""

@@ -43,8 +43,23 @@ class Waiting(NamedTuple):
     """The claim stands in the line; `ahead` claims were before it when the store looked."""
 
     ahead: int
+    look_by: float = 0.0
+    """When it has to be looked at again at the latest, whether a hint came or not; at once, if nothing is said."""
     stands: bool = True
-    """False where a store keeps no line: nothing is there to be renewed, and `turn` asks again and again."""
+    """False where a store keeps no line: nothing is there to be renewed, and each look is another try."""
+
+
+class Ceiling:
+    """The moment after which no claim of one session may be trusted, whatever its own ttl says.
+
+    Where a store ties claims to a session of the client, the session can end before a long ttl does. The backend raises
+    this moment whenever the store confirms the session, and drops it when the session has ended.
+    """
+
+    __slots__ = ("until",)
+
+    def __init__(self, until: float) -> None:
+        self.until = until
 
 
 class Gone(NamedTuple):

@@ -23,12 +23,14 @@ from ..errors import (
 from ..runtime import Runtime
 from ..runtime.clock import clock_time
 from ..runtime.fork import tell_after_fork
+from . import waiting
 from .arguments import a_ttl
 from .ask import Ask
-from .backend import Backend
-from .claim import Claim, Gone, Grant, Line, Unanswered, Waiting
+from .backend import Backend, Guarding, Sessional
+from .claim import Claim, Grant, Line, Unanswered, Waiting
 from .keeper import BATCH, Keeper
-from .live import RENEWALS_PER_TTL, Call, Ceiling, H, Handle, LiveClaim, not_held
+from .live import RENEWALS_PER_TTL, Call, H, Handle, LiveClaim, not_held
+from .waiting import PAUSE
 
 T = TypeVar("T")
 
@@ -46,9 +48,8 @@ LONGEST_CLOSING = 10.0
 """And how long for one that answers, however much there is to release."""
 A_TRY = 3.0
 """How long a try may take that has no timeout: a store that works answers at once."""
-PAUSE = 0.05
-"""How long a waiter whose store does not answer waits before it asks again; a little longer each time."""
 LONGEST_PAUSE = 0.25
+"""How long a call whose store does not answer waits at most before it asks again; a little longer each time."""
 
 
 class Engine:
@@ -62,7 +63,8 @@ class Engine:
         forget = weakref.WeakMethod(self._forget)
         self._keeper = Keeper(backend, runtime, lambda live: (known := forget()) and known(live))
         weakref.finalize(self, self._keeper.abandon).atexit = False
-        self._ceiling_of: Callable[[Claim], Ceiling] | None = getattr(backend, "ceiling", None)
+        self._hints = self._keeper.hints
+        self._ceiling_of = backend.ceiling if isinstance(backend, Sessional) else None
         self._closed = False
         self._begin()
         tell_after_fork(self)
@@ -129,7 +131,7 @@ class Engine:
                 ask.name, f"{self._prefix}-{next(self._numbers)}", self.owner, ask.kind, ask.weight, ask.capacity,
                 ask.ttl, self.runtime.wall(), ask.meta,
             )  # fmt: skip
-            live = LiveClaim(claim, self.runtime, key, ask.renews, ask.max_hold)
+            live = LiveClaim(claim, self.runtime, key, ask.renews, ask.max_hold, self._keeper.ring)
             live.call = call
             # Before the request goes out: whoever finds it there, and nobody who answers for it, withdraws it.
             self._keeper.note(live)
@@ -174,6 +176,9 @@ class Engine:
         until = sent + (claim.ttl if wait else min(claim.ttl, A_TRY))
         if deadline is not None and wait:
             until = min(until, max(deadline, sent + GRACE))
+        if wait:
+            # Before the claim stands: a hint that comes between would have nowhere to go.
+            self._hints.expect(claim.id)
         answer = await self.backend.enter(claim, wait=wait, until=until)
         if answer is None:
             return None
@@ -186,10 +191,17 @@ class Engine:
             # What stands nowhere cannot be renewed; the keeper first hears of it when it holds.
             if answer.stands:
                 self._keeper.add(live)
-            won = await self._turn(live, began, deadline, answer.stands)
+            try:
+                won = await waiting.turn(self._hints, self.backend.place, live, answer, deadline)
+            except waiting.Overdue as overdue:
+                if overdue.problem is not None:
+                    raise overdue.problem from None
+                raise await self._timeout_error(live, self.runtime.now() - began, self.runtime.now()) from None
             if won is None:
                 return False
             answer = won
+        if wait:
+            self._hints.stop_expecting(claim.id)
         if answer.sent is not None:
             live.count_from(answer.sent, claim.ttl)
             waited = False
@@ -211,50 +223,6 @@ class Engine:
         if self._closed:
             raise self._closed_error()
         return True
-
-    async def _turn(self, live: LiveClaim, began: float, deadline: float | None, stands: bool) -> Grant | None:
-        """The grant once it is the claim's turn; None when its place was lost."""
-        silences = 0
-        problem: BackendUnavailable | None = None
-        while True:
-            if self._closed:
-                raise self._closed_error()
-            now = self.runtime.now()
-            if live.lost is not None or now >= live.deadline:
-                return None
-            if deadline is not None and now >= deadline:
-                if problem is not None and silences > 1:
-                    raise problem
-                raise await self._timeout_error(live, now - began, deadline)
-            until = live.deadline if deadline is None else min(live.deadline, deadline)
-            try:
-                answer = await self.backend.turn(live.claim, until)
-            except ClientClosed:
-                raise
-            except BackendUnavailable as silence:
-                if silence.permanent:
-                    raise
-                # Not loss until the claim's own deadline; the store may be back by then.
-                if self.runtime.now() + PAUSE >= live.deadline:
-                    if not silences:
-                        # One question that outlasted the claim: we may have been frozen, and the store never silent.
-                        return None
-                    raise
-                # Silent again and again up to the caller's own deadline: then "it stayed taken" would be untrue. Once
-                # alone says nothing, because that deadline may have cut the question short.
-                problem = silence
-                silences += 1
-                await self.runtime.sleep(PAUSE)
-                continue
-            if self.runtime.now() >= now + PAUSE:
-                silences = 0
-            if type(answer) is Grant:
-                return answer
-            if type(answer) is Gone:
-                return None
-            if not stands:
-                # The store answered up to now, and there is no place that could be lost.
-                live.count_from(self.runtime.now(), live.claim.ttl)
 
     async def _withdraw(self, claim: Claim, until: float | None = None) -> None:
         """Undo a claim that may have been applied; what cannot be undone by then, the keeper undoes."""
@@ -478,12 +446,10 @@ class Engine:
         """What the store itself can check in the caller's own transaction; ConfigError where it has none."""
         if live.remaining() <= 0:
             raise live.loss() if live.lost is not None else not_held(live)
-        guard = getattr(self.backend, "guard", None)
-        if guard is None:
+        if not isinstance(self.backend, Guarding):
             raise ConfigError(f"{self.backend.url} has no transactions that could check a lease; use lockline.fence")
         assert live.token is not None
-        found: object = guard(live.claim, live.token)
-        return found
+        return self.backend.guard(live.claim, live.token)
 
     # -- questions ---------------------------------------------------------------------------------
 
@@ -520,7 +486,7 @@ class Engine:
         if self._closed:
             return
         self._closed = True
-        self.backend.interrupt()
+        self._hints.close()
         await self._keeper.stop(self.runtime.now() + CLOSING)
         try:
             until = await self._release_all()

@@ -10,9 +10,10 @@ from typing import NamedTuple
 from ..errors import LocklineError, Reason
 from ..runtime import Runtime, Signal, Worker
 from ..runtime.section import Inside
-from .backend import Backend
+from .backend import Backend, Calling
 from .claim import Claim, Unanswered
 from .live import RENEWALS_PER_TTL, Handle, LiveClaim
+from .waiting import Hints
 
 log = logging.getLogger("lockline")
 
@@ -57,12 +58,18 @@ class Keeper:
         self._backend = backend
         self._runtime = runtime
         self._forget = forget
+        self.hints = Hints(runtime, backend.reader, self.ring)
+        """Where pushes arrive: one about a claim that is held (an eviction) is followed at once, not at the next tick."""
+        backend.report_to(self.hints)
         self.reset()
-        # A push about a claim that is held (an eviction) is read at once, not at the next tick.
-        runtime.on_stray = lambda: self._signal.set()
+
+    def ring(self) -> None:
+        """Have the worker look round now, if there is one; safe from anywhere."""
+        self._signal.set()
 
     def reset(self) -> None:
         """As new; in a forked child the parent's worker, locks and claims do not exist."""
+        self.hints.forked()
         self._kept: dict[str, LiveClaim] = {}
         self._debts: dict[str, Debt] = {}
         self.books: dict[str, LiveClaim] = {}
@@ -76,7 +83,8 @@ class Keeper:
         self._seat: object = None
         """What the worker has to sit on: one that finds another there ends."""
         # Where another process can speak to this one, its word about what is held wakes the keeper as well.
-        self._signal: Signal = getattr(self._backend, "signal", self._runtime.signal)()
+        talks = isinstance(self._backend, Calling)
+        self._signal: Signal = self._backend.signal() if talks else self._runtime.signal()  # type: ignore[attr-defined]
         self._planned = float("inf")
         self._closed = False
         self._abandoned = False
@@ -90,6 +98,7 @@ class Keeper:
     def strike(self, claim: Claim) -> None:
         """Nothing of this claim is left in the store, or it is owed."""
         self.books.pop(claim.id, None)
+        self.hints.forget(claim.id)
 
     def add(self, live: LiveClaim) -> None:
         """Keep this claim alive from now on."""
@@ -104,7 +113,7 @@ class Keeper:
     def owe(self, claim: Claim) -> None:
         """Withdraw this claim in the background, until it is confirmed or its ttl is over."""
         self._debts[claim.id] = Debt(claim, self._runtime.now() + claim.ttl)
-        self.books.pop(claim.id, None)
+        self.strike(claim)
         try:
             self._wake()
         except RuntimeError as problem:
@@ -214,7 +223,8 @@ class Keeper:
         plan = now + TICK
         self._take_over_orphans()
         if self._kept:
-            self._talked_of.update(await self._backend.news())
+            await self._backend.attend()
+        self._talked_of.update(self.hints.take())
         ripe: list[LiveClaim] = []
         soon: list[LiveClaim] = []
         # By those who are at it, so that none that was never begun, or was cut short, keeps its claims from the next.
@@ -350,4 +360,4 @@ class Keeper:
         if live.token is not None:
             self.strike(live.claim)
         else:
-            self._backend.nudge(live.claim.id)
+            self.hints.heard(live.claim.id)

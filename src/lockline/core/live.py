@@ -14,26 +14,13 @@ from ..errors import Cause, ConfigError, LeaseDropped, LeaseLost, NotHeld, Reaso
 from ..runtime import Runtime, Signal
 from ..runtime.block import Block
 from ..runtime.clock import clock_time, validity
-from .claim import Claim
+from .claim import Ceiling, Claim
 
 log = logging.getLogger("lockline")
 
 H = TypeVar("H", bound="Handle")
 
 RENEWALS_PER_TTL = 3
-
-
-class Ceiling:
-    """The moment after which no claim of one session may be trusted, whatever its own ttl says.
-
-    Where a store ties claims to a session of the client, the session can end before a long ttl does. The backend raises
-    this moment whenever the store confirms the session, and drops it when the session has ended.
-    """
-
-    __slots__ = ("until",)
-
-    def __init__(self, until: float) -> None:
-        self.until = until
 
 
 NO_CEILING = Ceiling(float("inf"))
@@ -78,9 +65,11 @@ class LiveClaim:
     _callbacks: list[Callable[[LeaseLost], object]] | None = None
 
     def __init__(
-        self, claim: Claim, runtime: Runtime, key: tuple[object, str], renews: bool, max_hold: float | None
-    ) -> None:
+        self, claim: Claim, runtime: Runtime, key: tuple[object, str], renews: bool, max_hold: float | None,
+        wake_keeper: Callable[[], None],
+    ) -> None:  # fmt: skip
         self.claim = claim
+        self.wake_keeper = wake_keeper
         self.runtime = runtime
         self.key = key
         """Under whom it is known as held, for re-entrance."""
@@ -378,7 +367,7 @@ class Handle:
             return
         if not self._given:
             # Cut short on its way: the keeper finds that nobody answers for it, and gives it back.
-            live.runtime.on_stray()
+            live.wake_keeper()
             return
         live.abandoned = True
         if live.remaining() > 0:

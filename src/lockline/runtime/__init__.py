@@ -32,9 +32,11 @@ class Mailbox(Protocol):
     def open(self, key: str) -> None:
         """From now on a hint for this key is kept until somebody takes it."""
 
-    def close(self, key: str) -> None: ...
-    def deliver(self, key: str) -> bool:
-        """Hand over a hint, from any thread; False when nobody here waits for that key."""
+    def close(self, key: str) -> bool:
+        """Nobody waits for this key any more; whether a hint lay there."""
+
+    def deliver(self, key: str) -> None:
+        """Hand over a hint, from any thread; one for a key that is not open is a stray."""
 
     def deliver_all(self) -> None: ...
     async def wait(self, key: str, until: float) -> bool:
@@ -46,9 +48,6 @@ class Runtime(Protocol):
 
     @property
     def flavour(self) -> Literal["blocking", "asyncio", "simulated"]: ...
-
-    on_stray: Callable[[], None]
-    """Called when a hint came for a claim that nobody here waits for: it may be about one that is held."""
 
     def now(self) -> float: ...
     def wall(self) -> float:
@@ -64,10 +63,11 @@ class Runtime(Protocol):
     def signal(self) -> Signal: ...
     def mailbox(
         self,
+        stray: Callable[[str], None],
         receive: Callable[[float], list[str]] | None = None,
         nudge: Callable[[], None] | None = None,
     ) -> Mailbox:
-        """A mailbox. On the blocking runtime `receive(seconds)` fetches hints from the outside, run by whichever
+        """A mailbox; a hint that nobody here expects goes to `stray`. On the blocking runtime `receive(seconds)` fetches hints from the outside, run by whichever
         waiting thread leads at the moment, and `nudge()` makes a running one return; asyncio backends deliver
         from their own reader and leave both out.
         """

@@ -117,9 +117,9 @@ class BlockingMailbox:
 
     def __init__(
         self,
+        stray: Callable[[str], None],
         receive: Callable[[float], list[str]] | None = None,
         nudge: Callable[[], None] | None = None,
-        stray: Callable[[], None] | None = None,
     ) -> None:
         self._stray = stray
         self._receive = receive
@@ -131,24 +131,25 @@ class BlockingMailbox:
         if key not in self._slots:
             self._slots.setdefault(key, _Slot())
 
-    def close(self, key: str) -> None:
+    def close(self, key: str) -> bool:
         slot = self._slots.pop(key, None)
+        if slot is None:
+            return False
         # One whose wait was cut short may still stand there as the leader.
-        if slot is not None and slot in self._waiting:
+        if slot in self._waiting:
             self._step_down(slot)
+        return slot.mail
 
-    def deliver(self, key: str) -> bool:
+    def deliver(self, key: str) -> None:
         slot = self._slots.get(key)
         if slot is None:
-            if self._stray is not None:
-                self._stray()
-            return False
+            self._stray(key)
+            return
         slot.mail = True
         slot.ring()
         # The leader sits in `receive`, not on its gate: a hint from another thread has to get it out of there.
         if self._nudge is not None and slot is self._leader():
             self._nudge()
-        return True
 
     def deliver_all(self) -> None:
         for key in list(self._slots):
@@ -251,10 +252,6 @@ class ThreadWorker:
         thread.join(max(0.0, until - clock.now()))
 
 
-def _ignore() -> None:
-    """Until a keeper is there, nobody cares for strays."""
-
-
 def refuse_green_threads() -> None:
     """ConfigError where gevent or eventlet has put its own threads and sockets in the place of the real ones.
 
@@ -281,7 +278,6 @@ class BlockingRuntime:
     wall = staticmethod(time.time)
     who = staticmethod(clock.who)
     me = staticmethod(threading.current_thread)
-    on_stray: Callable[[], None] = staticmethod(_ignore)
 
     def __init__(self) -> None:
         self.forked()
@@ -302,10 +298,11 @@ class BlockingRuntime:
 
     def mailbox(
         self,
+        stray: Callable[[str], None],
         receive: Callable[[float], list[str]] | None = None,
         nudge: Callable[[], None] | None = None,
     ) -> BlockingMailbox:
-        return BlockingMailbox(receive, nudge, lambda: self.on_stray())
+        return BlockingMailbox(stray, receive, nudge)
 
     def call_aside(self, callback: Callable[[], object]) -> None:
         # By a bare thread, which is started in one instruction and which no signal reaches: `run` takes a mutex.

@@ -96,23 +96,23 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
 class LoopMailbox:
     """One signal per waiting claim; the backend's reader delivers."""
 
-    def __init__(self, stray: Callable[[], None]) -> None:
+    def __init__(self, stray: Callable[[str], None]) -> None:
         self._slots: dict[str, LoopSignal] = {}
         self._stray = stray
 
     def open(self, key: str) -> None:
         self._slots.setdefault(key, LoopSignal())
 
-    def close(self, key: str) -> None:
-        self._slots.pop(key, None)
+    def close(self, key: str) -> bool:
+        slot = self._slots.pop(key, None)
+        return slot is not None and slot.is_set()
 
-    def deliver(self, key: str) -> bool:
+    def deliver(self, key: str) -> None:
         slot = self._slots.get(key)
         if slot is None:
-            self._stray()
-            return False
-        slot.set()
-        return True
+            self._stray(key)
+        else:
+            slot.set()
 
     def deliver_all(self) -> None:
         for slot in list(self._slots.values()):
@@ -178,10 +178,6 @@ class _Open:
         return False
 
 
-def _ignore() -> None:
-    """Until a keeper is there, nobody cares for strays."""
-
-
 class LoopRuntime:
     """One event loop; a client belongs to the loop that it was first used on."""
 
@@ -189,7 +185,6 @@ class LoopRuntime:
     now = staticmethod(clock.now)
     wall = staticmethod(time.time)
     who = staticmethod(clock.who)
-    on_stray: Callable[[], None] = staticmethod(_ignore)
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -213,10 +208,11 @@ class LoopRuntime:
 
     def mailbox(
         self,
+        stray: Callable[[str], None],
         receive: Callable[[float], list[str]] | None = None,
         nudge: Callable[[], None] | None = None,
     ) -> LoopMailbox:
-        return LoopMailbox(lambda: self.on_stray())
+        return LoopMailbox(stray)
 
     def call_aside(self, callback: Callable[[], object]) -> None:
         callback()

@@ -6,13 +6,14 @@ import base64
 import random
 import secrets
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final
 
 from ...core.backend import Finding
 from ...core.claim import Claim, Gone, Grant, Line, Unanswered, Waiting
 from ...core.rule import blockers
+from ...core.waiting import Hints
 from ...errors import BackendUnavailable, LocklineError
 from ...guarantees import Guarantees
 from ...runtime import Runtime
@@ -40,7 +41,6 @@ GUARANTEES: Final = Guarantees(
 NET: Final = 60.0
 """How long a waiter trusts a silent watch, or up to twice as long: many who came together need not look together. The
 keeper's renewals find a dead connection much sooner."""
-SHORT: Final = 0.2
 FAREWELL: Final = 1.0
 
 
@@ -57,19 +57,18 @@ class EtcdBackend:
         self._channel = Channel(target, runtime, self._cut)
         self._leases = Leases(self._channel, runtime, self._lease_died)
         self._places = EtcdClaims(runtime, self._expire)
+        self.reader = self if runtime.flavour == "blocking" else None
         self._begin()
 
     def _begin(self) -> None:
         self._client = secrets.token_hex(8)
         self._doubts: dict[str, ServerLease] = {}
         """Claims whose `enter` went out and was not answered, with the lease that it named."""
-        self._news: set[str] = set()
-        self._mailbox = self._runtime.mailbox(self._receive, self._nudge_reader)
         self._watches = Watches(
             self._channel,
             self._runtime.section(),
             self._keys.client(self._client),
-            self._mailbox.deliver,
+            self._heard,
             self._heard_home,
         )
         self._removals = Removals(
@@ -79,7 +78,6 @@ class EtcdBackend:
             self._channel, self._leases, self._places, self._keys, self._client, self._runtime, self._lose,
             self._removals.remove,
         )  # fmt: skip
-        self._interrupted = False
         self._history_is_gone = False
 
     def forked(self) -> None:
@@ -93,18 +91,12 @@ class EtcdBackend:
 
     async def enter(self, claim: Claim, *, wait: bool, until: float) -> Grant | Waiting | None:
         """Put the claim at the end of its line; with `wait` false, only if it would hold at once (else None)."""
-        if wait:
-            # Before the claim stands: a hint that comes between would have nowhere to go.
-            self._mailbox.open(claim.id)
         try:
-            answer = await self._enter(claim, wait, until)
+            return await self._enter(claim, wait, until)
         except BackendUnavailable as problem:
             # A question that was put after the claim may itself not have gone out: that does not count.
             problem.unsent = claim.id not in self._doubts and self._places.get(claim.id) is None
             raise
-        if type(answer) is not Waiting:
-            self._mailbox.close(claim.id)
-        return answer
 
     async def _enter(self, claim: Claim, wait: bool, until: float) -> Grant | Waiting | None:
         key, line = self._keys.claim(claim), self._keys.line(claim.name)
@@ -210,47 +202,39 @@ class EtcdBackend:
         (fate,) = await self.renew([place.claim], until)
         return fate is None
 
-    # -- turn --------------------------------------------------------------------------------------
+    # -- place -------------------------------------------------------------------------------------
 
-    async def turn(self, claim: Claim, until: float) -> Grant | Gone | None:
-        """Wait for the claim's turn, at most until then (None)."""
-        self._mailbox.open(claim.id)
-        while not self._interrupted:
+    async def place(self, claim: Claim, until: float) -> Grant | Waiting | Gone:
+        """Where the claim stands now; whoever decides its turn is watched until it is looked at again."""
+        while True:
             place = self._places.get(claim.id)
             if place is None or place.gone:
-                self._end_wait(claim.id)
+                self._watches.drop(claim.id)
                 return Gone()
-            now = self._runtime.now()
-            if now >= until:
-                return None
-            try:
-                if place.ahead is None:
-                    answer = await self._standing(place, until)
-                    if not isinstance(answer, Waiting):
-                        self._end_wait(claim.id)
-                        return answer
-                await self._at_home(place, until)
-            except BackendUnavailable as problem:
-                if until - now < SHORT:
-                    return None  # there was hardly time to ask, which says nothing about the store
-                problem.unsent = False  # the claim itself stands there
-                raise
+            if place.ahead is None or self._runtime.now() >= place.trusts:
+                answer = await self._standing(place, until)
+                if not isinstance(answer, Waiting):
+                    self._watches.drop(claim.id)
+                    return answer
+            await self._at_home(place, until)
             # Puts matter only for a writer, who may become a reader in its place.
             keys = [(ahead.key, ahead.kind == "write") for ahead in place.ahead or ()]
-            if not self._watches.watch(claim.id, keys, place.revision):
-                place.ahead = None
-                await self._runtime.sleep(0.01)
-            elif await self._mailbox.wait(claim.id, min(until, place.trusts)) or self._old(place):
-                # Otherwise what was seen still stands: the next call goes on watching, and asks nothing.
-                place.ahead = None
-        return None
+            if place.ahead is not None and self._watches.watch(claim.id, keys, place.revision):
+                return Waiting(len(keys), place.trusts)
+            # The connection went meanwhile, or something was heard already.
+            place.ahead = None
+            await self._runtime.sleep(0.01)
 
-    def _old(self, place: EtcdClaim) -> bool:
-        return self._runtime.now() >= place.trusts
+    def report_to(self, hints: Hints) -> None:
+        """Where to pass on what is pushed."""
+        self._hints = hints
 
-    def _end_wait(self, claim_id: str) -> None:
-        self._mailbox.close(claim_id)
-        self._watches.drop(claim_id)
+    def _heard(self, claim_id: str) -> None:
+        """What was seen of the line no longer stands."""
+        place = self._places.get(claim_id)
+        if place is not None:
+            place.ahead = None
+        self._hints.heard(claim_id)
 
     async def _at_home(self, place: EtcdClaim, until: float) -> None:
         """Be told when the lease dies: put the lease's session key and watch it."""
@@ -314,8 +298,7 @@ class EtcdBackend:
         return await self._removals.leave_all(claims, until)
 
     def _forget(self, claim_id: str) -> None:
-        self._end_wait(claim_id)
-        self._news.discard(claim_id)
+        self._watches.drop(claim_id)
 
     async def _expire(self, place: EtcdClaim) -> None:
         """The sweeper: this claim's ttl is over, though the server's lease lasts longer."""
@@ -331,15 +314,14 @@ class EtcdBackend:
     def _lose(self, place: EtcdClaim) -> None:
         place.gone = True
         self._places.drop(place.claim.id)
-        self._mailbox.deliver(place.claim.id)
+        self._hints.heard(place.claim.id)
 
     def _lease_died(self, lease: ServerLease) -> None:
         for place in self._places.all():
             if place.lease is lease:
                 place.gone = True
-                self._news.add(place.claim.id)
                 self._places.drop(place.claim.id)
-                self._mailbox.deliver(place.claim.id)
+                self._hints.heard(place.claim.id)
 
     # -- questions ---------------------------------------------------------------------------------
 
@@ -356,8 +338,8 @@ class EtcdBackend:
         """Remove the holders of the line (with a token: the one who has it), let in the next, tell them; how many."""
         return await inspection.evict(self._channel.brief, self._keys, name, token, until)
 
-    async def news(self) -> Collection[str]:
-        """Ids of claims that a push spoke of since the last call."""
+    async def attend(self) -> None:
+        """Read what lies unread, and listen for what is said about claims that are held."""
         link = self._channel.link
         if link is not None:
             link.glance()
@@ -366,8 +348,6 @@ class EtcdBackend:
                 # From our oldest claim on, so that nothing is missed that was said before we listened.
                 oldest = 0 if self._history_is_gone else min(place.create for place in places)
                 self._watches.watch_home(oldest)
-        news, self._news = self._news, set()
-        return news
 
     async def examine(self, until: float) -> list[Finding]:  # type: ignore[valid-type]
         """What is good and what is dangerous about this cluster as it is set up."""
@@ -389,7 +369,7 @@ class EtcdBackend:
 
     # -- hints, and the end ------------------------------------------------------------------------
 
-    def _receive(self, seconds: float) -> list[str]:  # type: ignore[valid-type]
+    def receive(self, seconds: float) -> list[str]:  # type: ignore[valid-type]
         """Blocking: read for all, until a hint has come."""
         link = self._channel.link
         now = self._runtime.now()
@@ -400,20 +380,24 @@ class EtcdBackend:
             time.sleep(min(seconds, 0.01))
         return []
 
-    def _nudge_reader(self) -> None:
+    def nudge(self) -> None:
+        """Make a `receive` in another thread return."""
         link = self._channel.link
         if link is not None:
             link.nudge()
 
     def _cut(self) -> None:
         self._watches.cut()
-        self._mailbox.deliver_all()
+        for place in self._places.all():
+            place.ahead = None
+        self._hints.heard_all()
 
     def _heard_home(self, key: bytes, deleted: bool) -> None:
         if not key:
             # The past is compacted away: whatever it would have told, a renewal tells as well.
             self._history_is_gone = True
-            self._news.update(place.claim.id for place in self._places.all())
+            for place in self._places.all():
+                self._hints.heard(place.claim.id)
             return
         what, _, name = key[len(self._keys.client(self._client)) :].partition(b"/")
         if what == b"session" and deleted:
@@ -421,20 +405,10 @@ class EtcdBackend:
                 if b"%x" % lease.id == name:
                     self._leases.bury(lease)
         elif what == b"evicted" and not deleted:
-            self._news.add(name.decode())
-
-    def nudge(self, claim_id: str) -> None:
-        """Make the `turn` of this claim look now; safe from any thread."""
-        self._mailbox.deliver(claim_id)
-
-    def interrupt(self) -> None:
-        """End every `turn` that waits now or later; safe from any thread."""
-        self._interrupted = True
-        self._mailbox.deliver_all()
+            self._hints.heard(name.decode())
 
     async def close(self) -> None:
         """Give the leases back, let go of the connection."""
-        self._interrupted = True
         until = self._runtime.now() + FAREWELL
         await self._places.stop(until)
         try:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import random
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from ...core.backend import Findings
 from ...core.claim import Claim, Gone, Grant, Line, Waiting
+from ...core.waiting import Hints
 from ...errors import BackendUnavailable, LocklineError
 from ...guarantees import Guarantees
 from ...runtime import Runtime, Signal
@@ -59,13 +59,10 @@ class LocalBackend:
         self._steps = Steps(file, runtime.now)
         self._breather = Breather(runtime)
         self._begin()
+        self.reader = self if runtime.flavour == "blocking" else None
 
     def _begin(self) -> None:
         self._peers = Peers(self._make_listener)
-        self._mailbox = self._runtime.mailbox(self._receive, self._peers.nudge)
-        self._waiting: set[str] = set()
-        self._news: deque[str] = deque()
-        self._interrupted = False
         self._listening = False
         self._reading: asyncio.AbstractEventLoop | None = None
         self._witness: int | None = None
@@ -140,7 +137,7 @@ class LocalBackend:
         while waiting:
             client, claim_id = waiting.pop()
             if client == self._peers.me:
-                self._told(claim_id)
+                self._hints.heard(claim_id)
             elif not self._peers.tell(client, [claim_id]):
                 waiting += await self._clear_away(client, until)
 
@@ -166,32 +163,32 @@ class LocalBackend:
         for client in self._peers.dead():
             await self._wake(await self._clear_away(client, until), until)
 
-    def _read(self) -> None:
-        for claim_id in self._receive(0):
-            self._told(claim_id)
+    def report_to(self, hints: Hints) -> None:
+        self._hints = hints
 
-    def _receive(self, seconds: float) -> list[str]:
-        told = [claim_id for claim_id in self._peers.receive(seconds) if claim_id]
-        # Whoever reads for all hands on what concerns those who wait; the rest is for the keeper.
-        self._news.extend(claim_id for claim_id in told if claim_id not in self._waiting)
-        return told
+    def receive(self, seconds: float) -> list[str]:
+        """Wait for datagrams; the claims that they speak of."""
+        return [claim_id for claim_id in self._peers.receive(seconds) if claim_id]
+
+    def nudge(self) -> None:
+        """Make a `receive` in another thread return."""
+        self._peers.nudge()
+
+    def _read(self) -> None:
+        for claim_id in self.receive(0):
+            self._hints.heard(claim_id)
 
     def _receive_for_keeper(self, seconds: float) -> list[str]:
         told = [claim_id for claim_id in self._peers.receive_for_keeper(seconds) if claim_id]
-        self._news.extend(told)
+        for claim_id in told:
+            self._hints.heard(claim_id)
         return told
 
-    def _told(self, claim_id: str) -> None:
-        if not self._mailbox.deliver(claim_id):
-            self._news.append(claim_id)
-            self._runtime.on_stray()
-
-    async def news(self) -> Collection[str]:
+    async def attend(self) -> None:
         if self._runtime.flavour != "asyncio":
             for claim_id in self._peers.drain():
-                if claim_id and not self._mailbox.deliver(claim_id):
-                    self._news.append(claim_id)
-        return [self._news.popleft() for _ in range(len(self._news))]
+                if claim_id:
+                    self._hints.heard(claim_id)
 
     # -- the protocol ------------------------------------------------------------------------------
 
@@ -207,25 +204,18 @@ class LocalBackend:
             if answer is not None or not await self._clear_away_the_dead(in_the_way, until):
                 return answer
 
-    async def turn(self, claim: Claim, until: float) -> Grant | Gone | None:
-        # Before the first look: a hint that comes after it has a place to lie.
-        self._waiting.add(claim.id)
-        self._mailbox.open(claim.id)
-        while not self._interrupted:
+    async def place(self, claim: Claim, until: float) -> Grant | Waiting | Gone:
+        while True:
             answer, in_the_way = await self._step(lambda: self._steps.standing(claim), until)
             if not isinstance(answer, Waiting):
-                self._done(claim)
+                self._peers.unwatch(claim.id)
                 return answer
             if await self._clear_away_the_dead(in_the_way, until) or not self._watch(claim, in_the_way):
                 continue
             now = self._runtime.now()
-            if now >= until:
-                return None
             i_am_next = answer.ahead == len(in_the_way)
             look_again = now + (NEXT_LOOKS_EVERY if i_am_next else OTHERS_LOOK_EVERY)
-            expiry = min((row.expires for row in in_the_way), default=now)
-            await self._mailbox.wait(claim.id, min(until, look_again, expiry))
-        return None
+            return answer._replace(look_by=min(look_again, *(row.expires for row in in_the_way)))
 
     async def _clear_away_the_dead(self, rows: list[Row], until: float) -> bool:
         """Whether somebody in the way turned out to be dead."""
@@ -241,13 +231,8 @@ class LocalBackend:
         # A pid that is not there may be of another pid namespace: then the socket alone tells, at each look.
         return all(watching) or all(self._peers.alive(row.client) for row in rows)
 
-    def _done(self, claim: Claim) -> None:
-        self._waiting.discard(claim.id)
-        self._mailbox.close(claim.id)
-        self._peers.unwatch(claim.id)
-
     async def leave(self, claim: Claim, until: float) -> bool:
-        self._done(claim)
+        self._peers.unwatch(claim.id)
         there, told = await self._step(lambda: self._steps.leave(claim), until)
         self._steps.forget(claim.id)
         if told:
@@ -259,7 +244,7 @@ class LocalBackend:
         for start in range(0, len(claims), BATCH):
             batch = claims[start : start + BATCH]
             for claim in batch:
-                self._done(claim)
+                self._peers.unwatch(claim.id)
             there, told = await self._step(lambda batch=batch: self._steps.leave_all(batch), until)  # type: ignore[misc]
             for claim in batch:
                 self._steps.forget(claim.id)
@@ -285,7 +270,7 @@ class LocalBackend:
         await self._wake(told, until)
         for victim in victims:
             if victim.client == self._peers.me:
-                self._told(victim.claim_id)
+                self._hints.heard(victim.claim_id)
             else:
                 self._peers.tell_keeper(victim.client, [victim.claim_id])
         return len(victims)
@@ -295,15 +280,7 @@ class LocalBackend:
 
     # -- the end -----------------------------------------------------------------------------------
 
-    def nudge(self, claim_id: str) -> None:
-        self._mailbox.deliver(claim_id)
-
-    def interrupt(self) -> None:
-        self._interrupted = True
-        self._mailbox.deliver_all()
-
     async def close(self) -> None:
-        self._interrupted = True
         listener = self._peers.listener
         if self._reading is not None and listener is not None:
             self._reading.remove_reader(listener.fileno())

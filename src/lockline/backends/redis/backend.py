@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from ...core.backend import Finding
 from ...core.claim import Claim, Gone, Grant, Line, Unanswered, Waiting
+from ...core.waiting import Hints
 from ...errors import BackendUnavailable
 from ...guarantees import Guarantees
 from ...runtime import Runtime, Worker
@@ -66,18 +67,20 @@ class RedisBackend:
         self._wait_port: Connections
         self._keepers_port: Connections
         self._ears: BlockingSubscriptions | AsyncioSubscriptions
+        self.reader: BlockingSubscriptions | None
         if runtime.flavour == "asyncio":
             self._port, self._wait_port = AsyncioConnections(target), AsyncioConnections(target)
             # One connection for all, on which nobody waits for anybody.
             self._keepers_port = self._port
             self._ears = AsyncioSubscriptions(target, prefix, self._heard, self._deliver, self._look_all)
+            self.reader = None
         else:
             self._port, self._wait_port = (
                 BlockingConnections(target, max_connections),
                 BlockingConnections(target, max_connections),
             )
             self._keepers_port = BlockingConnections(target, KEEPERS_CONNECTIONS)
-            self._ears = BlockingSubscriptions(target, prefix, self._heard, self._deliver, self._look_all)
+            self.reader = self._ears = BlockingSubscriptions(target, prefix, self._heard, self._deliver, self._look_all)
         self._begin()
 
     def _begin(self) -> None:
@@ -88,7 +91,6 @@ class RedisBackend:
         self._batches = Batches(self.channel)
         self._inspection = Inspection(self.channel, self.prefix)
         self._replicas = Replicas(self._wait_port, self.wait_replicas, self.target.patience, self._runtime)
-        self._mailbox = self._runtime.mailbox(self._ears.receive, self._ears.nudge)
         self._ask = self._port.ask
         self._lines: Kept[str, Prepared] = Kept()
         self._asked: Kept[Wish, bytes] = Kept()
@@ -107,8 +109,6 @@ class RedisBackend:
         Most leave. What stays is of claims that nobody could withdraw in their lifetime: the newest are enough.
         """
         self._listener: Worker | None = None
-        self._news: list[str] = []
-        self._interrupted = False
 
     def forked(self) -> None:
         self._port.forked()
@@ -171,10 +171,8 @@ class RedisBackend:
         if reply is None:
             self._expected.discard(claim_id)
             return None
-        # From here on a message finds the slot; one that came before lies among the tokens.
-        self._mailbox.open(claim_id)
-        self._plan_look(claim_id, reply, deaf=channel == NO_CHANNEL)
-        return Waiting(reply[0])
+        # On a channel that nobody listens to yet it looks at once, and brings along the one that it will hear.
+        return self._waits(claim_id, reply, deaf=channel == NO_CHANNEL)
 
     def _wish(self, wish: Wish) -> bytes:
         """What claims of one kind have in common, ready for the wire."""
@@ -186,45 +184,29 @@ class RedisBackend:
         while len(self._doubtful) > DOUBTS_KEPT:
             self._doubtful.pop(next(iter(self._doubtful), ""), None)
 
-    def _plan_look(self, claim_id: str, reply: Sequence[int], *, deaf: bool = False) -> None:
+    def _waits(self, claim_id: str, reply: Sequence[int], *, deaf: bool = False) -> Waiting:
+        """It looks again when the first one ahead may have expired, and not in the same moment as its neighbours."""
         ahead, change = reply
-        now = self._runtime.now()
         wait = change / 1000 + min(ahead * APART, FURTHEST_APART)
-        self._looks[claim_id] = now if deaf else now + max(wait, SOONEST_LOOK)
+        self._looks[claim_id] = look_by = 0.0 if deaf else self._runtime.now() + max(wait, SOONEST_LOOK)
+        return Waiting(ahead, look_by)
 
-    async def turn(self, claim: Claim, until: float) -> Grant | Gone | None:
+    async def place(self, claim: Claim, until: float) -> Grant | Waiting | Gone:
         claim_id, key = claim.id, self._key(claim.name)
-        while not self._interrupted:
-            token = self._tokens.pop(claim_id, None)
-            if token is None:
-                now = self._runtime.now()
-                if now < self._looks.get(claim_id, 0.0):
-                    if now >= until:
-                        return None
-                    told = await self._mailbox.wait(claim_id, min(until, self._looks[claim_id]))
-                    if told and claim_id not in self._tokens:
-                        self._looks[claim_id] = 0.0
-                    continue
-                reply = await self._stand(claim, key, until)
-                if type(reply) is list:
-                    self._plan_look(claim_id, reply)
-                    if self._runtime.now() >= until:
-                        return None
-                    continue
-                if reply is None:
-                    self._done_waiting(claim_id)
-                    return Gone()
-                token = reply
-            self._done_waiting(claim_id)
-            if self.wait_replicas:
-                await self._replicated(claim, key, until)
-            return Grant(token)
-        return None
+        reply = self._tokens.pop(claim_id, None)
+        if reply is None:
+            reply = await self._stand(claim, key, until)
+            if type(reply) is list:
+                return self._waits(claim_id, reply)
+        self._done_waiting(claim_id)
+        if reply is None:
+            return Gone()
+        if self.wait_replicas:
+            await self._replicated(claim, key, until)
+        return Grant(reply)
 
     async def _stand(self, claim: Claim, key: bytes, until: float) -> Any:
         """Look where the claim stands; on a channel that we do listen to, from now on."""
-        # A look that is due takes as long as it takes: the caller's own deadline must not make it impossible.
-        until = max(until, self._runtime.now() + 0.5)
         try:
             address = self._known(key) or await self.channel.topology.find(key, until)
             channel = await self._ears.listen(address, until)
@@ -235,13 +217,12 @@ class RedisBackend:
         return (await self.channel.run(Call(STAND, (key,), (claim.id, channel, "0")), until)).value
 
     def _done_waiting(self, claim_id: str) -> None:
-        self._mailbox.close(claim_id)
         self._expected.discard(claim_id)
         self._tokens.pop(claim_id, None)
         self._looks.pop(claim_id, None)
 
     async def _replicated(self, claim: Claim, key: bytes, until: float) -> None:
-        # As for a look: a turn that comes in the last moment shall not fail for want of time to ask.
+        # A turn that comes in the last moment shall not fail for want of time to ask.
         until = max(until, self._runtime.now() + 0.5)
         try:
             address = await self.channel.topology.find(key, until)
@@ -309,11 +290,8 @@ class RedisBackend:
     def _learn_from_renewal(self, claim_id: str, fate: Renewed) -> None:
         """A waiting claim was renewed: perhaps it holds and the message was lost, perhaps it should look earlier."""
         look = self._runtime.now() + fate.look_in + SOONEST_LOOK
-        if not fate.look_in:
-            self.nudge(claim_id)
-        elif look < self._looks.get(claim_id, 0.0):
-            self._looks[claim_id] = look
-            self._mailbox.deliver(claim_id)
+        if not fate.look_in or look < self._looks.get(claim_id, 0.0):
+            self._hints.heard(claim_id)
 
     # -- questions ---------------------------------------------------------------------------------
 
@@ -333,6 +311,9 @@ class RedisBackend:
 
     # -- messages ----------------------------------------------------------------------------------
 
+    def report_to(self, hints: Hints) -> None:
+        self._hints = hints
+
     def _heard(self, message: str) -> str:
         """Take note of a message; whoever read it hands it on to the claim."""
         claim_id, _, token = message.partition(" ")
@@ -341,22 +322,16 @@ class RedisBackend:
             # Given up meanwhile, by its own thread: nobody would ever fetch it.
             if claim_id not in self._expected:
                 self._tokens.pop(claim_id, None)
-        elif claim_id in self._looks:
-            self._looks[claim_id] = 0.0
-        else:
-            self._news.append(claim_id)
         return claim_id
 
     def _deliver(self, claim_id: str) -> None:
-        self._mailbox.deliver(claim_id)
+        self._hints.heard(claim_id)
 
     def _look_all(self) -> None:
-        for claim_id in list(self._looks):
-            self.nudge(claim_id)
+        self._hints.heard_all()
 
-    async def news(self) -> Collection[str]:
+    async def attend(self) -> None:
         self._ears.drain()
-        news, self._news = self._news, []
         if self._deaf and (self._listener is None or not self._listener.alive()):
             deaf = set(self._deaf)
             if self._long_deaf & deaf:
@@ -366,7 +341,6 @@ class RedisBackend:
                 except RuntimeError:
                     pass  # no thread to be had now
             self._long_deaf = deaf
-        return news
 
     async def _give_ears(self) -> None:
         """Let claims that have held for a while be told of an eviction: their renewal brings the channel along."""
@@ -380,20 +354,9 @@ class RedisBackend:
                 # Not now; a renewal finds an eviction too, only later.
                 return
             self._deaf.pop(claim_id, None)
-            self._news.append(claim_id)
-
-    def nudge(self, claim_id: str) -> None:
-        if claim_id in self._looks:
-            self._looks[claim_id] = 0.0
-        self._mailbox.deliver(claim_id)
-
-    def interrupt(self) -> None:
-        self._interrupted = True
-        self._mailbox.deliver_all()
+            self._hints.heard(claim_id)
 
     async def close(self) -> None:
-        self._interrupted = True
-        self._mailbox.deliver_all()
         if self._listener is not None:
             await self._listener.join(self._runtime.now() + 1.0)
         await self._ears.close()

@@ -160,7 +160,7 @@ async def _permissions(backend: RedisBackend, address: Address, name: str, until
     steps: list[tuple[str, Any]] = [
         ("take a lock", lambda: backend.enter(claim, wait=False, until=until)),
         ("wait for a lock", lambda: backend.enter(rival, wait=True, until=until)),
-        ("listen for its turn", lambda: backend.turn(rival, backend.now())),
+        ("listen for its turn", lambda: backend.place(rival, until)),
         ("renew it", lambda: backend.renew([claim, rival], until)),
         ("look at the line", lambda: backend.look(name, until)),
         ("evict the holder", lambda: backend.evict(name, until)),

@@ -10,11 +10,12 @@ from __future__ import annotations
 import contextlib
 import json
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ...core.backend import Finding
 from ...core.claim import Claim, Gone, Grant, Line, Standing, Unanswered, Waiting
+from ...core.waiting import Hints
 from ...errors import BackendUnavailable, ConfigError, QuorumNotReached
 from ...guarantees import Guarantees
 from ...runtime import Runtime
@@ -67,37 +68,38 @@ class RedlockBackend:
         self.protocol = Protocol(channel, drift, DRIFT)
         self._runtime = runtime
         self._prefix = prefix
-        self._hints = hints(nodes, node_timeout, self._freed, self._evicted)
+        self._subscriptions = hints(nodes, node_timeout, self._freed, self._evicted)
+        self.reader = self._subscriptions if isinstance(self._subscriptions, BlockingHints) else None
         self._random = random.Random()
         self._begin()
 
     def _begin(self) -> None:
         self._stood: dict[str, RedlockClaim] = {}
         self._queues: dict[str, list[str]] = {}
-        self._news: list[str] = []
-        self._news_asked = 0
+        self._attended = 0
         self._victim_channel = ""
-        self._interrupted = False
-        self._mailbox = self._runtime.mailbox(getattr(self._hints, "receive", None), self._hints.wake)
 
     def forked(self) -> None:
         self.channel.forked()
-        self._hints.forked()
+        self._subscriptions.forked()
         self._begin()
 
     # -- hints -------------------------------------------------------------------------------------
 
     def _freed(self, name: str) -> None:
         queue = self._queues.get(name)
-        if queue:
-            self._mailbox.deliver(queue[0])
+        if queue and (stood := self._stood.get(queue[0])) is not None:
+            # Others heard it too: come at different moments, or nobody gets a majority.
+            stood.next_try = self._runtime.now() + self._random.random() * stood.spread
+            self._hints.heard(queue[0])
 
     def _evicted(self, attempt: str) -> None:
-        claim_id = commands.claim_of(attempt)
-        self._news.append(claim_id)
-        self._mailbox.deliver(claim_id)
+        self._hints.heard(commands.claim_of(attempt))
 
-    # -- enter and turn ----------------------------------------------------------------------------
+    def report_to(self, hints: Hints) -> None:
+        self._hints = hints
+
+    # -- enter and place ---------------------------------------------------------------------------
 
     async def enter(self, claim: Claim, *, wait: bool, until: float) -> Grant | Waiting | None:
         if claim.kind not in ("lock", "rlock"):
@@ -112,7 +114,7 @@ class RedlockBackend:
         elif stood.attempt is not None and stood.attempt.token is not None:
             return Grant(stood.attempt.token, stood.attempt.sent)
         elif claim.id in self._queues.get(self._prefix + claim.name, ()):
-            return Waiting(self._queues[self._prefix + claim.name].index(claim.id), stands=False)
+            return self._waits(stood)
         for more in range(TRIES - 1, -1, -1):
             try:
                 if wait:
@@ -139,15 +141,17 @@ class RedlockBackend:
         if not wait:
             del self._stood[claim.id]
             return None
-        # Before it waits: a hint that comes between would have nowhere to go.
-        self._mailbox.open(claim.id)
         name = self._prefix + claim.name
         queue = self._queues.setdefault(name, [])
         queue.append(claim.id)
         stood.show_at = self._runtime.now() + SHORT_WAIT
-        if len(queue) > 1:
-            stood.next_try = float("inf")
-        return Waiting(len(queue) - 1, stands=False)
+        # The first of its line subscribes, and then tries once more: it may have been freed in between.
+        stood.next_try = 0.0 if len(queue) == 1 else float("inf")
+        return self._waits(stood)
+
+    def _waits(self, stood: RedlockClaim) -> Waiting:
+        at = self._queues[self._prefix + stood.claim.name].index(stood.claim.id)
+        return Waiting(at, min(stood.next_try, stood.show_at), stands=False)
 
     async def _try(self, stood: RedlockClaim, until: float) -> Grant | None:
         """One attempt under an id that was never used before; QuorumNotReached if too few servers could take part."""
@@ -178,55 +182,33 @@ class RedlockBackend:
         nodes = len(self.channel.labels)
         return any(holders.count(holder) > nodes - rules.majority(nodes) for holder in set(holders))
 
-    async def turn(self, claim: Claim, until: float) -> Grant | Gone | None:
+    async def place(self, claim: Claim, until: float) -> Grant | Waiting | Gone:
         stood = self._stood.get(claim.id)
         if stood is None:
             return Gone()
         if stood.attempt is not None and stood.attempt.token is not None:
             return Grant(stood.attempt.token, stood.attempt.sent)
         name = self._prefix + claim.name
-        subscribed = False
-        try:
-            while not self._interrupted:
-                now = self._runtime.now()
-                if now >= until:
-                    return None
-                if self._queues[name][0] == claim.id:
-                    if not subscribed:
-                        subscribed = True
-                        await self._hints.subscribe(FREED + name, until)
-                        stood.next_try = 0.0
-                    if now >= stood.next_try:
-                        grant = await self._try(stood, until)
-                        if grant is not None:
-                            self._no_longer_waits(claim)
-                            if stood.shown:
-                                # It holds, whatever becomes of this: what people see ends by itself.
-                                with contextlib.suppress(BackendUnavailable):
-                                    await inspection.hide(self.channel, name, claim.id, self._runtime.now() + A_MOMENT)
-                            return grant
-                        stood.next_try = self._next_try(stood)
-                    wake = min(until, stood.next_try)
-                else:
-                    wake = until
-                if now >= stood.show_at:
-                    stood.show_at, stood.shown = now + claim.ttl / 2, True
-                    await inspection.show(
-                        self.channel, name, claim.id, self.protocol.milliseconds(claim.ttl), _info(claim), until
-                    )
-                wake = min(wake, stood.show_at)
-                if await self._mailbox.wait(claim.id, wake) and not self._interrupted:
-                    # Others heard it too: come at different moments, or nobody gets a majority.
-                    await self._runtime.sleep(self._random.random() * stood.spread)
-                    stood.next_try = 0.0
-            return None
-        except BackendUnavailable as problem:
-            # An earlier try was, and the place in this client's own line has to be given up.
-            problem.unsent = False
-            raise
-        finally:
-            if subscribed:
-                self._hints.unsubscribe(FREED + name)
+        if self._queues[name][0] == claim.id and self._runtime.now() >= stood.next_try:
+            if not stood.subscribed:
+                stood.subscribed = True
+                await self._subscriptions.subscribe(FREED + name, until)
+            grant = await self._try(stood, until)
+            if grant is not None:
+                self._no_longer_waits(claim)
+                if stood.shown:
+                    # It holds, whatever becomes of this: what people see ends by itself.
+                    with contextlib.suppress(BackendUnavailable):
+                        await inspection.hide(self.channel, name, claim.id, self._runtime.now() + A_MOMENT)
+                return grant
+            stood.next_try = self._next_try(stood)
+        now = self._runtime.now()
+        if now >= stood.show_at:
+            stood.show_at, stood.shown = now + claim.ttl / 2, True
+            await inspection.show(
+                self.channel, name, claim.id, self.protocol.milliseconds(claim.ttl), _info(claim), until
+            )
+        return self._waits(stood)
 
     def _next_try(self, stood: RedlockClaim) -> float:
         """When enough of the leases in the way will have run out, or it is time to look anyway."""
@@ -243,8 +225,11 @@ class RedlockBackend:
         return now + min(enough + 0.002 + jitter * stood.spread, LOOK_EVERY * (0.5 + jitter))
 
     def _no_longer_waits(self, claim: Claim) -> None:
-        self._mailbox.close(claim.id)
         name = self._prefix + claim.name
+        stood = self._stood.get(claim.id)
+        if stood is not None and stood.subscribed:
+            stood.subscribed = False
+            self._subscriptions.unsubscribe(FREED + name)
         queue = self._queues.get(name)
         if queue is None or claim.id not in queue:
             return
@@ -252,8 +237,9 @@ class RedlockBackend:
         queue.remove(claim.id)
         if not queue:
             del self._queues[name]
-        elif was_first:
-            self._mailbox.deliver(queue[0])
+        elif was_first and (heir := self._stood.get(queue[0])) is not None:
+            heir.next_try = 0.0
+            self._hints.heard(queue[0])
 
     # -- leave and renew ---------------------------------------------------------------------------
 
@@ -348,40 +334,31 @@ class RedlockBackend:
             )
         )
 
-    async def news(self) -> Collection[str]:
+    async def attend(self) -> None:
         if not self._victim_channel:
-            # A short hold needs no ears for evictions; one that lasts gets them here, off the caller's path.
-            self._news_asked += 1
+            # A short hold needs no subscription for evictions; one that lasts gets it here, off the caller's path.
+            self._attended += 1
             held = [claim_id for claim_id, stood in list(self._stood.items()) if stood.attempt]
-            if self._news_asked > 1 and held:
+            if self._attended > 1 and held:
                 self._victim_channel = VICTIM + commands.client_of(held[0])
                 # In the background: nothing may hold up the keeper.
                 try:
                     self._runtime.spawn(self._listen_for_evictions, "lockline-ears")
                 except RuntimeError:
                     self._victim_channel = ""  # no thread to be had now
-        self._hints.drain()
-        news, self._news = self._news, []
-        return news
+        self._subscriptions.drain()
 
     async def _listen_for_evictions(self) -> None:
-        await self._hints.subscribe(self._victim_channel, self._runtime.now() + 1.0)
-        # What was evicted before there were ears is found out by asking once.
-        self._news += list(self._stood)
+        await self._subscriptions.subscribe(self._victim_channel, self._runtime.now() + 1.0)
+        # What was evicted before anybody listened is found out by asking once.
+        for claim_id in list(self._stood):
+            self._hints.heard(claim_id)
 
     async def examine(self, until: float) -> list[Finding]:  # type: ignore[valid-type]
         return await examine(self.channel, until)
 
-    def nudge(self, claim_id: str) -> None:
-        self._mailbox.deliver(claim_id)
-
-    def interrupt(self) -> None:
-        self._interrupted = True
-        self._mailbox.deliver_all()
-
     async def close(self) -> None:
-        self._interrupted = True
-        await self._hints.close()
+        await self._subscriptions.close()
         closing = self.channel.close()
         if closing is not None:
             await closing

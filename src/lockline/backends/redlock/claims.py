@@ -160,7 +160,7 @@ def _yes_or_no(reply: Reply) -> bool:
 class RedlockClaim:
     """A claim of this client, and its latest attempt."""
 
-    __slots__ = ("attempt", "claim", "next_try", "show_at", "shown", "spread", "tries")
+    __slots__ = ("attempt", "claim", "next_try", "show_at", "shown", "spread", "subscribed", "tries")
 
     def __init__(self, claim: Claim) -> None:
         self.claim = claim
@@ -171,3 +171,5 @@ class RedlockClaim:
         self.show_at = float("inf")
         """When people are to be told (again) that it waits."""
         self.shown = False
+        self.subscribed = False
+        """Whether it is the one of its line that hears of releases."""

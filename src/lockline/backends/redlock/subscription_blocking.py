@@ -139,7 +139,7 @@ class BlockingHints:
             self._opening.pop(node, None)
             return
         changing(self._adopt, node, connection)
-        self.wake()
+        self.nudge()
 
     def _adopt(self, node: int, connection: Any) -> None:
         self._opening.pop(node, None)
@@ -247,7 +247,7 @@ class BlockingHints:
                 self._waits_for.get(channel, set()).discard(ear.node)
                 self._confirmed.set()
 
-    def wake(self) -> None:
+    def nudge(self) -> None:
         """Make a running `receive` return."""
         bell = self._bell
         if bell is not None:
@@ -259,7 +259,7 @@ class BlockingHints:
     async def close(self) -> None:
         # First: one that is being opened is closed by who opens it, or by the look below.
         self._closed = True
-        self.wake()
+        self.nudge()
         for fd in list(self._ears):
             self._drop(fd)
         bell, self._bell = self._bell, None

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from kazoo.protocol.serialization import CheckVersion, GetData, Transaction
 
 from ...core.backend import Findings
-from ...core.claim import Claim, Gone, Grant, Line, Unanswered, Waiting
-from ...core.live import Ceiling
+from ...core.claim import Ceiling, Claim, Gone, Grant, Line, Unanswered, Waiting
 from ...core.rule import admitted
+from ...core.waiting import Hints
 from ...errors import BackendUnavailable
 from ...guarantees import Guarantees
 from ...runtime import Runtime
@@ -48,6 +48,8 @@ class ZooKeeperBackend:
     """One client of an ensemble."""
 
     guarantees = GUARANTEES
+    reader = None
+    """kazoo's own thread reads, in both flavours."""
 
     def __init__(self, target: ZooKeeperTarget, runtime: Runtime) -> None:
         self.url = target.url
@@ -58,9 +60,6 @@ class ZooKeeperBackend:
     def _begin(self, channel: Channel) -> None:
         target, runtime = self._target, self._runtime
         self._channel = channel
-        self._mailbox = runtime.mailbox()
-        self._news: set[str] = set()
-        self._interrupted = False
         self._commands = Commands(channel, f"{target.chroot}/{target.prefix}", target.acl)
         self._claims = Claims(channel, self._commands, runtime, self._forget)
         self._nodes = self._claims.nodes
@@ -74,17 +73,11 @@ class ZooKeeperBackend:
         self._channel.abandon()
         self._begin(self._target.next_channel(self._runtime, self._session_changed))
 
-    def _heard(self, claim_id: str) -> None:
-        if not self._mailbox.deliver(claim_id):
-            self._news.add(claim_id)
-
     # -- enter -------------------------------------------------------------------------------------
 
     async def enter(self, claim: Claim, *, wait: bool, until: float) -> Grant | Waiting | None:
         if wait:
             self._channel.may_wait_here()
-            # Before the claim stands: a hint that comes between would have nowhere to go.
-            self._mailbox.open(claim.id)
         known = self._nodes.get(claim.id)
         if known is None and not wait and not await self._has_room(claim, until):
             # Found by a read: a try that fails writes nothing and leaves nothing.
@@ -96,41 +89,43 @@ class ZooKeeperBackend:
             if problem.unsent:
                 # There is nothing that anybody would have to withdraw.
                 self._forget(node)
-                self._mailbox.close(claim.id)
             raise
         if held:
-            self._mailbox.close(claim.id)
             return Grant(node.token)
         if not wait:
             await self.leave(claim, until)
             return None
-        # Its turn may have come since; then `turn` says so at once.
+        # Its turn may have come since; then `place` says so at once.
         return Waiting(len(node.ahead))
 
     async def _has_room(self, claim: Claim, until: float) -> bool:
         line = await self._commands.line(claim.name, until, ttl=claim.ttl, insist=False)
         return admitted([*line, claim]) > len(line)
 
-    # -- turn --------------------------------------------------------------------------------------
+    # -- place -------------------------------------------------------------------------------------
 
-    async def turn(self, claim: Claim, until: float) -> Grant | Gone | None:
-        while not self._interrupted:
+    def report_to(self, hints: Hints) -> None:
+        self._hints = hints
+
+    def _heard(self, claim_id: str) -> None:
+        self._hints.heard(claim_id)
+
+    async def place(self, claim: Claim, until: float) -> Grant | Waiting | Gone:
+        while True:
             node = self._nodes.get(claim.id)
             if node is None or node.gone:
-                self._mailbox.close(claim.id)
                 return Gone()
-            if node.holds and not node.stale:
-                self._mailbox.close(claim.id)
-                return Grant(node.token)
-            if self._runtime.now() >= until:
-                return None
             if node.stale:
                 await self._channel.connected(None, until)
                 checked(await self._look_again(node, until))
+                node.look_by = 0.0
                 continue
-            if not await self._mailbox.wait(claim.id, min(until, self._runtime.now() + NET)):
-                node.stale = node.stale or self._runtime.now() < until
-        return None
+            if node.holds:
+                return Grant(node.token)
+            node.look_by = node.look_by or self._runtime.now() + NET
+            if self._runtime.now() < node.look_by:
+                return Waiting(len(node.ahead), node.look_by)
+            node.stale = True
 
     async def _look_again(self, node: OwnNode, until: float) -> Any:
         """Read the line once more for this claim; a refusal, or None."""
@@ -153,8 +148,8 @@ class ZooKeeperBackend:
         for node in list(self._nodes.values()):
             if node.lost_session:
                 node.end = node.end or "expired"
-                self._news.add(node.claim.id)
-        self._mailbox.deliver_all()
+                self._hints.heard(node.claim.id)
+        self._hints.heard_all()
 
     # -- leave, renew ------------------------------------------------------------------------------
 
@@ -181,7 +176,6 @@ class ZooKeeperBackend:
         return there
 
     def _withdraw(self, claim: Claim) -> OwnNode:
-        self._mailbox.close(claim.id)
         node = self._nodes.get(claim.id) or OwnNode(claim, self._commands.parent(claim.name))
         node.withdrawn = True
         return node
@@ -214,9 +208,8 @@ class ZooKeeperBackend:
                 continue
             if node.expires <= now:
                 node.end = "expired"
-                self._news.add(node.claim.id)
                 self._claims.leave_behind(node)
-                self._mailbox.deliver(node.claim.id)
+                self._hints.heard(node.claim.id)
                 continue
             living = node
             soonest = min(soonest, node.expires)
@@ -229,13 +222,10 @@ class ZooKeeperBackend:
             self._channel.post(Transaction([CheckVersion(living.path, -1)]), proof=True, urgent=True)
         return min(soonest, session.due(now))
 
-    async def news(self) -> Collection[str]:
-        news = list(self._news)
-        self._news.difference_update(news)
+    async def attend(self) -> None:
         for node in list(self._nodes.values()):
             # Only now, so that a lease that is released soon costs no watch.
             self._subscription.watch_own(node)
-        return news
 
     # -- questions ---------------------------------------------------------------------------------
 
@@ -247,7 +237,9 @@ class ZooKeeperBackend:
 
     async def evict(self, name: str, until: float, token: int | None = None) -> int:
         victims = await self._inspection.evict(name, until, token)
-        self._news.update(victim for victim in victims if victim in self._nodes)
+        for victim in victims:
+            if victim in self._nodes:
+                self._hints.heard(victim)
         return len(victims)
 
     async def examine(self, until: float) -> Findings:
@@ -269,17 +261,6 @@ class ZooKeeperBackend:
             raise BackendUnavailable(f"the claim on {claim.name!r} has no node any more")
         return Check(node.path[len(self._target.chroot) :], -1)
 
-    def nudge(self, claim_id: str) -> None:
-        node = self._nodes.get(claim_id)
-        if node is not None:
-            node.stale = True
-        self._mailbox.deliver(claim_id)
-
-    def interrupt(self) -> None:
-        self._interrupted = True
-        self._mailbox.deliver_all()
-
     async def close(self) -> None:
-        self._interrupted = True
         self._heartbeat.stop()
         await self._channel.close(self._runtime.now() + 2.0)

@@ -30,7 +30,7 @@ class OwnNode:
     """One claim of this client. It is known from before the request that makes it goes out."""
 
     __slots__ = (
-        "ahead", "claim", "end", "expires", "holds", "lighter", "mine", "parent", "path", "session", "stale", "token", "ttl", "watched",
+        "ahead", "claim", "end", "expires", "holds", "lighter", "look_by", "mine", "parent", "path", "session", "stale", "token", "ttl", "watched",
         "weight", "withdrawn",
     )  # fmt: skip
 
@@ -56,6 +56,8 @@ class OwnNode:
         self.ahead: list[Place] = []
         """The line before it, as far as is known. It can only get shorter and lighter, so what is known errs on the safe
         side: when it leaves room, there is room."""
+        self.look_by = 0.0
+        """When the line is read again although nothing was heard; 0 before it began to wait."""
         self.stale = False
         """The line has to be read again: something changed that no event told in full."""
         self.watched: set[str] = set()

@@ -39,7 +39,7 @@ from typing import Any, Final
 
 from kazoo.client import KazooClient
 
-from ...core.live import Ceiling
+from ...core.claim import Ceiling
 from ...runtime.clock import validity
 from .connection import CUT, Batch
 

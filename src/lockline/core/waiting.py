@@ -1,0 +1,162 @@
+"""The one place where claims wait: hints arrive here, and whoever waits looks again after each, or when it is time anyway."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final, Protocol
+
+from ..errors import BackendUnavailable, ClientClosed
+from ..runtime import Mailbox, Runtime
+from .claim import Claim, Gone, Grant, Waiting
+
+if TYPE_CHECKING:
+    from .live import LiveClaim
+
+PAUSE: Final = 0.05
+"""How long a waiter whose store does not answer waits before it asks again."""
+A_LOOK: Final = 0.5
+"""How long a look that is due may take at least: the caller's own deadline must not make it impossible."""
+
+
+class Reader(Protocol):
+    """A way to read pushes that a waiting thread can go itself: it saves the switch from a thread that listens."""
+
+    def receive(self, seconds: float) -> list[str]:
+        """Wait for pushes, at most that long; the ids of the claims that they speak of."""
+
+    def nudge(self) -> None:
+        """Make a `receive` in another thread return."""
+
+
+class Hints:
+    """What a backend has heard, from any thread, and for whom: a claim that waits, or the keeper.
+
+    A hint says no more than "look again". Nothing is decided by it.
+    """
+
+    def __init__(self, runtime: Runtime, reader: Reader | None, wake_keeper: Callable[[], None]) -> None:
+        self._runtime = runtime
+        self._reader = reader
+        self._wake_keeper = wake_keeper
+        self.closed = False
+        self.forked()
+
+    def forked(self) -> None:
+        """In a child: nobody waits, and nothing was heard."""
+        self._mailbox: Mailbox = (
+            self._runtime.mailbox(self._for_keeper)
+            if self._reader is None
+            else self._runtime.mailbox(self._for_keeper, self._reader.receive, self._reader.nudge)
+        )
+        self._unread: list[str] = []
+
+    # -- from the backend --------------------------------------------------------------------------
+
+    def heard(self, claim_id: str) -> None:
+        """Something may have changed for this claim: if it waits it looks again, if it holds it is renewed now."""
+        self._mailbox.deliver(claim_id)
+
+    def heard_all(self) -> None:
+        """Nobody knows what was missed: everyone who waits looks again."""
+        self._mailbox.deliver_all()
+
+    def _for_keeper(self, claim_id: str) -> None:
+        self._unread.append(claim_id)
+        self._wake_keeper()
+
+    # -- for the core ------------------------------------------------------------------------------
+
+    def expect(self, claim_id: str) -> None:
+        """From now on a hint for this claim is kept until it is taken: before its request goes out."""
+        self._mailbox.open(claim_id)
+
+    def stop_expecting(self, claim_id: str) -> None:
+        """It waits no longer. A hint that nobody took is the keeper's: the claim may hold by now."""
+        if self._mailbox.close(claim_id):
+            self._for_keeper(claim_id)
+
+    def forget(self, claim_id: str) -> None:
+        """Nothing is left of this claim."""
+        self._mailbox.close(claim_id)
+
+    async def wait(self, claim_id: str, until: float) -> bool:
+        """Take the hint for this claim; False when none came by then."""
+        return await self._mailbox.wait(claim_id, until)
+
+    def close(self) -> None:
+        """End every wait, now and later."""
+        self.closed = True
+        self._mailbox.deliver_all()
+
+    def take(self) -> list[str]:
+        """Claims that do not wait and that a push spoke of since the last call."""
+        unread, self._unread = self._unread, []
+        return unread
+
+
+class Overdue(Exception):
+    """The caller's own deadline came before the claim's turn."""
+
+    def __init__(self, problem: BackendUnavailable | None) -> None:
+        self.problem = problem
+        """What the store failed with again and again up to then, where "it stayed taken" would be untrue."""
+
+
+async def turn(
+    hints: Hints,
+    place: Callable[[Claim, float], Awaitable[Grant | Waiting | Gone]],
+    live: LiveClaim,
+    stands: Waiting,
+    deadline: float | None,
+) -> Grant | None:
+    """The grant once it is the claim's turn; None when its place was lost. Overdue at the caller's deadline."""
+    now, claim = live.runtime.now, live.claim
+    look_by = stands.look_by
+    silences = 0
+    problem: BackendUnavailable | None = None
+    while True:
+        if hints.closed:
+            raise ClientClosed("this client is closed; connect a new one")
+        moment = now()
+        if live.lost is not None or moment >= live.deadline:
+            return None
+        if deadline is not None and moment >= deadline:
+            raise Overdue(problem if silences > 1 else None)
+        until = live.deadline if deadline is None else min(live.deadline, deadline)
+        if moment < look_by and not await hints.wait(claim.id, min(until, look_by)):
+            if not stands.stands:
+                # The store answered up to now, and there is no place that could be lost.
+                live.count_from(now(), claim.ttl)
+            continue
+        asked = now()
+        try:
+            answer = await place(claim, max(until, asked + A_LOOK))
+        except ClientClosed:
+            raise
+        except BackendUnavailable as silence:
+            # The claim itself stands there, whatever became of this question.
+            silence.unsent = False
+            if silence.permanent:
+                raise
+            # Not loss until the claim's own deadline; the store may be back by then.
+            if now() + PAUSE >= live.deadline:
+                if not silences:
+                    # One question that outlasted the claim: we may have been frozen, and the store never silent.
+                    return None
+                raise
+            # Once alone says nothing: the caller's deadline may have cut the question short.
+            problem = silence
+            silences += 1
+            # Whatever is heard meanwhile: a connection that breaks again and again is no reason to ask without a pause.
+            await live.runtime.sleep(PAUSE)
+            look_by = 0.0
+            continue
+        silences = 0
+        if type(answer) is Grant:
+            return answer
+        if type(answer) is Gone:
+            return None
+        assert type(answer) is Waiting
+        look_by = answer.look_by
+        if not answer.stands:
+            live.count_from(now(), claim.ttl)
