@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from lockline import ConfigError, StaleToken
-from lockline.fence import SqlFence, sql
+from lockline.fence import SqlFence
+from lockline.fence.sql.visit import Visit
 
 from ..servers.postgres import PostgresServer
 from .drivers import DATABASE, DRIVERS, Place, Session, done, is_mysql, is_sqlite, need_mysqlclient
@@ -149,11 +150,11 @@ def test_an_old_writer_that_commits_by_itself_would_bury_the_newer_ones_write(
     with pytest.raises(ConfigError, match="begin a transaction"):
         asyncio.run(played())
 
-    async def believes(self: SqlFence, port: Any) -> None:
+    async def believes(self: Visit, ask: Any = None) -> None:
         pass
 
     # The fence that asks nobody: the 50 are gone. It is what the refusal is for.
-    monkeypatch.setattr(sql.SqlFence, "_demand_transaction", believes)
+    monkeypatch.setattr(Visit, "demand_transaction", believes)
     assert asyncio.run(played()) == 1
 
 

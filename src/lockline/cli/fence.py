@@ -192,7 +192,7 @@ def door(where: str) -> Door:
             raise ConfigError(f"{redacted(where)!r} is not usable: {scrubbed(str(problem), where)}") from None
     if os.path.isdir(where):
         return FileMarks(where)
-    from ..fence.sqlmarks import SqlMarks
+    from ..fence.sql.marks import SqlMarks
 
     return SqlMarks(where)
 

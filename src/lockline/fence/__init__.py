@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .s3 import AsyncS3Fence, ReadAgain, S3Fence
     from .sequencer import Sequencer, parse_sequencer
     from .sql import SqlFence
-    from .sqlmarks import SqlMarks
+    from .sql.marks import SqlMarks
 
 HOME = {
     "AsyncFileFence": "file",
@@ -34,8 +34,8 @@ HOME = {
     "RedisMarks": "redis",
     "S3Fence": "s3",
     "Sequencer": "sequencer",
-    "SqlFence": "sql",
-    "SqlMarks": "sqlmarks",
+    "SqlFence": "sql.fence",
+    "SqlMarks": "sql.marks",
     "parse_sequencer": "sequencer",
     "raise_if_stale": "http",
 }

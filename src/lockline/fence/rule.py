@@ -69,9 +69,14 @@ def may_write(mark: Mark | None, offer: Offer, exact: bool = False) -> bool:
     return may_enter(mark, offer)
 
 
+def passes(mark: Mark | None, offer: Offer, *, writes: bool, exact: bool) -> bool:
+    """Whether the offer passes, at a write or before it."""
+    return (may_write if writes else may_enter)(mark, offer, exact)
+
+
 def passed(resource: str, mark: Mark | None, offer: Offer, *, writes: bool, exact: bool) -> Mark:
     """The mark that stands after this offer; StaleToken if it may not pass."""
-    if not (may_write if writes else may_enter)(mark, offer, exact):
+    if not passes(mark, offer, writes=writes, exact=exact):
         raise stale(resource, mark, offer)
     return Mark(offer.token, offer.grant)
 

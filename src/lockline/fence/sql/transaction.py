@@ -8,16 +8,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from .sqlerrors import driver_error, sqlstate
-
 IN_TRANSACTION: Final = 1
 """The bit of MySQL's server status."""
 OPEN: Final = (2, 3)
 """libpq's words for a transaction that is open, whole or failed. 1 is a statement under way: a pipeline shows it too."""
-
-# Outside a transaction PostgreSQL refuses the first, and MySQL forgets it at once and refuses the second. Nothing changes.
-SAVEPOINT: Final = "SAVEPOINT lockline_fence_asks"
-RELEASE: Final = "RELEASE SAVEPOINT lockline_fence_asks"
 
 
 def transaction_of(connection: Any) -> bool | None:
@@ -27,14 +21,6 @@ def transaction_of(connection: Any) -> bool | None:
         if known is not None:
             return known
     return None
-
-
-def means_none_is_open(problem: Exception) -> bool:
-    """Whether this error on a savepoint says that there is no transaction."""
-    if sqlstate(problem) == "25P01":
-        return True
-    found = driver_error(problem)
-    return 1305 in (getattr(found, "errno", None), *found.args[:1])
 
 
 def _by_libpq(connection: Any) -> bool | None:

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 import sys
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
-from ..errors import ConfigError
-from .rule import Mark, Offer
-from .sqlerrors import shape_error
-from .sqltext import FIELDS, PLACE, SQLITE_STANDS, rendered
-from .sqltransaction import transaction_of
+from ...errors import ConfigError
+from ..rule import Offer
+from .transaction import transaction_of
+
+FIELDS: Final = ("resource", "lock", "token", "grant")
+PLACE: Final = ("resource", "lock")
 
 DIALECT_OF_DRIVER = {
     "sqlite3": "sqlite", "aiosqlite": "sqlite", "pysqlite2": "sqlite", "pysqlcipher3": "sqlite", "sqlcipher3": "sqlite",
@@ -32,44 +34,50 @@ class Done(NamedTuple):
     row: Any = None
 
 
-class Port(Protocol):
-    """One open connection."""
+class SqlConnection:
+    """One open connection of somebody's."""
 
-    dialect: str
-    awaits: bool
-    prepares: bool
+    awaits = False
+    usual_dialect = "other"
+
+    def __init__(self, connection: Any, dialect: str | None) -> None:
+        self._connection = connection
+        self.dialect = dialect or self.usual_dialect
 
     async def prepare(self) -> None:
         """Make ready; may begin the transaction that the connection would begin anyway."""
 
-    async def execute(self, text: str, table: str, resource: str, offer: Offer | None, rows: bool) -> Done:
+    async def execute(self, text: str, table: str, resource: str, offer: Offer, rows: bool) -> Done:
         """Run one statement, and fetch its first row if it has any."""
+        raise NotImplementedError
 
     def in_transaction(self) -> bool | None:
         """Whether what the next statement does lasts to a commit; None where the driver does not know."""
+        return transaction_of(self._connection)
 
     def fresh(self) -> Any:
         """A context manager (or an async one) with a second connection to the same database; None where there is no way."""
+        return None
 
 
-def port_for(connection: Any, dialect: str | None) -> Port:
-    """The port for whatever connection this is."""
+def connection_for(connection: Any, dialect: str | None) -> SqlConnection:
+    """Whatever connection this is, behind the two questions."""
     kind: Any = type(connection)
-    return _port_class(kind)(connection, dialect)
+    return _class_for(kind)(connection, dialect)
 
 
 @lru_cache(maxsize=256)
-def _port_class(kind: Any) -> Callable[[Any, str | None], Port]:
+def _class_for(kind: Any) -> Callable[[Any, str | None], SqlConnection]:
     if _descends(kind, "django"):
-        return _django_port
+        return _django_connection
     if _descends(kind, "sqlalchemy"):
-        return SqlAlchemyPort
+        return SqlAlchemyConnection
     if _descends(kind, "psycopg"):
-        return PsycopgPort
+        return PsycopgConnection
     if _descends(kind, "aiosqlite"):
-        return AioSqlitePort
+        return AioSqliteConnection
     if _descends(kind, "asyncpg"):
-        return AsyncpgPort
+        return AsyncpgConnection
     if not hasattr(kind, "cursor"):
         raise ConfigError(
             f"SqlFence takes a DB-API connection, or a connection or session of SQLAlchemy, not {kind.__name__}"
@@ -78,19 +86,13 @@ def _port_class(kind: Any) -> Callable[[Any, str | None], Port]:
         raise ConfigError(
             f"SqlFence awaits connections of psycopg, asyncpg, aiosqlite and SQLAlchemy, not a {kind.__module__}.{kind.__name__}"
         )
-    return SqlitePort if _descends(kind, "sqlite3") else DbApiPort
+    return SqliteConnection if _descends(kind, "sqlite3") else DbApiConnection
 
 
-def _django_port(connection: Any, dialect: str | None) -> Port:
+def _django_connection(connection: Any, dialect: str | None) -> SqlConnection:
     """Django's wrapper writes placeholders in its own way; what it wraps is the driver's connection."""
     connection.ensure_connection()
-    return port_for(connection.connection, dialect)
-
-
-@lru_cache(maxsize=8)
-def _module(name: str) -> Any:
-    """A module that is there already: a connection of it was given."""
-    return importlib.import_module(name)
+    return connection_for(connection.connection, dialect)
 
 
 @lru_cache(maxsize=256)
@@ -112,37 +114,52 @@ def _driver(kind: Any) -> tuple[str, str]:
     return "other", "qmark"
 
 
-def _bound(order: tuple[str, ...] | None, resource: str, offer: Offer | None) -> Any:
-    if order == FIELDS and offer is not None:
-        return resource, *offer
-    if order == PLACE and offer is not None:
-        return resource, offer.lock
-    if offer is None:
-        return () if order is not None else {}
-    values = {"resource": resource, "lock": offer.lock, "token": offer.token, "grant": offer.grant}
-    return values if order is None else tuple([values[field] for field in order])
+@lru_cache(maxsize=256)
+def _rendered(text: str, table: str, style: str) -> tuple[str, tuple[str, ...]]:
+    """The statement with the driver's placeholders for what stands in braces, and the fields in their order."""
+    order: list[str] = []
+
+    def placeholder(match: re.Match[str]) -> str:
+        field = match[1]
+        if field == "table":
+            return table
+        order.append(field)
+        if style == "named":
+            return f":{field}"
+        if style == "numeric":
+            return f":{len(order)}"
+        if style == "dollar":
+            return f"${len(order)}"
+        return "?" if style == "qmark" else "%s"
+
+    return re.sub(r"\{(\w+)\}", placeholder, text), tuple(order)
 
 
-class DbApiPort:
+def _bound(text: str, table: str, style: str, resource: str, offer: Offer) -> tuple[str, Any]:
+    """The statement as the driver wants it, and the values for it."""
+    sql, order = _rendered(text, table, style)
+    if style != "named" and order == FIELDS:
+        return sql, (resource, *offer)
+    if style != "named" and order == PLACE:
+        return sql, (resource, offer.lock)
+    values = dict(zip(FIELDS, (resource, *offer), strict=True))
+    if style == "named":
+        return sql, {field: values[field] for field in order}
+    return sql, tuple([values[field] for field in order])
+
+
+class DbApiConnection(SqlConnection):
     """Any connection after PEP 249."""
-
-    awaits = False
-    prepares = False
 
     def __init__(self, connection: Any, dialect: str | None) -> None:
         kind: Any = type(connection)
         known, self._style = _driver(kind)
-        self.dialect = dialect or known
-        self._connection = connection
+        super().__init__(connection, dialect or known)
 
-    async def prepare(self) -> None:
-        pass
-
-    async def execute(self, text: str, table: str, resource: str, offer: Offer | None, rows: bool) -> Done:
-        sql, order = rendered(text, table, self._style)
+    async def execute(self, text: str, table: str, resource: str, offer: Offer, rows: bool) -> Done:
+        sql, values = _bound(text, table, self._style, resource, offer)
         cursor = self._connection.cursor()
         try:
-            values = _bound(order, resource, offer)
             if values:
                 cursor.execute(sql, values)
             else:
@@ -151,79 +168,56 @@ class DbApiPort:
         finally:
             cursor.close()
 
-    def in_transaction(self) -> bool | None:
-        return transaction_of(self._connection)
 
-    def fresh(self) -> Any:
-        return None
-
-
-class SqlitePort(DbApiPort):
+class SqliteConnection(SqlConnection):
     """A connection of sqlite3: the one where a statement takes less time than what is around it."""
 
-    def __init__(self, connection: Any, dialect: str | None) -> None:
-        self.dialect = dialect or "sqlite"
-        self._connection = connection
+    usual_dialect = "sqlite"
 
-    async def execute(self, text: str, table: str, resource: str, offer: Offer | None, rows: bool) -> Done:
-        sql, order = rendered(text, table, "qmark")
+    async def execute(self, text: str, table: str, resource: str, offer: Offer, rows: bool) -> Done:
+        sql, values = _bound(text, table, "qmark", resource, offer)
         cursor = self._connection.cursor()
         cursor.row_factory = None  # the user's may give anything
-        cursor.execute(sql, _bound(order, resource, offer))
+        cursor.execute(sql, values)
         return Done(cursor.rowcount, cursor.fetchone() if rows else None)
 
-    def stands(self, table: str, resource: str, offer: Offer) -> bool:
-        """Whether the mark is this offer's already; the file is then locked for it, as after any entering.
-
-        What the fence would find as well, by fewer steps: for a holder that writes again and again.
-        """
-        cursor = self._connection.cursor()
-        try:
-            cursor.execute(rendered(SQLITE_STANDS, table, "qmark")[0], (resource, *offer))
-        except Exception as problem:
-            if shape_error(problem, table, "sqlite") is None:
-                raise
-            return False
-        return bool(cursor.rowcount == 1 and self._connection.in_transaction)
+    def confirm(self, text: str, table: str, resource: str, offer: Offer) -> bool:
+        """Whether a statement with all four fields met a row, inside a transaction: by as few steps as can be."""
+        done = self._connection.execute(_rendered(text, table, "qmark")[0], (resource, *offer))
+        return bool(done.rowcount == 1 and self._connection.in_transaction)
 
 
-class AioSqlitePort(DbApiPort):
+class AioSqliteConnection(SqlConnection):
     """An aiosqlite connection."""
 
     awaits = True
+    usual_dialect = "sqlite"
 
-    async def execute(self, text: str, table: str, resource: str, offer: Offer | None, rows: bool) -> Done:
-        sql, order = rendered(text, table, "qmark")
-        async with self._connection.execute(sql, _bound(order, resource, offer)) as cursor:
+    async def execute(self, text: str, table: str, resource: str, offer: Offer, rows: bool) -> Done:
+        sql, values = _bound(text, table, "qmark", resource, offer)
+        async with self._connection.execute(sql, values) as cursor:
             return Done(cursor.rowcount, _plain(await cursor.fetchone()) if rows else None)
 
 
-class PsycopgPort:
+class PsycopgConnection(SqlConnection):
     """A connection of psycopg 3, blocking or not."""
 
-    prepares = False
+    usual_dialect = "postgresql"
 
     def __init__(self, connection: Any, dialect: str | None) -> None:
-        self.dialect = dialect or "postgresql"
-        self._connection = connection
+        super().__init__(connection, dialect)
         kind: Any = type(connection)
         # Cursors of our own: the user's may give rows as dictionaries or objects.
         self.awaits, self._cursor, self._row = _psycopg(kind)
 
-    async def prepare(self) -> None:
-        pass
-
-    async def execute(self, text: str, table: str, resource: str, offer: Offer | None, rows: bool) -> Done:
-        sql, order = rendered(text, table, "format")
+    async def execute(self, text: str, table: str, resource: str, offer: Offer, rows: bool) -> Done:
+        sql, values = _bound(text, table, "format", resource, offer)
         cursor = self._cursor(self._connection, row_factory=self._row)
         if self.awaits:
-            await cursor.execute(sql, _bound(order, resource, offer) or None)
+            await cursor.execute(sql, values or None)
             return Done(cursor.rowcount, await cursor.fetchone() if rows else None)
-        cursor.execute(sql, _bound(order, resource, offer) or None)
+        cursor.execute(sql, values or None)
         return Done(cursor.rowcount, cursor.fetchone() if rows else None)
-
-    def in_transaction(self) -> bool | None:
-        return transaction_of(self._connection)
 
     def fresh(self) -> Any:
         info = self._connection.info
@@ -234,27 +228,19 @@ class PsycopgPort:
 
 @lru_cache(maxsize=64)
 def _psycopg(kind: Any) -> tuple[bool, Any, Any]:
-    psycopg = _module("psycopg")
+    psycopg = importlib.import_module("psycopg")  # there already: a connection of it was given
     awaits = issubclass(kind, psycopg.AsyncConnection)
     return awaits, psycopg.AsyncCursor if awaits else psycopg.Cursor, psycopg.rows.tuple_row
 
 
-class AsyncpgPort:
+class AsyncpgConnection(SqlConnection):
     """A connection of asyncpg, or one out of its pool. It is in a transaction only between `BEGIN` and `COMMIT`."""
 
     awaits = True
-    prepares = False
+    usual_dialect = "postgresql"
 
-    def __init__(self, connection: Any, dialect: str | None) -> None:
-        self.dialect = dialect or "postgresql"
-        self._connection = connection
-
-    async def prepare(self) -> None:
-        pass
-
-    async def execute(self, text: str, table: str, resource: str, offer: Offer | None, rows: bool) -> Done:
-        sql, order = rendered(text, table, "dollar")
-        values = _bound(order, resource, offer)
+    async def execute(self, text: str, table: str, resource: str, offer: Offer, rows: bool) -> Done:
+        sql, values = _bound(text, table, "dollar", resource, offer)
         if rows:
             return Done(0, await self._connection.fetchrow(sql, *values))
         words = str(await self._connection.execute(sql, *values)).split()
@@ -263,42 +249,30 @@ class AsyncpgPort:
     def in_transaction(self) -> bool | None:
         return bool(self._connection.is_in_transaction())
 
-    def fresh(self) -> Any:
-        return None
 
-
-class SqlAlchemyPort:
+class SqlAlchemyConnection(SqlConnection):
     """A connection or a session of SQLAlchemy 2, blocking or not."""
 
-    prepares = True
-
     def __init__(self, connection: Any, dialect: str | None) -> None:
+        super().__init__(connection, dialect)
         kind: Any = type(connection)
         self.awaits = _descends(kind, "sqlalchemy.ext.asyncio")
-        self._given = connection
-        self._text = _module("sqlalchemy").text
         self._chosen = dialect
-        self.dialect = dialect or "other"
-        self._connection: Any = None
 
     async def prepare(self) -> None:
         # The session's connection, not the session: entering a fence must not flush what waits in it.
-        if hasattr(self._given, "get_bind"):
-            found = self._given.connection()
+        if hasattr(self._connection, "get_bind"):
+            found = self._connection.connection()
             self._connection = await found if self.awaits else found
-        else:
-            self._connection = self._given
         if self._chosen is None:
             name = self._connection.dialect.name
-            self.dialect = (
-                "mysql" if name == "mariadb" else name if name in ("sqlite", "postgresql", "mysql") else "other"
+            self.dialect = {"mariadb": "mysql"}.get(
+                name, name if name in ("sqlite", "postgresql", "mysql") else "other"
             )
 
-    async def execute(self, text: str, table: str, resource: str, offer: Offer | None, rows: bool) -> Done:
-        statement = _statement(self._text, text, table)
-        values = {} if offer is None else _bound(None, resource, offer)
-        used = {name: value for name, value in values.items() if f"{{{name}}}" in text}
-        result = self._connection.execute(statement, used)
+    async def execute(self, text: str, table: str, resource: str, offer: Offer, rows: bool) -> Done:
+        sql, values = _bound(text, table, "named", resource, offer)
+        result = self._connection.execute(_statement(sql), values)
         if self.awaits:
             result = await result
         return Done(result.rowcount, result.fetchone() if rows else None)
@@ -306,11 +280,8 @@ class SqlAlchemyPort:
     def _pooled(self) -> Any:
         return getattr(self._connection, "sync_connection", self._connection).connection
 
-    def _raw(self) -> Any:
-        return self._pooled().driver_connection
-
     def in_transaction(self) -> bool | None:
-        raw = self._raw()
+        raw = self._pooled().driver_connection
         if not hasattr(raw, "is_in_transaction"):
             return transaction_of(raw)
         # asyncpg begins nothing by itself. What stands before it does, with the first statement, unless it is told not to.
@@ -318,16 +289,16 @@ class SqlAlchemyPort:
 
     def fresh(self) -> Any:
         # Past the pool where that is possible: if all of it waits here, each for one more, nobody would get one.
-        raw = self._raw()
+        raw = self._pooled().driver_connection
         kind: Any = type(raw)
         if _descends(kind, "psycopg"):
-            return PsycopgPort(raw, self._chosen).fresh()
+            return PsycopgConnection(raw, self._chosen).fresh()
         return self._connection.engine.connect()
 
 
 @lru_cache(maxsize=64)
-def _statement(make: Callable[[str], Any], text: str, table: str) -> Any:
-    return make(rendered(text, table, "sqlalchemy")[0])
+def _statement(sql: str) -> Any:
+    return importlib.import_module("sqlalchemy").text(sql)
 
 
 class _Opened:
@@ -362,17 +333,3 @@ def _plain(row: Any) -> Any:
         except (KeyError, IndexError):
             return tuple(row[name] for name in row.keys())  # noqa: SIM118 (a sqlite3.Row iterates over values)
     return row
-
-
-def mark_of(row: Any, table: str) -> Mark | None:
-    """The mark in a fetched row; ConfigError if the columns are not what they should be."""
-    if row is None:
-        return None
-    token, grant = row[0], row[1]
-    if isinstance(grant, (bytes, bytearray, memoryview)):
-        grant = bytes(grant).decode()
-    if type(token) is not int or not isinstance(grant, str):
-        raise ConfigError(
-            f"the table {table!r} is of another shape: its token is no whole number, or its grant no text"
-        )
-    return Mark(token, grant)

@@ -11,11 +11,11 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
-from ..errors import BackendUnavailable, ConfigError, LocklineError
-from ..runtime.fork import tell_after_fork
-from .rule import Mark, Offer
-from .sql import SqlFence
-from .sqlerrors import sqlstate
+from ...errors import BackendUnavailable, ConfigError, LocklineError
+from ...runtime.fork import tell_after_fork
+from ..rule import Mark, Offer
+from .errors import sqlstate
+from .fence import SqlFence
 
 
 class SqlMarks:

@@ -1,0 +1,105 @@
+"""One offer at one resource over one connection, and the SQL that more than one dialect says."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, NamedTuple, Protocol
+
+from ...errors import ConfigError
+from ..rule import Mark, Offer
+from .connections import SqlConnection
+from .errors import means_no_transaction
+
+LOOK: Final = "SELECT token, grant_id FROM {table} WHERE resource = {resource} AND lock_name = {lock}"
+
+# The exact rule: whoever enters is the mark.
+TAKE: Final = """\
+INSERT INTO {table} (resource, lock_name, token, grant_id)
+VALUES ({resource}, {lock}, {token}, {grant})
+ON CONFLICT (resource, lock_name) DO UPDATE
+    SET token = excluded.token, grant_id = excluded.grant_id"""
+
+# Whether the mark is this offer's already, the count of rows tells: an update that changes nothing, for the sake of the lock.
+CONFIRM: Final = """\
+UPDATE {table} SET token = token
+WHERE resource = {resource} AND lock_name = {lock} AND token = {token} AND grant_id = {grant}"""
+
+BEGIN_WRITING: Final = "UPDATE {table} SET token = token WHERE 1 = 0"
+
+# Outside a transaction PostgreSQL refuses the first, and MySQL forgets it at once and refuses the second. Nothing changes.
+SAVEPOINT: Final = ("SAVEPOINT lockline_fence_asks", "RELEASE SAVEPOINT lockline_fence_asks")
+
+
+class Visit(NamedTuple):
+    """One offer at one resource, over one connection: what the steps of a dialect work with."""
+
+    connection: SqlConnection
+    table: str
+    resource: str
+    offer: Offer
+    exact: bool
+    writes: bool
+    trusted: set[str]
+    """What was found good about the table, by this fence: it is not asked again."""
+
+    async def run(self, text: str) -> int:
+        """How many rows the statement changed."""
+        return (await self.connection.execute(text, self.table, self.resource, self.offer, rows=False)).changed
+
+    async def row(self, text: str) -> Any:
+        """The first row that the statement gives, or None."""
+        return (await self.connection.execute(text, self.table, self.resource, self.offer, rows=True)).row
+
+    async def mark(self, text: str = LOOK) -> Mark | None:
+        """The mark that is in the table; ConfigError if the columns are not what they should be."""
+        row = await self.row(text)
+        if row is None:
+            return None
+        token, grant = row[0], row[1]
+        if isinstance(grant, (bytes, bytearray, memoryview)):
+            grant = bytes(grant).decode()
+        if type(token) is not int or not isinstance(grant, str):
+            raise ConfigError(
+                f"the table {self.table!r} is of another shape: its token is no whole number, or its grant no text"
+            )
+        return Mark(token, grant)
+
+    async def demand_transaction(self, ask: Callable[[Visit], Awaitable[bool | None]] | None = None) -> None:
+        """ConfigError unless it is certain that what follows lasts to a commit; nothing is changed to find out."""
+        known = self.connection.in_transaction()
+        if known is None and ask is not None:
+            known = await ask(self)
+        if known:
+            return
+        why = "it cannot be seen that" if known is None else "it is not so that"
+        raise ConfigError(
+            f"on this connection {why} a statement waits for a commit; if each is committed by itself, the check and "
+            "the write are two acts, and an old holder writes between them: begin a transaction, enter, read, write, commit"
+        )
+
+
+class Dialect(Protocol):
+    """What one kind of database needs: the module of that name."""
+
+    DDL: str
+
+    async def enter(self, visit: Visit) -> Mark | None:
+        """Raise the mark if the offer may pass, and lock its row to the end of the transaction; the mark that stands."""
+
+    async def create(self, visit: Visit) -> None:
+        """Make the table if it is not there; ConfigError if what is there cannot be trusted."""
+
+    def is_wrong_table(self, problem: Any) -> bool:
+        """Whether the driver's error says that the table is missing or of another shape."""
+
+
+async def holds_savepoint(visit: Visit) -> bool:
+    """Whether a transaction is open, by the word of the database itself."""
+    try:
+        for text in SAVEPOINT:
+            await visit.run(text)
+    except Exception as problem:
+        if means_no_transaction(problem):
+            return False
+        raise
+    return True
