@@ -17,7 +17,7 @@ import pytest
 
 from lockline import StaleToken
 from lockline.fence import FileFence, FileMarks, Offer, RedisFence, S3Fence, SqlFence
-from lockline.fence.markfile import MarkFile
+from lockline.fence.file.markfile import MarkFile
 
 from ..servers.postgres import PostgresServer
 from ..servers.process import ServerProcess, free_port, listens

@@ -16,7 +16,7 @@ import redis.retry
 import lockline
 from lockline import BackendUnavailable, ConfigError, StaleToken
 from lockline.fence import Offer, RedisFence, RedisMarks
-from lockline.fence.redis import mark_key
+from lockline.fence.redis.fence import mark_key
 
 from ..servers.redis import RedisCluster, RedisServer, started
 from .test_rule import BAD_TOKENS

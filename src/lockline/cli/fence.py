@@ -13,7 +13,8 @@ import click
 
 from ..backends.url import redacted, scrubbed
 from ..errors import ConfigError, StaleToken
-from ..fence.filemarks import Door, FileMarks
+from ..fence.door import Door
+from ..fence.file.marks import FileMarks
 from ..fence.rule import Offer, a_resource, an_exclusive, may_enter, offer_of, stale
 from ..fence.sequencer import parse_sequencer, read_number
 from . import codes
@@ -184,7 +185,7 @@ def door(where: str) -> Door:
             import redis
         except ModuleNotFoundError:
             raise ConfigError("'redis' is not installed; this needs: pip install 'lockline[redis]'") from None
-        from ..fence.redis import RedisMarks
+        from ..fence.redis.marks import RedisMarks
 
         try:
             return RedisMarks(redis.Redis.from_url(where))

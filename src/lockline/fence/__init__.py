@@ -11,33 +11,28 @@ from typing import TYPE_CHECKING, Any
 from ..errors import StaleToken
 
 if TYPE_CHECKING:
-    from .file import AsyncFileFence, FileFence
-    from .filemarks import FileMarks
-    from .http import HttpFence, raise_if_stale
-    from .redis import RedisFence, RedisMarks
+    from .file.fence import AsyncFileFence, FileFence
+    from .file.marks import FileMarks
+    from .http.fence import HttpFence, raise_if_stale
+    from .redis.fence import RedisFence
+    from .redis.marks import RedisMarks
     from .rule import Mark, Offer
-    from .s3 import AsyncS3Fence, ReadAgain, S3Fence
+    from .s3.fence import AsyncS3Fence, ReadAgain, S3Fence
     from .sequencer import Sequencer, parse_sequencer
-    from .sql import SqlFence
+    from .sql.fence import SqlFence
     from .sql.marks import SqlMarks
 
 HOME = {
-    "AsyncFileFence": "file",
-    "AsyncS3Fence": "s3",
-    "FileFence": "file",
-    "FileMarks": "filemarks",
-    "HttpFence": "http",
-    "Mark": "rule",
-    "Offer": "rule",
-    "ReadAgain": "s3",
-    "RedisFence": "redis",
-    "RedisMarks": "redis",
-    "S3Fence": "s3",
-    "Sequencer": "sequencer",
-    "SqlFence": "sql.fence",
-    "SqlMarks": "sql.marks",
-    "parse_sequencer": "sequencer",
-    "raise_if_stale": "http",
+    "file.fence": ("AsyncFileFence", "FileFence"),
+    "file.marks": ("FileMarks",),
+    "http.fence": ("HttpFence", "raise_if_stale"),
+    "redis.fence": ("RedisFence",),
+    "redis.marks": ("RedisMarks",),
+    "rule": ("Mark", "Offer"),
+    "s3.fence": ("AsyncS3Fence", "ReadAgain", "S3Fence"),
+    "sequencer": ("Sequencer", "parse_sequencer"),
+    "sql.fence": ("SqlFence",),
+    "sql.marks": ("SqlMarks",),
 }
 
 __all__ = [
@@ -62,9 +57,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{HOME[name]}"), name)
+    for module, names in HOME.items():
+        if name in names:
+            return getattr(importlib.import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -93,12 +93,11 @@ def offer_of(resource: str, holder: Any, lock: str | None = None, exact: bool = 
     unless `lock` names another: two locks count apart, and so their marks lie apart.
     """
     if isinstance(holder, Handle):
-        claim = holder._live.claim
-        if claim.kind in SHARED:
-            an_exclusive(claim.kind)
-        if "\0" in claim.name:  # all else was checked when the lock was asked for
-            a_name(claim.name, "lock")
-        offer = Offer(claim.name, holder.token, claim.id)
+        an_exclusive(holder.kind)
+        name = holder.name
+        if "\0" in name:  # all else was checked when the lock was asked for
+            a_name(name, "lock")
+        offer = Offer(name, holder.token, holder.id)
     elif isinstance(holder, Offer):
         offer = holder
         if not (exact and offer.token == 0 and offer.grant):
@@ -150,3 +149,12 @@ def an_exclusive(kind: str) -> None:
         raise ConfigError(
             f"a {kind} lease has several holders at once, and a fence lets one through; fence a lock or the write side"
         )
+
+
+def a_body(data: object) -> bytes:
+    """What is to be written, as bytes; text is written as UTF-8."""
+    if isinstance(data, str):
+        return data.encode()
+    if isinstance(data, (bytes, bytearray, memoryview)):
+        return bytes(data)
+    raise ConfigError(f"what is written is bytes or text, not {type(data).__name__}")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import TypeVar
+import functools
+from collections.abc import Callable, Coroutine
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -27,3 +29,13 @@ async def to_the_end(work: Callable[[], T], undo: Callable[[T], object] | None =
             undo(task.result())
         raise cancelled
     return task.result()
+
+
+def awaited(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
+    """The method, awaited: of an object that has the one whose method it is as its `_blocking`."""
+
+    @functools.wraps(method)
+    async def wrapper(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await to_the_end(lambda: method(self._blocking, *args, **kwargs))
+
+    return wrapper

@@ -13,12 +13,13 @@ from urllib.parse import urlsplit
 
 from ...errors import BackendUnavailable, ConfigError, LocklineError
 from ...runtime.fork import tell_after_fork
+from ..door import Door
 from ..rule import Mark, Offer
 from .errors import sqlstate
 from .fence import SqlFence
 
 
-class SqlMarks:
+class SqlMarks(Door):
     """Marks in a table; whoever is inside keeps the row locked.
 
     Takes the path of a SQLite file, a `postgresql://` URL, or a function that opens a DB-API connection that begins its
@@ -43,7 +44,7 @@ class SqlMarks:
         """Raise the mark and keep all others out until what is returned is called; StaleToken if it may not pass."""
         until = time.monotonic() + patience
         while True:
-            reused, connection = self._taken()
+            reused, connection = self._take_idle()
             try:
                 connection = connection or self._open()
                 self._enter(connection, resource, offer, writes=writes, patience=max(0.001, until - time.monotonic()))
@@ -68,7 +69,7 @@ class SqlMarks:
 
         return leave
 
-    def _taken(self) -> tuple[bool, Any]:
+    def _take_idle(self) -> tuple[bool, Any]:
         """Whether there was a connection that nobody uses, and it."""
         try:
             return True, self._idle.pop()
@@ -85,10 +86,6 @@ class SqlMarks:
             connection.commit()
         connection.rollback()
         enter(connection, resource, offer)
-
-    def admit_at_once(self, resource: str, offer: Offer, *, writes: bool) -> Callable[[], None] | None:
-        """None: a database is always waited for."""
-        return None
 
     def look(self, resource: str, lock: str) -> Mark | None:
         """The mark of this lock at the resource."""

@@ -6,16 +6,17 @@ import asyncio
 import json
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, MutableMapping
-from typing import IO, Any, NamedTuple, Protocol
+from typing import IO, Any, NamedTuple
 from urllib.parse import unquote
+from weakref import WeakValueDictionary
 
-from ..core.arguments import Seconds, a_ttl
-from ..errors import BackendUnavailable, ConfigError, LocklineError, StaleToken
-from .filemarks import Door
-from .httpbody import AsgiAnswer, AsgiRequest, CutOff, TooLarge, WsgiAnswer, read_all
-from .rule import Offer, a_name, a_resource
-from .sequencer import GRANT_HEADER, LOCK_HEADER, TOKEN_HEADER, read_number
-from .threads import to_the_end
+from ...core.arguments import Seconds, a_ttl
+from ...errors import BackendUnavailable, ConfigError, LocklineError, StaleToken
+from ..door import Door
+from ..rule import Offer, a_name, a_resource
+from ..sequencer import GRANT_HEADER, LOCK_HEADER, TOKEN_HEADER, read_number
+from ..threads import to_the_end
+from .bodies import AsgiAnswer, AsgiRequest, CutOff, Receive, Send, TooLarge, WsgiAnswer, read_all
 from .turns import Turns
 
 OFFER_KEY = "lockline.offer"
@@ -24,10 +25,9 @@ LARGEST_BODY = 100 * 2**20
 """Enough for most; a larger one may be told to go elsewhere before it fills the disk."""
 READING = ("GET", "HEAD", "OPTIONS", "TRACE")
 PROBLEM = "application/problem+json"
+TOKEN, LOCK, GRANT = TOKEN_HEADER.lower(), LOCK_HEADER.lower(), GRANT_HEADER.lower()
 
 Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 WsgiApp = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
@@ -92,7 +92,8 @@ class HttpFence:
 
     def asgi(self, app: AsgiApp) -> AsgiApp:
         """The ASGI application behind the fence. WebSockets and lifespan events go through as they are."""
-        inside = _Turnstile()
+        # One for each resource, for as long as somebody is there.
+        locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         marks, patience = self._marks, self._patience
 
         async def serve(
@@ -120,7 +121,7 @@ class HttpFence:
                 await app(scope, receive, send)
                 return
             try:
-                asked = self._question(scope["method"], scope["path"], _AsgiHeaders(scope["headers"]))
+                asked = self._question(scope["method"], scope["path"], _asgi_headers(scope))
                 if asked is None:
                     await app(scope, receive, send)
                     return
@@ -129,18 +130,13 @@ class HttpFence:
                 try:
                     await self._receive(scope, request)
                     until = time.monotonic() + patience
-                    lock = inside.come(resource)
+                    lock = locks.setdefault(resource, asyncio.Lock())
+                    await _take(lock, patience, resource)
                     try:
-                        await _taken(lock, patience, resource)
-                        try:
-                            inner = {**scope, OFFER_KEY: offer}
-                            await serve(
-                                resource, offer, writes, until, lambda: app(inner, request.receive, answer.keep)
-                            )
-                        finally:
-                            lock.release()
+                        inner = {**scope, OFFER_KEY: offer}
+                        await serve(resource, offer, writes, until, lambda: app(inner, request.receive, answer.keep))
                     finally:
-                        inside.go(resource)
+                        lock.release()
                     await answer.send(send)
                 finally:
                     request.close()
@@ -162,15 +158,15 @@ class HttpFence:
             try:
                 raw = environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")
                 path = raw.encode("latin-1").decode(errors="replace")
-                asked = self._question(environ["REQUEST_METHOD"], path, _WsgiHeaders(environ))
+                asked = self._question(environ["REQUEST_METHOD"], path, _wsgi_headers(environ))
                 if asked is None:
                     return app(environ, start_response)
                 resource, offer, writes = asked
                 body = self._read(environ)
                 until = time.monotonic() + self._patience
-                turn = turns.stand(resource)
+                turn = turns.line_up(resource)
                 try:
-                    if not turns.come(resource, turn, until):
+                    if not turns.wait(resource, turn, until):
                         raise _busy(resource)
                     try:
                         leave = self._marks.admit(resource, offer, writes=writes, patience=_left(until))
@@ -217,15 +213,15 @@ class HttpFence:
             f"a body at this fence has at most {self._largest} bytes; HttpFence(largest=...) says how many",
         )  # fmt: skip
 
-    def _question(self, method: str, path: str, headers: _Headers) -> tuple[str, Offer, bool] | None:
+    def _question(self, method: str, path: str, headers: dict[str, str]) -> tuple[str, Offer, bool] | None:
         """Which resource, who asks, and whether to write; None if the request needs no fence."""
-        resource = path if self._resource is None else self._resource(Request(method, path, headers.all()))
+        resource = path if self._resource is None else self._resource(Request(method, path, headers))
         if resource is None:
             return None
-        text, lock, grant = headers.shown()
         writes = method not in READING
         try:
             resource = a_resource(resource)
+            text = headers.get(TOKEN)
             if text is None:
                 if method in self._optional:
                     return None
@@ -233,36 +229,16 @@ class HttpFence:
                     428, "token-missing", "Precondition Required",
                     f"a {method} of {resource!r} needs the header {TOKEN_HEADER}; lease.headers() has it", resource=resource,
                 )  # fmt: skip
-            return resource, self._offer(resource, text, lock, grant), writes
+            return resource, self._offer(resource, text, headers), writes
         except ConfigError as problem:
             raise Refusal(400, "token-malformed", "Bad Request", str(problem)) from None
 
-    def _offer(self, resource: str, text: str, lock: str | None, grant: str | None) -> Offer:
+    def _offer(self, resource: str, text: str, headers: dict[str, str]) -> Offer:
+        lock, grant = headers.get(LOCK), headers.get(GRANT)
         name = a_name(unquote(lock), "lock") if lock else resource
         if getattr(self._marks, "exact", False) and not text.isdigit():
             return Offer(name, 0, a_name(text, "owner"))
         return Offer(name, read_number(text), a_name(unquote(grant), "grant") if grant else "")
-
-
-class _Turnstile:
-    """One lock per resource, for as long as somebody is there; for the tasks of one loop."""
-
-    def __init__(self) -> None:
-        self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
-
-    def come(self, resource: str) -> asyncio.Lock:
-        """One more at the resource: its lock, not yet taken."""
-        lock, there = self._locks.get(resource) or (asyncio.Lock(), 0)
-        self._locks[resource] = (lock, there + 1)
-        return lock
-
-    def go(self, resource: str) -> None:
-        """One less; with the last one the lock is forgotten."""
-        lock, there = self._locks[resource]
-        if there == 1:
-            del self._locks[resource]
-        else:
-            self._locks[resource] = (lock, there - 1)
 
 
 def raise_if_stale(response: Any) -> None:
@@ -279,7 +255,7 @@ def _left(until: float) -> float:
     return max(0.001, until - time.monotonic())
 
 
-async def _taken(lock: asyncio.Lock, patience: float, resource: str) -> None:
+async def _take(lock: asyncio.Lock, patience: float, resource: str) -> None:
     """Take the lock; a 503 if another request stayed that long."""
     if not lock.locked():
         await lock.acquire()
@@ -307,51 +283,18 @@ def _busy(resource: str) -> Refusal:
     return Refusal(503, "fence-busy", "Service Unavailable", f"another request stayed inside the fence of {resource!r}")
 
 
-class _Headers(Protocol):
-    def shown(self) -> tuple[str | None, str | None, str | None]:
-        """Token, lock and grant."""
-
-    def all(self) -> dict[str, str]:
-        """Every header, for a function that names the resource."""
-
-
-class _AsgiHeaders:
-    def __init__(self, raw: Iterable[tuple[bytes, bytes]]) -> None:
-        self._raw = raw
-
-    def shown(self) -> tuple[str | None, str | None, str | None]:
-        found: list[str | None] = [None, None, None]
-        for name, value in self._raw:
-            place = PLACES.get(name)
-            if place is not None:
-                text, before = value.decode("latin-1").strip(), found[place]
-                # Two tokens are no token: joined, they are not a number.
-                found[place] = text if before is None else f"{before}, {text}"
-        return found[0], found[1], found[2]
-
-    def all(self) -> dict[str, str]:
-        headers: dict[str, str] = {}
-        for name, value in self._raw:
-            key, text = name.decode("latin-1").lower(), value.decode("latin-1").strip()
-            headers[key] = f"{headers[key]}, {text}" if key in headers else text
-        return headers
+def _asgi_headers(scope: Scope) -> dict[str, str]:
+    headers: dict[str, str] = {}
+    for raw, value in scope["headers"]:
+        name, text = raw.decode("latin-1").lower(), value.decode("latin-1").strip()
+        # Two tokens are no token: joined, they are not a number.
+        headers[name] = f"{headers[name]}, {text}" if name in headers else text
+    return headers
 
 
-class _WsgiHeaders:
-    def __init__(self, environ: Mapping[str, Any]) -> None:
-        self._environ = environ
-
-    def shown(self) -> tuple[str | None, str | None, str | None]:
-        get = self._environ.get
-        token, lock, grant = get("HTTP_FENCING_TOKEN"), get("HTTP_FENCING_LOCK"), get("HTTP_FENCING_GRANT")
-        return None if token is None else token.strip(), lock, grant
-
-    def all(self) -> dict[str, str]:
-        return {
-            name[5:].replace("_", "-").lower(): str(value).strip()
-            for name, value in self._environ.items()
-            if name.startswith("HTTP_")
-        }
-
-
-PLACES = {name.lower().encode(): at for at, name in enumerate((TOKEN_HEADER, LOCK_HEADER, GRANT_HEADER))}
+def _wsgi_headers(environ: Mapping[str, Any]) -> dict[str, str]:
+    return {
+        name[5:].replace("_", "-").lower(): str(value).strip()
+        for name, value in environ.items()
+        if name.startswith("HTTP_")
+    }

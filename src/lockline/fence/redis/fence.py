@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from ..core.arguments import Seconds, a_flag, a_ttl
-from ..errors import BackendUnavailable, ConfigError
-from ..runtime.blocking import run
-from .redisports import Port, as_text, port_for
-from .rule import Mark, Offer, a_name, a_resource, offer_of, stale
+from ...core.arguments import Seconds, a_flag, a_ttl
+from ...errors import ConfigError
+from ...runtime.blocking import run
+from ..rule import Mark, Offer, a_name, a_resource, offer_of, stale
+from .clients import Sender, as_text, sender_for
 
 DIGITS = 19
 """2^63-1 has as many. Lua's numbers are exact to 2^53 only, so tokens are compared as texts of equal length."""
@@ -82,7 +81,7 @@ class RedisFence:
         self._prefix = prefix
         self.exact = a_flag(exact, "exact")
         self._keep = "0" if keep is None else str(max(1, int(a_ttl(keep, "keep") * 1000)))
-        self._port = port_for(client)
+        self._sender: Sender = sender_for(client)
 
     def enter(self, key: str, holder: Any, *, lock: str | None = None) -> Any:
         """Raise the mark, before the first read: from here on no older holder writes this key."""
@@ -141,8 +140,7 @@ class RedisFence:
         """The mark of this lock at the key, or None."""
         key = a_resource(key)
         name = a_name(lock or key, "lock")
-        work = self._look(mark_key(self._prefix, key), name)
-        return work if self._port.awaits else run(work)
+        return self._result(self._look(mark_key(self._prefix, key), name))
 
     def _do(
         self,
@@ -162,23 +160,25 @@ class RedisFence:
             str(2 + len(keys)), mark_key(self._prefix, key), key, *keys,
             offer.lock, str(offer.token).zfill(DIGITS), offer.grant, rule, self._keep, *map(as_text, args),
         )  # fmt: skip
-        if self._port.awaits:
-            return self._run(script, key, offer, command)
-        return run(self._run(script, key, offer, command))
+        return self._result(self._run(script, key, offer, command))
+
+    def _result(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """The work itself to be awaited, or its result where the client blocks."""
+        return work if self._sender.awaits else run(work)
 
     async def _run(self, script: str, key: str, offer: Offer, command: tuple[Any, ...]) -> Any:
-        port: Port = self._port
+        sender = self._sender
         try:
             try:
-                return await port.send("EVALSHA", _sha(script), *command)
-            except port.no_script:
+                return await sender.send("EVALSHA", _sha(script), *command)
+            except sender.no_script:
                 # A script that is not known has done nothing, so the text may follow.
-                return await port.send("EVAL", script, *command)
-        except port.refused as refusal:
+                return await sender.send("EVAL", script, *command)
+        except sender.refused as refusal:
             raise _meaning(refusal, key, offer) from None
 
     async def _look(self, marks: str, lock: str) -> Mark | None:
-        found = await self._port.send("HGET", marks, lock)
+        found = await self._sender.send("HGET", marks, lock)
         return None if found is None else _mark(found)
 
 
@@ -222,44 +222,3 @@ def mark_key(prefix: str, key: str) -> str:
     slot = key_slot(key.encode())
     number = next(n for n in range(1 << 20) if key_slot(str(n).encode()) == slot)
     return f"{prefix}o:{{{number}}}:{key}"
-
-
-class RedisMarks:
-    """Marks in Redis, for a door (HTTP, a script).
-
-    A script cannot wait while a request runs: this keeps an older request out once a newer one has entered, but it
-    cannot hold the newer one back while an older is still being served by *another process*. With one server process,
-    or where the handler itself writes through a fence, nothing is missing.
-    """
-
-    def __init__(
-        self, client: Any, *, prefix: str = "lockline:fence:", exact: bool = False, keep: Seconds | None = None
-    ) -> None:
-        """`keep`: forget a mark that nobody has used for that long. Only where no process sleeps longer than that."""
-        self._fence = RedisFence(client, prefix=prefix, exact=exact, keep=keep)
-        self.exact = self._fence.exact
-        if inspect.iscoroutinefunction(getattr(client, "execute_command", None)):
-            raise ConfigError("RedisMarks takes a blocking client; the middleware waits for it in a thread")
-
-    def admit(self, resource: str, offer: Offer, *, writes: bool, patience: float) -> Callable[[], None]:
-        """Raise the mark; StaleToken if it may not pass."""
-        from redis.exceptions import RedisError
-
-        try:
-            (self._fence.check if writes else self._fence.enter)(resource, offer)
-        except RedisError as problem:
-            raise BackendUnavailable(f"the marks of {resource!r} cannot be reached: {problem}") from problem
-        return _nothing
-
-    def admit_at_once(self, resource: str, offer: Offer, *, writes: bool) -> Callable[[], None] | None:
-        """None: the network is always waited for."""
-        return None
-
-    def look(self, resource: str, lock: str) -> Mark | None:
-        """The mark of this lock at the resource."""
-        found: Mark | None = self._fence.look(resource, lock)
-        return found
-
-
-def _nothing() -> None:
-    pass

@@ -6,13 +6,15 @@ import fcntl
 import json
 import os
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from ..errors import BackendUnavailable, ConfigError
-from .rule import LARGEST, Mark
+from ...errors import BackendUnavailable, ConfigError
+from ..rule import LARGEST, Mark, Offer, passed
 
 VERSION: Final = 1
 FIRST_PAUSE: Final = 0.001
@@ -34,6 +36,23 @@ class Marks(NamedTuple):
     appending: Appending | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Entrant:
+    """One who is inside; called, it leaves."""
+
+    file: FileIO
+    """What the operating system has locked."""
+    marks: Marks
+
+    @property
+    def handle(self) -> int:
+        """Whoever has a copy of this keeps the others out as well."""
+        return self.file.fileno()
+
+    def __call__(self) -> None:
+        unlock(self.file)
+
+
 class MarkFile:
     """The marks of one resource, in `.<name>.fence`; `.<name>.fence.lock` is what the operating system locks.
 
@@ -48,6 +67,39 @@ class MarkFile:
         self._marks = os.path.join(folder, f".{name}.fence")
         self._lock = f"{self._marks}.lock"
         self._known: tuple[bytes, Marks] = (b"", Marks({}))
+
+    def admit(
+        self,
+        offer: Offer,
+        *,
+        writes: bool,
+        exact: bool,
+        patience: float,
+        mend: Callable[[Appending], None] | None = None,
+    ) -> Entrant:
+        """Raise the mark and keep everybody else out until the entrant leaves; StaleToken if it may not pass.
+
+        BackendUnavailable if another stayed inside for that long. An append that did not reach its end is mended first.
+        """
+        file = self.lock(time.monotonic() + patience)
+        if file is None:
+            raise BackendUnavailable(
+                f"another process stayed inside the fence of {self.resource!r} for {patience:g} s; "
+                "if it is stopped, let it go on or kill it"
+            )
+        try:
+            marks = self.read()
+            mark = passed(self.resource, marks.by_lock.get(offer.lock), offer, writes=writes, exact=exact)
+            if marks.appending is not None and mend is not None:
+                mend(marks.appending)
+            # The mark lasts before the write it allows begins: after a crash no data is newer than the mark.
+            settled = Marks({**marks.by_lock, offer.lock: mark})
+            if settled != marks:
+                self.write(settled)
+            return Entrant(file, settled)
+        except BaseException:
+            unlock(file)
+            raise
 
     def lock(self, until: float | None) -> FileIO | None:
         """Keep everybody else out until `unlock`; None if that took longer (until None: if it must wait).
@@ -98,13 +150,6 @@ class MarkFile:
         except FileNotFoundError:
             return False
         return (mine.st_dev, mine.st_ino) == (there.st_dev, there.st_ino)
-
-    def busy(self, patience: float) -> BackendUnavailable:
-        """The error for a lock that stayed taken."""
-        return BackendUnavailable(
-            f"another process stayed inside the fence of {self.resource!r} for {patience:g} s; "
-            "if it is stopped, let it go on or kill it"
-        )
 
     def read(self) -> Marks:
         """The marks; ConfigError if the file is not one that Lockline wrote."""

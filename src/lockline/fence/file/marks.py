@@ -7,50 +7,16 @@ import os
 import re
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
-from io import FileIO
-from typing import Protocol
 
-from ..core.arguments import Seconds, a_flag, a_ttl
-from ..errors import ConfigError
-from .markfile import MarkFile, Marks, unlock
-from .rule import Mark, Offer, a_resource, passed
-
-
-class Door(Protocol):
-    """Where marks are kept: lets one holder in at a time, the newest only."""
-
-    def admit(self, resource: str, offer: Offer, *, writes: bool, patience: float) -> Callable[[], None]:
-        """Raise the mark and keep all others out until what is returned is called; StaleToken if it may not pass.
-
-        BackendUnavailable if another stayed inside for that long.
-        """
-
-    def admit_at_once(self, resource: str, offer: Offer, *, writes: bool) -> Callable[[], None] | None:
-        """The same if it takes no waiting, neither for another nor for a disk or a network; else None."""
-
-    def look(self, resource: str, lock: str) -> Mark | None:
-        """The mark of this lock at the resource."""
+from ...core.arguments import Seconds, a_flag, a_ttl
+from ...errors import ConfigError
+from ..door import Door
+from ..rule import Mark, Offer, a_resource, passed
+from .markfile import Entrant, MarkFile, unlock
 
 
-@dataclass(frozen=True, slots=True)
-class Inside:
-    """One entrant; called, it leaves."""
-
-    file: FileIO
-    """What the operating system has locked."""
-
-    @property
-    def handle(self) -> int:
-        """Whoever has a copy of this keeps the others out as well."""
-        return self.file.fileno()
-
-    def __call__(self) -> None:
-        unlock(self.file)
-
-
-class FileMarks:
+class FileMarks(Door):
     """Marks in a folder of this machine, two small files per resource; many processes may share it.
 
     One resource's entrant keeps only the others of the same resource waiting.
@@ -64,19 +30,7 @@ class FileMarks:
 
     def admit(self, resource: str, offer: Offer, *, writes: bool, patience: float) -> Callable[[], None]:
         """Raise the mark and keep all others out until what is returned is called; StaleToken if it may not pass."""
-        place = self._place(resource)
-        file = place.lock(time.monotonic() + patience)
-        if file is None:
-            raise place.busy(patience)
-        try:
-            marks = place.read()
-            mark = passed(resource, marks.by_lock.get(offer.lock), offer, writes=writes, exact=self.exact)
-            if mark != marks.by_lock.get(offer.lock):
-                place.write(Marks({**marks.by_lock, offer.lock: mark}))
-        except BaseException:
-            unlock(file)
-            raise
-        return Inside(file)
+        return self._place(resource).admit(offer, writes=writes, exact=self.exact, patience=patience)
 
     def admit_at_once(self, resource: str, offer: Offer, *, writes: bool) -> Callable[[], None] | None:
         """The same if nobody is inside and the mark need not be raised; else None."""
@@ -85,7 +39,8 @@ class FileMarks:
         if file is None:
             return None
         try:
-            before = place.read().by_lock.get(offer.lock)
+            marks = place.read()
+            before = marks.by_lock.get(offer.lock)
             mark = passed(resource, before, offer, writes=writes, exact=self.exact)
         except BaseException:
             unlock(file)
@@ -93,7 +48,7 @@ class FileMarks:
         if mark != before:
             unlock(file)
             return None
-        return Inside(file)
+        return Entrant(file, marks)
 
     def look(self, resource: str, lock: str) -> Mark | None:
         """The mark of this lock at the resource."""

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import os
 import stat
-import time
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
-from ..core.arguments import a_flag, a_ttl
-from ..errors import ConfigError
-from .markfile import Appending, MarkFile, Marks, place_of, replace_file, sync_folder, unlock, write_all
-from .rule import Mark, Offer, offer_of, passed
-from .threads import to_the_end
+from ...core.arguments import a_flag, a_ttl
+from ..rule import Mark, a_body, offer_of
+from ..threads import awaited
+from .markfile import Appending, MarkFile, Marks, place_of, replace_file, sync_folder, write_all
 
 Path = str | os.PathLike[str]
 
@@ -37,14 +36,13 @@ class FileFence:
 
     def read(self, path: Path, holder: Any, *, lock: str | None = None) -> bytes:
         """Enter, then all of the file; FileNotFoundError if there is none."""
-        with self._inside(path, holder, lock, writes=False) as (file, _), open(file, "rb") as there:
+        with self._inside(path, holder, lock, writes=False) as (file, _, _), open(file, "rb") as there:
             return there.read()
 
     def replace(self, path: Path, holder: Any, data: bytes | str, *, lock: str | None = None) -> None:
         """Put this in the place of the file, at one instant, if no newer holder has entered."""
-        content = some_bytes(data)
-        with self._inside(path, holder, lock, writes=True) as (file, marks):
-            del marks
+        content = a_body(data)
+        with self._inside(path, holder, lock, writes=True) as (file, _, _):
             try:
                 mode: int | None = stat.S_IMODE(os.stat(file).st_mode)
             except FileNotFoundError:
@@ -57,8 +55,8 @@ class FileFence:
 
         What a crash in the middle left is cut off again when the next holder enters.
         """
-        content = some_bytes(data)
-        with self._inside(path, holder, lock, writes=True) as (file, (place, marks)):
+        content = a_body(data)
+        with self._inside(path, holder, lock, writes=True) as (file, place, marks):
             new = not os.path.exists(file)
             start = 0 if new else os.path.getsize(file)
             place.write(marks._replace(appending=Appending(start, len(content), zlib.crc32(content))))
@@ -80,33 +78,17 @@ class FileFence:
     @contextmanager
     def _inside(
         self, path: Path, holder: Any, lock: str | None, *, writes: bool
-    ) -> Iterator[tuple[str, tuple[MarkFile, Marks]]]:
+    ) -> Iterator[tuple[str, MarkFile, Marks]]:
         """Check and access as one act: nobody else is inside until the block ends."""
         folder, name = place_of(path)
         file = os.path.join(folder, name)
         offer = offer_of(file, holder, lock, self.exact)
         place = MarkFile(folder, name, file)
-        door = place.lock(time.monotonic() + self.patience)
-        if door is None:
-            raise place.busy(self.patience)
+        leave = place.admit(offer, writes=writes, exact=self.exact, patience=self.patience, mend=partial(_mend, file))
         try:
-            marks = place.read()
-            marks = _raised(place, marks, file, offer, writes=writes, exact=self.exact)
-            yield file, (place, marks)
+            yield file, place, leave.marks
         finally:
-            unlock(door)
-
-
-def _raised(place: MarkFile, marks: Marks, file: str, offer: Offer, *, writes: bool, exact: bool) -> Marks:
-    """The marks with this offer's in force, and the file as its last whole write left it; StaleToken if it may not pass."""
-    mark = passed(file, marks.by_lock.get(offer.lock), offer, writes=writes, exact=exact)
-    if marks.appending is not None:
-        _mend(file, marks.appending)
-    # The mark lasts before the write it allows begins: after a crash no data is newer than the mark.
-    settled = Marks({**marks.by_lock, offer.lock: mark})
-    if settled != marks:
-        place.write(settled)
-    return settled
+            leave()
 
 
 def _mend(file: str, appending: Appending) -> None:
@@ -126,33 +108,13 @@ def _mend(file: str, appending: Appending) -> None:
         os.close(fd)
 
 
-def some_bytes(data: object) -> bytes:
-    """What is to be written, as bytes; text is written as UTF-8."""
-    if isinstance(data, str):
-        return data.encode()
-    if isinstance(data, (bytes, bytearray, memoryview)):
-        return bytes(data)
-    raise ConfigError(f"what is written is bytes or text, not {type(data).__name__}")
-
-
 class AsyncFileFence:
     """The same, awaited: the disk is waited for in a thread. A cancelled write has ended before the cancel goes on."""
 
     def __init__(self, *, exact: bool = False, patience: float = 30.0) -> None:
-        self._fence = FileFence(exact=exact, patience=patience)
+        self._blocking = FileFence(exact=exact, patience=patience)
 
-    async def enter(self, path: Path, holder: Any, *, lock: str | None = None) -> None:
-        """Raise the mark, before the first read: from here on no older holder writes this file."""
-        await to_the_end(lambda: self._fence.enter(path, holder, lock=lock))
-
-    async def read(self, path: Path, holder: Any, *, lock: str | None = None) -> bytes:
-        """Enter, then all of the file; FileNotFoundError if there is none."""
-        return await to_the_end(lambda: self._fence.read(path, holder, lock=lock))
-
-    async def replace(self, path: Path, holder: Any, data: bytes | str, *, lock: str | None = None) -> None:
-        """Put this in the place of the file, at one instant, if no newer holder has entered."""
-        await to_the_end(lambda: self._fence.replace(path, holder, data, lock=lock))
-
-    async def append(self, path: Path, holder: Any, data: bytes | str, *, lock: str | None = None) -> None:
-        """Add this to the end of the file, all of it or nothing, if no newer holder has entered."""
-        await to_the_end(lambda: self._fence.append(path, holder, data, lock=lock))
+    enter = awaited(FileFence.enter)
+    read = awaited(FileFence.read)
+    replace = awaited(FileFence.replace)
+    append = awaited(FileFence.append)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from typing import Any, Protocol
 
-from ..errors import ConfigError
+from ...errors import ConfigError
 
 
 def as_text(word: Any) -> Any:
@@ -21,7 +21,7 @@ def as_text(word: Any) -> Any:
     return repr(word) if isinstance(word, (int, float)) and not isinstance(word, bool) else word
 
 
-class Port(Protocol):
+class Sender(Protocol):
     """One client."""
 
     awaits: bool
@@ -32,19 +32,19 @@ class Port(Protocol):
         """The server's answer."""
 
 
-def port_for(client: Any) -> Port:
-    """The port for whatever client this is."""
+def sender_for(client: Any) -> Sender:
+    """How commands are sent by whatever client this is."""
     command = getattr(client, "execute_command", None)
     if command is None:
         raise ConfigError(f"RedisFence takes a client of redis-py, not {type(client).__name__}")
     awaits = inspect.iscoroutinefunction(command)
     if not hasattr(client, "connection_pool") or getattr(client, "connection", None) is not None:
         # A cluster client, which has to find the server first, or a client that is tied to one connection.
-        return AwaitedClientPort(client) if awaits else ClientPort(client)
-    return AwaitedPoolPort(client) if awaits else PoolPort(client)
+        return AwaitedClientSender(client) if awaits else ClientSender(client)
+    return AwaitedPoolSender(client) if awaits else PoolSender(client)
 
 
-class ClientPort:
+class ClientSender:
     """Through the client's command layer."""
 
     awaits = False
@@ -60,7 +60,7 @@ class ClientPort:
         return self._client.execute_command(*command)
 
 
-class AwaitedClientPort(ClientPort):
+class AwaitedClientSender(ClientSender):
     """Through the command layer of a client of `redis.asyncio`."""
 
     awaits = True
@@ -69,7 +69,7 @@ class AwaitedClientPort(ClientPort):
         return await self._client.execute_command(*command)
 
 
-class PoolPort(ClientPort):
+class PoolSender(ClientSender):
     """On a connection out of the client's pool."""
 
     def __init__(self, client: Any) -> None:
@@ -93,7 +93,7 @@ class PoolPort(ClientPort):
             pool.release(connection)
 
 
-class AwaitedPoolPort(PoolPort):
+class AwaitedPoolSender(PoolSender):
     """On a connection out of the pool of a client of `redis.asyncio`."""
 
     awaits = True

@@ -8,7 +8,7 @@ from _thread import allocate_lock
 from collections import deque
 from typing import Final
 
-from ..runtime.section import Section
+from ...runtime.section import Section
 
 NET: Final = 0.05
 """The longest sleep without a look round: one who was struck wakes nobody."""
@@ -17,11 +17,11 @@ NET: Final = 0.05
 class Turn:
     """One request's place in its line, for as long as somebody has it."""
 
-    __slots__ = ("__weakref__", "gate")
+    __slots__ = ("__weakref__", "woken")
 
     def __init__(self) -> None:
-        self.gate = allocate_lock()
-        self.gate.acquire()
+        self.woken = allocate_lock()
+        self.woken.acquire()
 
 
 class Turns:
@@ -35,19 +35,19 @@ class Turns:
         self._lines: dict[str, deque[weakref.ref[Turn]]] = {}
         self._alone = Section()
 
-    def stand(self, resource: str) -> Turn:
+    def line_up(self, resource: str) -> Turn:
         """A place at the end of the line."""
         turn = Turn()
         self._alone(self._append, resource, weakref.ref(turn))
         return turn
 
-    def come(self, resource: str, turn: Turn, until: float) -> bool:
+    def wait(self, resource: str, turn: Turn, until: float) -> bool:
         """Wait until it is the first; False if it is not by then."""
         while self._first(resource) is not turn:
             left = until - time.monotonic()
             if left <= 0:
                 return False
-            turn.gate.acquire(True, min(left, NET))
+            turn.woken.acquire(True, min(left, NET))
         return True
 
     def leave(self, resource: str, turn: Turn) -> None:
@@ -56,7 +56,7 @@ class Turns:
         first = self._first(resource)
         if first is not None:
             try:
-                first.gate.release()
+                first.woken.release()
             except RuntimeError:
                 pass  # it has been woken already
 
