@@ -87,7 +87,7 @@ def test_a_package_cannot_take_a_scheme_of_lockline_itself(install: Install) -> 
         ("1 / 0", "connect", "cannot be loaded: ZeroDivisionError"),
         ("", "connect", "cannot be loaded: AttributeError"),
         ("connect = 5", "connect", "nothing that can be called"),
-        ("connect = lambda target, runtime: object()", "connect", "it lacks close, enter, evict"),
+        ("connect = lambda target, runtime: object()", "connect", "it lacks attend, close, enter, evict"),
     ],
 )
 def test_a_package_that_cannot_be_used_is_named_with_its_fault(

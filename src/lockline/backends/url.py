@@ -23,6 +23,10 @@ Reader = Callable[[Any, str], Any]
 """From what was written for an option, or given by the program, to its value; ConfigError for what makes no sense."""
 
 
+class Written(str):
+    """A text from a URL, where a number can only be written; a program that gives a text for a number has made a mistake."""
+
+
 def a_text(value: object, what: str) -> str:
     """Some text in UTF-8, and no NUL in it."""
     if not isinstance(value, str) or not value or "\0" in value:
@@ -44,7 +48,7 @@ def a_count(least: int) -> Reader:
     """A whole number of at least that."""
 
     def read(value: object, what: str) -> int:
-        number = int(value) if isinstance(value, str) and value.isdecimal() else value
+        number = int(value) if isinstance(value, Written) and value.isdecimal() else value
         if isinstance(number, bool) or not isinstance(number, int) or number < least:
             raise ConfigError(f"{what} is a whole number of at least {least}, not {value!r}")
         return number
@@ -57,7 +61,7 @@ def a_number(least: float, most: float, unit: str = "seconds") -> Reader:
 
     def read(value: object, what: str) -> float:
         try:
-            number = seconds(float(value) if isinstance(value, str) else value, what)
+            number = seconds(float(value) if isinstance(value, Written) else value, what)
         except ValueError:  # a ConfigError is one, too
             number = least - 1
         if not least <= number <= most:
@@ -216,7 +220,7 @@ class Grammar:
         authority, slash, path = rest.partition("/")
         given = {name: value for name, value in (given or {}).items() if value is not None}
         login: dict[str, str] = {name: _a_word(given.pop(name), name) for name in ("user", "password") if name in given}
-        options, others = self._options(scheme, self._written(query), given)
+        options, others = self.values(scheme, given, self._written(query))
         hosts = self._hosts(scheme, authority, login)
         # The path of a file may have any bytes in it.
         where = _decoded(path.strip("/"), "the path") if self.port else unquote(slash + path, errors="surrogateescape")
@@ -230,16 +234,17 @@ class Grammar:
             name = _decoded(name, "an option")
             if name in found:
                 raise ConfigError(f"the URL says {name} twice")
-            found[name] = _decoded(value.replace("+", " "), name)
+            found[name] = Written(_decoded(value.replace("+", " "), name))
         return found
 
-    def _options(
-        self, scheme: str, written: Mapping[str, str], given: Mapping[str, Any]
+    def values(
+        self, scheme: str, given: Mapping[str, Any], written: Mapping[str, str] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The options that the program gave and those that a URL had, by what they are called today; ours, and a library's."""
         options: dict[str, Any] = {}
         others: dict[str, Any] = {}
         # What the program gives comes last and so counts for more, under whichever of its names.
-        for said in (written, given):
+        for said in (written or {}, given):
             for name, value in said.items():
                 new = self.old.get(name, name)
                 if new in self.options:

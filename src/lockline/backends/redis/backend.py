@@ -17,7 +17,7 @@ from ..resp.errors import NoAnswer, Refused, unavailable
 from . import doctor
 from .batches import Batches
 from .channel import Answer, Call, Channel, Failed
-from .commands import OVERHEAD, PREFIX, Kept, Prepared, Wish, key_of, words
+from .commands import OVERHEAD, Kept, Prepared, Wish, key_of, words
 from .connection import AsyncioConnections, BlockingConnections, Connections
 from .inspection import Inspection
 from .renewals import Renewals, Renewed
@@ -58,7 +58,7 @@ class RedisBackend:
     def __init__(
         self, target: Target, runtime: Runtime, *, wait_replicas: int, max_connections: int, prefix: str
     ) -> None:
-        self.url = target.url if prefix == PREFIX else _with_query(target.url, f"prefix={prefix}")
+        self.url = target.url
         self.prefix = prefix
         self.target = target
         self.wait_replicas = wait_replicas
@@ -372,7 +372,3 @@ def _call_to_leave(line: Prepared, claim_id: str, doubtful: bool) -> Call:
 def _was_there(answer: Answer) -> bool:
     """Also if it is not there after a try that was not answered: that one may well have removed it."""
     return bool(answer.value) or answer.repeated
-
-
-def _with_query(url: str, part: str) -> str:
-    return f"{url}{'&' if '?' in url else '?'}{part}"

@@ -16,6 +16,7 @@ import redis.retry
 from redis.backoff import NoBackoff
 
 from ...core.arguments import a_ttl
+from ..url import Tls
 
 Address = tuple[str, int]
 """Host and port; a Unix socket is its path and port 0."""
@@ -102,6 +103,20 @@ def carried(kwargs: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
         if name in _CARRIED or name == "ssl_check_hostname" or (name.startswith("ssl_") and value is not False)
     }
     return settled({**kept, **options})
+
+
+TLS_NAMES: Final = {"ca": "ssl_ca_certs", "cert": "ssl_certfile", "key": "ssl_keyfile", "key_password": "ssl_password"}
+"""What redis-py calls what a URL says."""
+
+
+def tls_options(tls: Tls | None) -> dict[str, Any]:
+    """How a server is trusted, for redis-py."""
+    if tls is None:
+        return {}
+    said = {theirs: getattr(tls, ours) for ours, theirs in TLS_NAMES.items() if getattr(tls, ours) is not None}
+    if tls.check_hostname is not None:
+        said["ssl_check_hostname"] = tls.check_hostname
+    return said if tls.verify else {**said, "ssl_cert_reqs": "none", "ssl_check_hostname": False}
 
 
 def has_tls(kwargs: dict[str, Any], made_by: type | None = None) -> bool:
