@@ -19,7 +19,7 @@ async def findings(channel: Channel, session: Session, config: Any, runtime: Run
     told: dict[tuple[str, int], dict[str, str]] = {}
     done = runtime.signal()
     hosts = list(channel.client.hosts)
-    seconds = max(0.2, min(2.0, until - runtime.now() - 0.5))
+    seconds = max(0.2, min(5.0, until - runtime.now() - 0.5))
 
     def ask(host: str, port: int) -> None:
         try:
