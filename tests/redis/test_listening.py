@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TypeVar
 
 import pytest
 import redis
 
 from lockline import BackendUnavailable
-from lockline.backends.redis.scripts import NO_CHANNEL
 from lockline.backends.redis.subscription import AsyncioSubscriptions, BlockingSubscriptions
 from lockline.backends.redis.target import understand
+from lockline.core.waiting import Hints
 from lockline.runtime import clock
-from lockline.runtime.blocking import run
+from lockline.runtime.blocking import BlockingRuntime, run
 from tests.contract.scene import Scene
 from tests.servers.process import wait_for
 from tests.servers.proxy import Proxy
@@ -23,12 +24,25 @@ from .conftest import Place
 pytestmark = pytest.mark.server
 
 
-def subscriptions_of(
-    kind: type, flavour: str, server: RedisServer, looks: list[str]
-) -> BlockingSubscriptions | AsyncioSubscriptions:
+class Looks(Hints):
+    """Counts how often everybody is made to look."""
+
+    def __init__(self) -> None:
+        super().__init__(BlockingRuntime(), None, lambda: None)
+        self.times = 0
+
+    def heard_all(self) -> None:
+        self.times += 1
+
+
+S = TypeVar("S", BlockingSubscriptions, AsyncioSubscriptions)
+
+
+def subscriptions_of(kind: type[S], flavour: str, server: RedisServer, looks: Looks) -> S:
     """Subscriptions that note in `looks` when everybody is made to look."""
-    target = understand(server.url, flavour, {})
-    return kind(target, "ll", lambda message: message, lambda claim: None, lambda: looks.append("all"))  # type: ignore[no-any-return]
+    subscriptions = kind(understand(server.url, flavour, {}), "ll", lambda message: message)
+    subscriptions.hints = looks
+    return subscriptions
 
 
 def test_a_user_who_may_not_listen_is_refused_at_once(server: RedisServer, flavour: str) -> None:
@@ -56,7 +70,7 @@ def test_nobody_is_sent_to_a_channel_before_the_server_has_confirmed_it(server: 
         with Proxy(server.address) as proxy:
             proxy.delay(0.05)
             address = ("127.0.0.1", proxy.port)
-            subscriptions = subscriptions_of(AsyncioSubscriptions, "asyncio", server, [])
+            subscriptions = subscriptions_of(AsyncioSubscriptions, "asyncio", server, Looks())
             channel = await subscriptions.listen(address, clock.now() + 5)
             assert server.command("PUBSUB NUMSUB", channel)[0][1] == 1
             await subscriptions.close()
@@ -69,7 +83,7 @@ def test_a_deaf_subscription_is_found_out_while_another_is_busy(
 ) -> None:
     monkeypatch.setattr("lockline.backends.resp.subscription.QUIET", 0.2)
     with a_redis() as other, Proxy(other.address) as proxy, redis.Redis(port=server.port) as talker:
-        looks: list[str] = []
+        looks = Looks()
         subscriptions = subscriptions_of(BlockingSubscriptions, "blocking", server, looks)
         busy = run(subscriptions.listen(server.address, clock.now() + 2))
         run(subscriptions.listen(("127.0.0.1", proxy.port), clock.now() + 2))
@@ -78,7 +92,7 @@ def test_a_deaf_subscription_is_found_out_while_another_is_busy(
         def found_out() -> bool:
             talker.publish(busy, "x")
             subscriptions.receive(0.1)
-            return bool(looks)
+            return looks.times > 0
 
         wait_for(found_out, 5, "the silence of one among two")
         run(subscriptions.close())
@@ -86,25 +100,25 @@ def test_a_deaf_subscription_is_found_out_while_another_is_busy(
 
 def test_all_look_when_one_waiter_makes_a_broken_subscription_anew(server: RedisServer) -> None:
     """A message may have been missed by any of them, not only by the one that found out."""
-    looks: list[str] = []
+    looks = Looks()
     subscriptions = subscriptions_of(BlockingSubscriptions, "blocking", server, looks)
     run(subscriptions.listen(server.address, clock.now() + 2))
     server.command("CLIENT", "KILL", "TYPE", "pubsub")
 
     def lost() -> bool:
         subscriptions.drain()
-        return subscriptions.channel(server.address) == NO_CHANNEL
+        return server.address not in subscriptions.open
 
     wait_for(lost, 5, "the end of the subscription")
     run(subscriptions.listen(server.address, clock.now() + 2))
     subscriptions.receive(0)
-    assert looks
+    assert looks.times
     run(subscriptions.close())
 
 
 def test_all_look_when_a_task_overtakes_the_mending_of_a_subscription(server: RedisServer) -> None:
     async def story() -> None:
-        looks: list[str] = []
+        looks = Looks()
         with Proxy(server.address) as proxy:
             address = ("127.0.0.1", proxy.port)
             subscriptions = subscriptions_of(AsyncioSubscriptions, "asyncio", server, looks)
@@ -113,11 +127,11 @@ def test_all_look_when_a_task_overtakes_the_mending_of_a_subscription(server: Re
             proxy.delay(0.03)
             proxy.cut()
             for _ in range(1000):
-                if subscriptions.channel(address) == NO_CHANNEL:
+                if address not in subscriptions.open:
                     break
                 await asyncio.sleep(0.001)
             await subscriptions.listen(address, clock.now() + 5)
-            assert looks
+            assert looks.times
             await subscriptions.close()
 
     asyncio.run(story())

@@ -79,8 +79,8 @@ def test_what_insists_goes_on_until_its_deadline_and_says_that_nothing_was_sent(
             run(call(nowhere, began + 3 * REFUSAL))
         assert clock.now() - began > 2 * REFUSAL
         assert told.value.unsent
-    assert not nowhere._doubtful
-    assert not nowhere._expected
+    assert not nowhere._doubts
+    assert not nowhere._claims
 
 
 @pytest.mark.parametrize("call", CALLS)
@@ -131,7 +131,7 @@ def test_what_may_have_arrived_before_the_server_went_away_is_not_called_unsent(
             run(backend.enter(a_claim(), wait=False, until=clock.now() + 5))
         thread.join(10)
         assert not told.value.unsent
-        assert "c-1" in backend._doubtful
+        assert "c-1" in backend._doubts
         run(backend.close())
 
 
@@ -204,9 +204,9 @@ def test_a_spoilt_line_does_not_keep_the_others_from_leaving(server: RedisServer
 def test_a_claim_in_doubt_that_leaves_with_others_keeps_its_late_request_out(server: RedisServer) -> None:
     backend = connect(server.url, BlockingRuntime())
     until = clock.now() + 10
-    backend._doubt("c-1")
+    backend._doubts.add("c-1")
     assert run(backend.leave_all([a_claim("y", "c-2"), a_claim()], until)) == [False, False]
-    assert not backend._doubtful
+    assert not backend._doubts
     assert run(backend.enter(a_claim(), wait=False, until=until)) is None
     assert type(run(backend.enter(a_claim("y", "c-2"), wait=False, until=until))) is Grant
     run(backend.close())

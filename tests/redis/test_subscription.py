@@ -19,6 +19,8 @@ from tests.servers.process import wait_for
 from tests.servers.proxy import Proxy
 from tests.servers.redis import RedisServer
 
+from .test_listening import Looks, subscriptions_of
+
 pytestmark = pytest.mark.server
 
 
@@ -28,11 +30,8 @@ def test_a_subscription_that_is_being_made_anew_can_be_closed_at_any_moment(serv
     """A library on the way may swallow the cancel that ends it: then `close` would wait for ever."""
 
     async def story() -> None:
-        target = understand(server.url, "asyncio", {})
         for turns in range(0, 600, 2):
-            subscriptions = AsyncioSubscriptions(
-                target, "ll", lambda message: message, lambda claim: None, lambda: None
-            )
+            subscriptions = subscriptions_of(AsyncioSubscriptions, "asyncio", server, Looks())
             await subscriptions.listen(server.address, clock.now() + 2)
             server.command("CLIENT", "KILL", "TYPE", "pubsub")
             for _ in range(turns):
@@ -83,10 +82,7 @@ def test_a_subscription_that_nobody_confirms_ends_with_its_client(server: RedisS
     async def story() -> None:
         with Proxy(server.address) as proxy:
             address = ("127.0.0.1", proxy.port)
-            target = understand(server.url, "asyncio", {})
-            subscriptions = AsyncioSubscriptions(
-                target, "ll", lambda message: message, lambda claim: None, lambda: None
-            )
+            subscriptions = subscriptions_of(AsyncioSubscriptions, "asyncio", server, Looks())
             proxy.black_hole()
             listening = asyncio.create_task(subscriptions.listen(address, clock.now() + 10))
             for _ in range(1000):
@@ -103,9 +99,7 @@ def test_a_subscription_that_nobody_confirms_ends_with_its_client(server: RedisS
 
 def test_nobody_waits_beyond_its_own_deadline_while_another_thread_opens_the_subscription(server: RedisServer) -> None:
     """Connections are accepted and get no answer; one thread has time, the other has not."""
-    subscriptions = BlockingSubscriptions(
-        understand(server.url, "blocking", {}), "ll", lambda message: message, lambda claim: None, lambda: None
-    )
+    subscriptions = subscriptions_of(BlockingSubscriptions, "blocking", server, Looks())
     with Proxy(server.address) as proxy:
         proxy.delay(30)
         address = ("127.0.0.1", proxy.port)

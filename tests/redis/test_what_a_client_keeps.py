@@ -31,7 +31,7 @@ def test_what_is_prepared_for_names_and_metadata_is_bounded_in_bytes(server: Red
         claim = Claim(f"{n}-" + "x" * 500, f"c-{n}", "me", "lock", 1, 1, 10.0, 0.0, f'{{"n": "{n:03900}"}}')
         run(backend.enter(claim, wait=False, until=until))
         run(backend.leave(claim, until))
-    kept = sum(len(text) + len(str(wish)) for wish, text in backend._asked.items())
+    kept = sum(len(text) + len(str(wish)) for wish, text in backend._wishes.items())
     assert 0 < kept < 2 * ROOM
     prepared = sum(2 * len(line.key) + len(line.enter) + len(line.leave) for line in backend._lines.values())
     assert 0 < prepared < ROOM
@@ -46,14 +46,12 @@ def test_a_turn_that_comes_while_its_claim_is_given_up_is_not_kept(server: Redis
     second = first._replace(id="c-2")
     run(backend.enter(first, wait=False, until=until))
     assert type(run(backend.enter(second, wait=True, until=until))) is Waiting
-    backend._heard("c-2 17")
+    backend._take_note("c-2 17")
     # As after a cancel: nobody waits for it any more, and the message had been read.
-    backend._expected.discard("c-2")
-    backend._looks.pop("c-2")
     run(backend.leave(second, until))
-    assert not backend._tokens
-    backend._heard("c-2 18")
-    assert not backend._tokens
+    assert "c-2" not in backend._claims
+    backend._take_note("c-2 18")
+    assert "c-2" not in backend._claims
     run(backend.leave(first, until))
     run(backend.close())
 
@@ -66,5 +64,5 @@ def test_cancelled_waits_leave_nothing_behind_in_the_client(town: Town) -> None:
             waiter.lock("x").acquire(timeout=0.01)
     lease.release()
     backend = waiter.client.real._engine.backend
-    wait_for(lambda: not (backend._tokens or backend._expected or backend._looks), 5, "an empty client")
-    assert not backend._doubtful
+    wait_for(lambda: not backend._claims, 5, "an empty client")
+    assert not backend._doubts

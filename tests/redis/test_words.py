@@ -54,13 +54,13 @@ def test_a_fence_gives_its_client_no_numbers(server: RedisServer) -> None:
     seen: list[type] = []
     with redis.Redis(port=server.port) as client:
         fence = RedisFence(client)
-        send = fence._port.send
+        send = fence._sender.send
 
         async def watched(*words: object) -> object:
             seen.extend(map(type, words))
             return await send(*words)
 
-        fence._port.send = watched
+        fence._sender.send = watched
         fence.enter("counter", 1, lock="x")
         assert fence.incr("counter", 1, 7, lock="x") == 7
         fence.set("ratio", 1, 2.5, ttl=10, lock="x")

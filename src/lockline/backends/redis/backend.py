@@ -14,10 +14,12 @@ from ...guarantees import Guarantees
 from ...runtime import Runtime, Worker
 from ..resp.commands import ServerError, pack
 from ..resp.errors import NoAnswer, Refused, unavailable
+from ..resp.target import Address
 from . import doctor
 from .batches import Batches
 from .channel import Answer, Call, Channel, Failed
-from .commands import OVERHEAD, Kept, Prepared, Wish, key_of, words
+from .claims import Doubts, OwnClaim
+from .commands import OVERHEAD, Kept, PreparedLine, Wish, key_of, words
 from .connection import AsyncioConnections, BlockingConnections, Connections
 from .inspection import Inspection
 from .renewals import Renewals, Renewed
@@ -47,7 +49,6 @@ APART: Final = 0.01
 FURTHEST_APART: Final = 1.0
 KEEPERS_CONNECTIONS: Final = 2
 """Kept for renewals, so that they stand in no line behind the threads of the caller: one, and one more for when that hangs."""
-DOUBTS_KEPT: Final = 10_000
 
 
 class RedisBackend:
@@ -63,70 +64,70 @@ class RedisBackend:
         self.target = target
         self.wait_replicas = wait_replicas
         self._runtime = runtime
-        self._port: Connections
-        self._wait_port: Connections
-        self._keepers_port: Connections
-        self._ears: BlockingSubscriptions | AsyncioSubscriptions
-        self.reader: BlockingSubscriptions | None
+        self._connections: Connections
+        self._for_waits: Connections
+        """WAIT holds up whatever comes behind it."""
+        self._for_keeper: Connections
+        self._subscriptions: BlockingSubscriptions | AsyncioSubscriptions
+        self.reader: BlockingSubscriptions | None = None
         if runtime.flavour == "asyncio":
-            self._port, self._wait_port = AsyncioConnections(target), AsyncioConnections(target)
+            self._connections, self._for_waits = AsyncioConnections(target), AsyncioConnections(target)
             # One connection for all, on which nobody waits for anybody.
-            self._keepers_port = self._port
-            self._ears = AsyncioSubscriptions(target, prefix, self._heard, self._deliver, self._look_all)
-            self.reader = None
+            self._for_keeper = self._connections
+            self._subscriptions = AsyncioSubscriptions(target, prefix, self._take_note)
         else:
-            self._port, self._wait_port = (
-                BlockingConnections(target, max_connections),
-                BlockingConnections(target, max_connections),
-            )
-            self._keepers_port = BlockingConnections(target, KEEPERS_CONNECTIONS)
-            self.reader = self._ears = BlockingSubscriptions(target, prefix, self._heard, self._deliver, self._look_all)
+            self._connections = BlockingConnections(target, max_connections)
+            self._for_waits = BlockingConnections(target, max_connections)
+            self._for_keeper = BlockingConnections(target, KEEPERS_CONNECTIONS)
+            self._subscriptions = self.reader = BlockingSubscriptions(target, prefix, self._take_note)
         self._begin()
 
     def _begin(self) -> None:
-        self.channel = Channel(self._port, topology_of(self.target, self._port), self._runtime)
-        self._known = self.channel.topology.known
-        renewing = Channel(self._keepers_port, self.channel.topology, self._runtime)
-        self._renewals = Renewals(renewing, self._ears.channel)
+        self._topology = topology_of(self.target, self._connections)
+        self.channel = Channel(self._connections, self._topology, self._runtime)
         self._batches = Batches(self.channel)
+        keepers = Channel(self._for_keeper, self._topology, self._runtime)
+        self._renewals = Renewals(keepers, self._listens_on)
         self._inspection = Inspection(self.channel, self.prefix)
-        self._replicas = Replicas(self._wait_port, self.wait_replicas, self.target.patience, self._runtime)
-        self._ask = self._port.ask
-        self._lines: Kept[str, Prepared] = Kept()
-        self._asked: Kept[Wish, bytes] = Kept()
-        self._expected: set[str] = set()
-        """Claims that entered and may still get their turn by a message."""
-        self._tokens: dict[str, int] = {}
-        self._looks: dict[str, float] = {}
-        """When each waiting claim has to look again by itself."""
-        self._deaf: dict[str, bytes] = {}
-        """Claims that hold and cannot be told of an eviction yet."""
-        self._long_deaf: set[str] = set()
-        """Those of them that were so at the last `news` already; short holds shall not cost a subscription."""
-        self._doubtful: dict[str, None] = {}
-        """Claims one of whose requests was not answered: it may still be under way when they leave.
-
-        Most leave. What stays is of claims that nobody could withdraw in their lifetime: the newest are enough.
-        """
+        self._replicas = Replicas(self._for_waits, self.wait_replicas, self.target.patience, self._runtime)
+        self._ask = self._connections.ask
+        self._lines: Kept[str, PreparedLine] = Kept()
+        self._wishes: Kept[Wish, bytes] = Kept()
+        self._claims: dict[str, OwnClaim] = {}
+        self._doubts = Doubts()
         self._listener: Worker | None = None
 
     def forked(self) -> None:
-        self._port.forked()
-        self._wait_port.forked()
-        self._keepers_port.forked()
-        self._ears.forked()
+        self._connections.forked()
+        self._for_waits.forked()
+        self._for_keeper.forked()
+        self._subscriptions.forked()
         self._begin()
+
+    def report_to(self, hints: Hints) -> None:
+        self._hints = self._subscriptions.hints = hints
 
     def now(self) -> float:
         """The moment, on the clock of deadlines."""
         return self._runtime.now()
 
-    def _line(self, name: str) -> Prepared:
-        line = Prepared(key_of(name, self.prefix))
+    def _line(self, name: str) -> PreparedLine:
+        line = PreparedLine(key_of(name, self.prefix))
         return self._lines.keep(name, line, line.size)
 
     def _key(self, name: str) -> bytes:
         return (self._lines.get(name) or self._line(name)).key
+
+    def _route(self, line: PreparedLine) -> Address | None:
+        """The line's server as far as is known, remembered as long as nothing new is known."""
+        line.epoch = self._topology.epoch
+        line.address = self._topology.known(line.key)
+        return line.address
+
+    def _listens_on(self, address: Address) -> str:
+        """The channel on which this server reaches us."""
+        subscription = self._subscriptions.open.get(address)
+        return NO_CHANNEL if subscription is None else subscription.channel
 
     # -- one claim ---------------------------------------------------------------------------------
 
@@ -134,12 +135,14 @@ class RedisBackend:
         name, claim_id, owner, kind, weight, capacity, ttl, _, meta = claim
         line = self._lines.get(name) or self._line(name)
         key = line.key
-        address = self._known(key)
-        channel = NO_CHANNEL if address is None else self._ears.channel(address)
+        address = line.address if line.epoch is self._topology.epoch else self._route(line)
+        subscription = self._subscriptions.open.get(address)  # type: ignore[arg-type]
+        channel = NO_CHANNEL if subscription is None else subscription.channel
         wish = (ttl, weight, capacity, channel, kind, owner, meta, wait)
-        rest = self._asked.get(wish) or self._wish(wish)
+        rest = self._wishes.get(wish) or self._prepare(wish)
         if wait:
-            self._expected.add(claim_id)
+            # Before the request: the message that brings its turn may be here before the answer.
+            self._claims[claim_id] = OwnClaim()
         try:
             failed: Failed | None = None
             reply: Any = None
@@ -155,87 +158,84 @@ class RedisBackend:
                 call = Call(ENTER, (key,), (claim_id, *words(wish)))
                 reply, repeated, _ = await self.channel.insist(call, until, failed, insists=wait)
                 if repeated:
-                    self._doubt(claim_id)
+                    self._doubts.add(claim_id)
         except BaseException as problem:
             if not getattr(problem, "unsent", False):
-                self._doubt(claim_id)
-            self._done_waiting(claim_id)
+                self._doubts.add(claim_id)
+            self._claims.pop(claim_id, None)
             raise
         if type(reply) is int:
-            self._expected.discard(claim_id)
             if channel == NO_CHANNEL:
-                self._deaf[claim_id] = key
+                own = self._claims[claim_id] = OwnClaim()
+                own.state, own.key = "holds", key
+            elif wait:
+                self._claims.pop(claim_id, None)
             if self.wait_replicas:
-                await self._replicated(claim, key, until)
+                await self._replicate(claim, key, until)
             return Grant(reply)
         if reply is None:
-            self._expected.discard(claim_id)
             return None
         # On a channel that nobody listens to yet it looks at once, and brings along the one that it will hear.
-        return self._waits(claim_id, reply, deaf=channel == NO_CHANNEL)
+        return self._waits(claim_id, reply, unheard=channel == NO_CHANNEL)
 
-    def _wish(self, wish: Wish) -> bytes:
+    def _prepare(self, wish: Wish) -> bytes:
         """What claims of one kind have in common, ready for the wire."""
         text = pack(words(wish)).partition(b"\r\n")[2]
-        return self._asked.keep(wish, text, 2 * len(text) + OVERHEAD)
+        return self._wishes.keep(wish, text, 2 * len(text) + OVERHEAD)
 
-    def _doubt(self, claim_id: str) -> None:
-        self._doubtful[claim_id] = None
-        while len(self._doubtful) > DOUBTS_KEPT:
-            self._doubtful.pop(next(iter(self._doubtful), ""), None)
-
-    def _waits(self, claim_id: str, reply: Sequence[int], *, deaf: bool = False) -> Waiting:
+    def _waits(self, claim_id: str, reply: Sequence[int], *, unheard: bool = False) -> Waiting:
         """It looks again when the first one ahead may have expired, and not in the same moment as its neighbours."""
         ahead, change = reply
         wait = change / 1000 + min(ahead * APART, FURTHEST_APART)
-        self._looks[claim_id] = look_by = 0.0 if deaf else self._runtime.now() + max(wait, SOONEST_LOOK)
+        look_by = 0.0 if unheard else self._runtime.now() + max(wait, SOONEST_LOOK)
+        own = self._claims.get(claim_id)
+        if own is not None:
+            own.look_by = look_by
         return Waiting(ahead, look_by)
 
     async def place(self, claim: Claim, until: float) -> Grant | Waiting | Gone:
-        claim_id, key = claim.id, self._key(claim.name)
-        reply = self._tokens.pop(claim_id, None)
+        own, key = self._claims.get(claim.id), self._key(claim.name)
+        reply: Any = None if own is None else own.token
         if reply is None:
             reply = await self._stand(claim, key, until)
             if type(reply) is list:
-                return self._waits(claim_id, reply)
-        self._done_waiting(claim_id)
+                return self._waits(claim.id, reply)
+        self._claims.pop(claim.id, None)
         if reply is None:
             return Gone()
         if self.wait_replicas:
-            await self._replicated(claim, key, until)
+            await self._replicate(claim, key, until)
         return Grant(reply)
 
     async def _stand(self, claim: Claim, key: bytes, until: float) -> Any:
-        """Look where the claim stands; on a channel that we do listen to, from now on."""
+        """Ask where the claim stands; on a channel that we do listen to, from now on."""
+        address: Address | None = None
         try:
-            address = self._known(key) or await self.channel.topology.find(key, until)
-            channel = await self._ears.listen(address, until)
+            address = self._topology.known(key) or await self._topology.find(key, until)
+            channel = await self._subscriptions.listen(address, until)
         except NoAnswer as problem:
-            if "address" in locals():
-                self.channel.topology.doubt(address)
+            if address is not None:
+                self._topology.doubt(address)
             raise unavailable(problem) from problem
         return (await self.channel.run(Call(STAND, (key,), (claim.id, channel, "0")), until)).value
 
-    def _done_waiting(self, claim_id: str) -> None:
-        self._expected.discard(claim_id)
-        self._tokens.pop(claim_id, None)
-        self._looks.pop(claim_id, None)
-
-    async def _replicated(self, claim: Claim, key: bytes, until: float) -> None:
+    async def _replicate(self, claim: Claim, key: bytes, until: float) -> None:
         # A turn that comes in the last moment shall not fail for want of time to ask.
         until = max(until, self._runtime.now() + 0.5)
         try:
-            address = await self.channel.topology.find(key, until)
+            address = await self._topology.find(key, until)
         except NoAnswer as problem:
             raise unavailable(problem) from problem
-        await self._replicas.have(key, claim.id, self._ears.channel(address), address, until)
+        await self._replicas.have(key, claim.id, self._listens_on(address), address, until)
 
     async def leave(self, claim: Claim, until: float) -> bool:
-        claim_id = claim[1]
-        line = self._leaving(claim)
-        address = self._known(line.key)
+        name, claim_id = claim[0], claim[1]
+        # Whatever becomes of the request: nobody waits for this claim any more.
+        self._claims.pop(claim_id, None)
+        line = self._lines.get(name) or self._line(name)
+        address = line.address if line.epoch is self._topology.epoch else self._route(line)
         failed: Failed | None = None
-        doubtful = claim_id in self._doubtful
+        doubtful = claim_id in self._doubts
         if address is not None and not doubtful:
             try:
                 reply = await self._ask(address, line.request_to_leave(claim_id), until)
@@ -244,28 +244,21 @@ class RedisBackend:
                 failed = Failed(address, reply)
             except NoAnswer as no_answer:
                 failed = Failed(address, no_answer)
-        answer = await self.channel.insist(_call_to_leave(line, claim_id, doubtful), until, failed)
-        self._doubtful.pop(claim_id, None)
+        answer = await self.channel.insist(_call_to_leave(line.key, claim_id, doubtful), until, failed)
+        self._doubts.settle(claim_id)
         return _was_there(answer)
-
-    def _leaving(self, claim: Claim) -> Prepared:
-        """Nobody waits for this claim any more, whatever becomes of the request; its line."""
-        name, claim_id = claim[0], claim[1]
-        if claim_id in self._expected or claim_id in self._looks or self._tokens:
-            self._done_waiting(claim_id)
-        if self._deaf:
-            self._deaf.pop(claim_id, None)
-        return self._lines.get(name) or self._line(name)
 
     # -- many claims -------------------------------------------------------------------------------
 
     async def leave_all(self, claims: Sequence[Claim], until: float) -> Sequence[bool]:
-        calls = [_call_to_leave(self._leaving(claim), claim.id, claim.id in self._doubtful) for claim in claims]
+        for claim in claims:
+            self._claims.pop(claim.id, None)
+        calls = [_call_to_leave(self._key(claim.name), claim.id, claim.id in self._doubts) for claim in claims]
         outcomes = await self._batches.run(calls, until, insists=False)
-        problems = [outcome for outcome in outcomes if isinstance(outcome, BackendUnavailable)]
         for claim, outcome in zip(claims, outcomes, strict=True):
             if isinstance(outcome, Answer):
-                self._doubtful.pop(claim.id, None)
+                self._doubts.settle(claim.id)
+        problems = [outcome for outcome in outcomes if isinstance(outcome, BackendUnavailable)]
         silences = [problem for problem in problems if not isinstance(problem, Refused)]
         if silences:
             silences[0].unsent = len(silences) == len(calls) and all(silence.unsent for silence in silences)
@@ -279,18 +272,19 @@ class RedisBackend:
         outcomes = await self._renewals.renew(claims, keys, until)
         fates: list[Gone | Unanswered | None] = []
         for claim, outcome in zip(claims, outcomes, strict=True):
-            if isinstance(outcome, BackendUnavailable):
-                fates.append(Unanswered(outcome))
-                continue
-            fates.append(outcome if isinstance(outcome, Gone) else None)
-            if isinstance(outcome, Renewed) and claim.id in self._looks:
-                self._learn_from_renewal(claim.id, outcome)
+            if isinstance(outcome, Renewed):
+                fates.append(None)
+                self._learn(claim.id, outcome)
+            else:
+                fates.append(outcome if isinstance(outcome, Gone) else Unanswered(outcome))
         return fates
 
-    def _learn_from_renewal(self, claim_id: str, fate: Renewed) -> None:
-        """A waiting claim was renewed: perhaps it holds and the message was lost, perhaps it should look earlier."""
-        look = self._runtime.now() + fate.look_in + SOONEST_LOOK
-        if not fate.look_in or look < self._looks.get(claim_id, 0.0):
+    def _learn(self, claim_id: str, renewed: Renewed) -> None:
+        """If the claim waits: perhaps it holds and the message was lost, perhaps it should look earlier."""
+        own = self._claims.get(claim_id)
+        if own is None or own.state != "waits":
+            return
+        if not renewed.look_in or self._runtime.now() + renewed.look_in + SOONEST_LOOK < own.look_by:
             self._hints.heard(claim_id)
 
     # -- questions ---------------------------------------------------------------------------------
@@ -311,62 +305,53 @@ class RedisBackend:
 
     # -- messages ----------------------------------------------------------------------------------
 
-    def report_to(self, hints: Hints) -> None:
-        self._hints = hints
-
-    def _heard(self, message: str) -> str:
-        """Take note of a message; whoever read it hands it on to the claim."""
+    def _take_note(self, message: str) -> str:
+        """The claim that a message speaks of; whoever read it hands it on to that."""
         claim_id, _, token = message.partition(" ")
-        if token and claim_id in self._expected:
-            self._tokens[claim_id] = int(token)
-            # Given up meanwhile, by its own thread: nobody would ever fetch it.
-            if claim_id not in self._expected:
-                self._tokens.pop(claim_id, None)
+        own = self._claims.get(claim_id) if token else None
+        if own is not None:
+            own.token = int(token)
         return claim_id
 
-    def _deliver(self, claim_id: str) -> None:
-        self._hints.heard(claim_id)
-
-    def _look_all(self) -> None:
-        self._hints.heard_all()
-
     async def attend(self) -> None:
-        self._ears.drain()
-        if self._deaf and (self._listener is None or not self._listener.alive()):
-            deaf = set(self._deaf)
-            if self._long_deaf & deaf:
-                # Beside the keeper: it has deadlines to watch and must not wait for a connection.
-                try:
-                    self._listener = self._runtime.spawn(self._give_ears, "lockline-listen")
-                except RuntimeError:
-                    pass  # no thread to be had now
-            self._long_deaf = deaf
+        self._subscriptions.drain()
+        if self._listener is not None and self._listener.alive():
+            return
+        unheard = [own for own in list(self._claims.values()) if own.state == "holds"]
+        if any(own.attended for own in unheard):
+            # Beside the keeper: it has deadlines to watch and must not wait for a connection.
+            try:
+                self._listener = self._runtime.spawn(self._listen_for_holders, "lockline-listen")
+            except RuntimeError:
+                pass  # no thread to be had now
+        for own in unheard:
+            own.attended = True
 
-    async def _give_ears(self) -> None:
+    async def _listen_for_holders(self) -> None:
         """Let claims that have held for a while be told of an eviction: their renewal brings the channel along."""
-        for claim_id, key in list(self._deaf.items()):
-            address = self._known(key)
-            if claim_id not in self._long_deaf or address is None:
+        for claim_id, own in list(self._claims.items()):
+            address = self._topology.known(own.key)
+            if own.state != "holds" or not own.attended or address is None:
                 continue
             try:
-                await self._ears.listen(address, self._runtime.now() + self.target.patience)
+                await self._subscriptions.listen(address, self._runtime.now() + self.target.patience)
             except Exception:
                 # Not now; a renewal finds an eviction too, only later.
                 return
-            self._deaf.pop(claim_id, None)
+            self._claims.pop(claim_id, None)
             self._hints.heard(claim_id)
 
     async def close(self) -> None:
         if self._listener is not None:
             await self._listener.join(self._runtime.now() + 1.0)
-        await self._ears.close()
-        await self._wait_port.close()
-        await self._keepers_port.close()
-        await self._port.close()
+        await self._subscriptions.close()
+        await self._for_waits.close()
+        await self._for_keeper.close()
+        await self._connections.close()
 
 
-def _call_to_leave(line: Prepared, claim_id: str, doubtful: bool) -> Call:
-    return Call(LEAVE, (line.key,), (claim_id, "1" if doubtful else "0"))
+def _call_to_leave(key: bytes, claim_id: str, doubtful: bool) -> Call:
+    return Call(LEAVE, (key,), (claim_id, "1" if doubtful else "0"))
 
 
 def _was_there(answer: Answer) -> bool:

@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 from ...core.claim import Standing
 from ...errors import ConfigError
 from ..resp.commands import Script
+from ..resp.target import Address
 from .scripts import ENTER, LEAVE
 
 PREFIX: Final = "ll"
@@ -75,13 +76,16 @@ class Kept(dict[K, V]):
         return value
 
 
-class Prepared:
+class PreparedLine:
     """What requests on one line begin with, ready for the wire: the hot path only adds the claim."""
 
-    __slots__ = ("enter", "key", "leave", "size")
+    __slots__ = ("address", "enter", "epoch", "key", "leave", "size")
 
     def __init__(self, key: bytes) -> None:
         self.key = key
+        self.address: Address | None = None
+        """The line's server, as it was known in that epoch of the topology."""
+        self.epoch: object = self
         self.enter = _beginning(ENTER, key, args=7)
         self.leave = _beginning(LEAVE, key, args=2)
         self.size = len(self.enter) + len(self.leave) + 2 * len(key) + OVERHEAD

@@ -12,8 +12,9 @@ import secrets
 import select
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
+from ...core.waiting import Hints
 from ...errors import BackendUnavailable, ClientClosed
 from ...runtime import clock
 from ...runtime.section import Inside, Late, Section
@@ -22,45 +23,34 @@ from ..resp.connection_asyncio import alone
 from ..resp.errors import NoAnswer
 from ..resp.subscription import AsyncioSubscription, BlockingSubscription, messages
 from ..resp.target import Address
-from .scripts import NO_CHANNEL
 from .target import Target
 
 MENDING = 0.5
 """Seconds that mending one may take; meanwhile nobody hears the others."""
 
-Heard = Callable[[str], str]
-"""Takes note of a message, gives back the id of the claim it speaks of."""
 
-
-class Subscriptions(Protocol):
+class Subscriptions:
     """The one subscription of a client at each server where it has waiting claims."""
 
-    def channel(self, address: Address) -> str:
-        """The channel on which this server reaches us; NO_CHANNEL while we do not listen there."""
+    hints: Hints
 
-    async def listen(self, address: Address, until: float) -> str:
-        """Subscribe there if we do not yet; the channel."""
-
-    async def close(self) -> None: ...
-    def forked(self) -> None: ...
-
-
-def new_channel(prefix: str) -> str:
-    """A channel that nobody else can guess or share."""
-    return f"{prefix}:{secrets.token_hex(6)}"
-
-
-class BlockingSubscriptions:
-    """Read by whichever waiting thread leads, or by the keeper when nobody waits."""
-
-    def __init__(
-        self, target: Target, prefix: str, heard: Heard, deliver: Callable[[str], object], look_all: Callable[[], None]
-    ) -> None:
+    def __init__(self, target: Target, prefix: str, take_note: Callable[[str], str]) -> None:
         self._target = target
         self._prefix = prefix
-        self._heard = heard
-        self._deliver = deliver
-        self._look_all = look_all
+        self._take_note = take_note
+        """Notes what a message says, and gives back the id of the claim that it speaks of."""
+        self._channels: dict[Address, str] = {}
+
+    def _channel(self, address: Address) -> str:
+        """The same one each time that we listen there, which nobody else can guess or share."""
+        return self._channels.setdefault(address, f"{self._prefix}:{secrets.token_hex(6)}")
+
+
+class BlockingSubscriptions(Subscriptions):
+    """Read by whichever waiting thread leads, or by the keeper when nobody waits."""
+
+    def __init__(self, target: Target, prefix: str, take_note: Callable[[str], str]) -> None:
+        super().__init__(target, prefix, take_note)
         self._wake: tuple[int, int] | None = None
         self.forked()
 
@@ -68,9 +58,9 @@ class BlockingSubscriptions:
         if self._wake is not None:
             for end in self._wake:
                 os.close(end)
-        self._open: dict[Address, BlockingSubscription] = {}
+        self.open: dict[Address, BlockingSubscription] = {}
         self._broken: set[Address] = set()
-        self._channels: dict[Address, str] = {}
+        self._channels = {}
         self._reading = Section()
         self._opening = Section()
         self._wake = None
@@ -80,15 +70,11 @@ class BlockingSubscriptions:
         self._polled: dict[int, BlockingSubscription] = {}
         self._poll: select.poll
 
-    def channel(self, address: Address) -> str:
-        one = self._open.get(address)
-        return NO_CHANNEL if one is None else one.channel
-
     async def listen(self, address: Address, until: float) -> str:
         return self._listen(address, until).channel
 
     def _listen(self, address: Address, until: float) -> BlockingSubscription:
-        one = self._open.get(address)
+        one = self.open.get(address)
         if one is not None and not self._closed:
             return one
         try:
@@ -103,13 +89,13 @@ class BlockingSubscriptions:
     def _subscribe(self, address: Address, until: float) -> BlockingSubscription:
         if self._closed:
             raise ClientClosed("this client is closed; connect a new one")
-        one = self._open.get(address)
+        one = self.open.get(address)
         if one is None:
-            channel = self._channels.setdefault(address, new_channel(self._prefix))
+            channel = self._channel(address)
             one = BlockingSubscription(self._target.server(address), until, channel)
             # First, so that it is never polled by one who does not know that there is something new.
             self._version += 1
-            self._open[address] = one
+            self.open[address] = one
             if self._closed:
                 one.close()
             # Whoever reads now does not know of this one yet.
@@ -142,7 +128,7 @@ class BlockingSubscriptions:
     def _prepare_poll(self) -> None:
         version = self._version
         poll = select.poll()
-        polled = {one.sock.fileno(): one for one in list(self._open.values())}
+        polled = {one.sock.fileno(): one for one in list(self.open.values())}
         for fd in (self._wake_pipe()[0], *polled):
             poll.register(fd, select.POLLIN)
         self._poll = poll
@@ -152,13 +138,13 @@ class BlockingSubscriptions:
 
     def drain(self) -> None:
         """Hear what has arrived, if nobody else is listening; never waits."""
-        if self._open:
+        if self.open:
             self._reading.attempt(self._drain)
 
     def _drain(self) -> None:
-        for one in list(self._open.values()):
+        for one in list(self.open.values()):
             for claim_id in self._hear(one):
-                self._deliver(claim_id)
+                self.hints.heard(claim_id)
 
     def _hear(self, one: BlockingSubscription) -> list[str]:
         try:
@@ -166,14 +152,14 @@ class BlockingSubscriptions:
         except OSError:
             self._lose(one)
             return []
-        return [self._heard(message) for message in found]
+        return [self._take_note(message) for message in found]
 
     def _lose(self, one: BlockingSubscription) -> None:
-        if self._open.get(one.address) is one:
+        if self.open.get(one.address) is one:
             # In this order: cut short in between, it is lost once more.
             self._version += 1
             self._broken.add(one.address)
-            self._open.pop(one.address, None)
+            self.open.pop(one.address, None)
         one.close()
 
     def _mend(self) -> None:
@@ -186,7 +172,7 @@ class BlockingSubscriptions:
                 self._listen(address, clock.now() + MENDING)
             except Exception:
                 pass  # those who look find out why
-            self._look_all()
+            self.hints.heard_all()
             self._broken.discard(address)
 
     def _wake_pipe(self) -> tuple[int, int]:
@@ -209,9 +195,9 @@ class BlockingSubscriptions:
         self._closed = True
         self._version += 1
         self._broken.clear()
-        while self._open:
+        while self.open:
             try:
-                self._open.popitem()[1].close()
+                self.open.popitem()[1].close()
             except KeyError:
                 pass  # lost by its reader just now
         self.nudge()
@@ -222,40 +208,31 @@ class BlockingSubscriptions:
             os.close(end)
 
 
-class AsyncioSubscriptions:
+class AsyncioSubscriptions(Subscriptions):
     """Brought by the loop itself."""
 
-    def __init__(
-        self, target: Target, prefix: str, heard: Heard, deliver: Callable[[str], object], look_all: Callable[[], None]
-    ) -> None:
-        self._target = target
-        self._prefix = prefix
-        self._heard = heard
-        self._deliver = deliver
-        self._look_all = look_all
+    def __init__(self, target: Target, prefix: str, take_note: Callable[[str], str]) -> None:
+        super().__init__(target, prefix, take_note)
         self.forked()
 
     def forked(self) -> None:
         # Kept, never closed: the parent's loop is a stranger here.
         self._inherited = dict(self.__dict__)
-        self._open: dict[Address, AsyncioSubscription] = {}
+        self.open: dict[Address, AsyncioSubscription] = {}
         self._unready: set[AsyncioSubscription] = set()
         self._lost: set[Address] = set()
         """Where a message may have been missed that nobody has looked for yet."""
         self._mending: set[asyncio.Task[None]] = set()
-        self._channels: dict[Address, str] = {}
+        self._channels = {}
         self._opening: dict[Address, asyncio.Lock] = {}
         self._closed = False
-
-    def channel(self, address: Address) -> str:
-        return self._channels[address] if address in self._open else NO_CHANNEL
 
     async def listen(self, address: Address, until: float) -> str:
         async with alone(self._opening.setdefault(address, asyncio.Lock()), address, until):
             if self._closed:
                 raise ClientClosed("this client is closed; connect a new one")
-            channel = self._channels.setdefault(address, new_channel(self._prefix))
-            if address not in self._open:
+            channel = self._channel(address)
+            if address not in self.open:
                 one = AsyncioSubscription(self._target.server(address), self._take, partial(self._lose, address))
                 self._unready.add(one)
                 try:
@@ -265,18 +242,18 @@ class AsyncioSubscriptions:
                 if self._closed:
                     one.close(ConnectionAbortedError("the client was closed"))
                     raise ClientClosed("this client is closed; connect a new one")
-                self._open[address] = one
+                self.open[address] = one
             if address in self._lost:
                 self._lost.discard(address)
-                self._look_all()
+                self.hints.heard_all()
             return channel
 
     def _take(self, reply: Any) -> None:
         for message in messages([reply]):
-            self._deliver(self._heard(message))
+            self.hints.heard(self._take_note(message))
 
     def _lose(self, address: Address, why: Exception) -> None:
-        self._open.pop(address, None)
+        self.open.pop(address, None)
         self._lost.add(address)
         if not self._closed:
             mending = asyncio.get_running_loop().create_task(self._mend(address), name="lockline-redis-listen")
@@ -297,24 +274,17 @@ class AsyncioSubscriptions:
         """Or not, or cancelled by somebody who cancels all tasks that he finds."""
         self._mending.discard(mending)
         if self._lost:
-            self._look_all()
-
-    def receive(self, seconds: float) -> list[str]:
-        """Nobody asks: the loop delivers."""
-        raise AssertionError("the loop itself reads the subscriptions")
+            self.hints.heard_all()
 
     def drain(self) -> None:
         """Nothing to do: the loop reads."""
 
-    def nudge(self) -> None:
-        """Nothing to do: nobody blocks."""
-
     async def close(self) -> None:
         self._closed = True
         why = ConnectionAbortedError("the client was closed")
-        for one in (*self._open.values(), *self._unready):
+        for one in (*self.open.values(), *self._unready):
             one.close(why)
-        self._open.clear()
+        self.open.clear()
         mending = list(self._mending)
         for task in mending:
             task.cancel()

@@ -21,6 +21,9 @@ T = TypeVar("T")
 class Topology(Protocol):
     """Where to send what."""
 
+    epoch: object
+    """Another one each time that more is known, or less: what was known before need not be asked for again until then."""
+
     def known(self, key: bytes) -> Address | None:
         """The server of this key as far as is known without asking."""
 
@@ -42,6 +45,8 @@ class Topology(Protocol):
 
 class OneServer:
     """The server that was named."""
+
+    epoch: object = None
 
     def __init__(self, target: Target) -> None:
         self._address = target.addresses[0]
@@ -74,6 +79,7 @@ class Sentinels:
         self._connections = connections
         self._primary: Address | None = None
         self._told_by: Address | None = None
+        self.epoch = object()
 
     def known(self, key: bytes) -> Address | None:
         return self._primary
@@ -84,7 +90,7 @@ class Sentinels:
             return known
         watcher, primary = await _first_who_can_say(self._watchers, self._ask, until, "no sentinel names a primary")
         self._watchers = list(dict.fromkeys([watcher, *self._watchers]))
-        self._told_by, self._primary = watcher, primary
+        self._told_by, self._primary, self.epoch = watcher, primary, object()
         return primary
 
     async def _ask(self, watcher: Address, until: float) -> Address:
@@ -98,7 +104,7 @@ class Sentinels:
 
     def doubt(self, address: Address) -> None:
         if address == self._primary:
-            self._primary = None
+            self._primary, self.epoch = None, object()
             self._watchers = _at_the_end(self._watchers, self._told_by)
 
     def moved(self, key: bytes, address: Address) -> None:
@@ -121,6 +127,7 @@ class Cluster:
         self._owners: dict[int, Address] = {}
         self._doubted = True
         self._told_by: Address | None = None
+        self.epoch = object()
 
     def known(self, key: bytes) -> Address | None:
         return None if self._doubted else self._owners.get(key_slot(key))
@@ -137,7 +144,7 @@ class Cluster:
         node, owners = await _first_who_can_say(self._nodes, self._ask, until, "no node tells the slots")
         there = {*owners.values(), *self._seeds}
         self._nodes = [each for each in dict.fromkeys([node, *self._nodes, *there]) if each in there]
-        self._told_by, self._owners, self._doubted = node, owners, False
+        self._told_by, self._owners, self._doubted, self.epoch = node, owners, False, object()
 
     async def _ask(self, node: Address, until: float) -> dict[int, Address]:
         answer: Any = await self._connections.ask(node, pack(("CLUSTER", "SLOTS")), until)
@@ -153,11 +160,12 @@ class Cluster:
         return owners
 
     def doubt(self, address: Address) -> None:
-        self._doubted = True
+        self._doubted, self.epoch = True, object()
         self._nodes = _at_the_end(self._nodes, self._told_by, address)
 
     def moved(self, key: bytes, address: Address) -> None:
         self._owners[key_slot(key)] = address
+        self.epoch = object()
 
     def groups(self, keys: Iterable[bytes]) -> Iterable[Sequence[int]]:
         slots: dict[int, list[int]] = {}

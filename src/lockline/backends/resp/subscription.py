@@ -96,6 +96,7 @@ class AsyncioSubscription:
         self, server: Server, heard: Callable[[Any], None], ended: Callable[[Exception], None] = lambda why: None
     ) -> None:
         self.address = server.address
+        self.channel = ""
         self._connection = AsyncioConnection(server)
         self._heard = heard
         self._ended = ended
@@ -106,6 +107,7 @@ class AsyncioSubscription:
 
     async def open(self, until: float, channel: str = "") -> AsyncioSubscription:
         """Open it; with a channel, until the server has confirmed that: before, nobody may be sent there."""
+        self.channel = channel
         connection = await self._connection.open(until)
         confirmed: asyncio.Future[Any] = self._loop.create_future()
 
