@@ -12,7 +12,7 @@ import pytest
 
 import lockline
 from lockline.cli import COMMANDS
-from lockline.cli.words import duration, ordinal, printable, table
+from lockline.cli.text import duration, ordinal, printable, table
 from tests.servers.process import free_port, wait_for
 
 from .conftest import LOCKLINE, OnScreen, Shell, end

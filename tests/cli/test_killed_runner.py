@@ -99,12 +99,12 @@ def test_nobody_gets_in_before_the_command_of_a_killed_run_has_ended(shell: Shel
 
 SLOW = """
 import time
-from lockline.cli.supervise import Supervisor
-stand_by = Supervisor.stand_by
+from lockline.cli.supervisor import Supervisor
+wait = Supervisor.wait
 def late(self):
     time.sleep(5)
-    return stand_by(self)
-Supervisor.stand_by = late
+    return wait(self)
+Supervisor.wait = late
 """
 
 

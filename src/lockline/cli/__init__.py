@@ -7,7 +7,7 @@ import sys
 from typing import Final, NamedTuple
 
 
-class Entry(NamedTuple):
+class CommandHome(NamedTuple):
     """Where a command lives; its module has it under the name `command`."""
 
     module: str
@@ -18,14 +18,14 @@ class Entry(NamedTuple):
 
 # One line per command. The help stands here too, so that `lockline --help` imports none of them.
 COMMANDS: Final = {
-    "run": Entry("run", "Run a command under a lock."),
-    "ls": Entry("ls", "List the names that are held or waited for."),
-    "show": Entry("show", "Show one line: who holds it, who waits."),
-    "evict": Entry("evict", "Take a lock away from whoever holds it."),
-    "doctor": Entry("doctor", "Say what a backend guarantees and what is dangerous about it."),
-    "fence": Entry("fence", "Check a fencing token where the data is."),
-    "redlock": Entry("redlock", "Set up and look after the servers behind redlock://.", "redis"),
-    "completion": Entry("completion", "Print the completion script for a shell."),
+    "run": CommandHome("run", "Run a command under a lock."),
+    "ls": CommandHome("ls", "List the names that are held or waited for."),
+    "show": CommandHome("show", "Show one line: who holds it, who waits."),
+    "evict": CommandHome("evict", "Take a lock away from whoever holds it."),
+    "doctor": CommandHome("doctor", "Say what a backend guarantees and what is dangerous about it."),
+    "fence": CommandHome("fence", "Check a fencing token where the data is."),
+    "redlock": CommandHome("redlock", "Set up and look after the servers behind redlock://.", "redis"),
+    "completion": CommandHome("completion", "Print the completion script for a shell."),
 }
 
 

@@ -12,7 +12,7 @@ import click
 from .. import __version__
 from ..errors import AcquireTimeout, ConfigError, LeaseLost, LocklineError
 from . import COMMANDS, codes
-from .words import printable, say
+from .text import printable, say
 
 EPILOG = """\
 \b

@@ -14,7 +14,7 @@ from ..errors import BackendUnavailable, ConfigError, LocklineError
 from ..guarantees import Guarantees
 from . import codes
 from .options import json_option, open_client, print_json, url_option
-from .words import printable, wrapped
+from .text import printable, wrapped
 
 EPILOG = """\
 \b

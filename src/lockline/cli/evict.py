@@ -7,10 +7,9 @@ import click
 from ..core.claim import Standing
 from ..sync import Client
 from . import codes
-from .options import as_json as claim_as_json
-from .options import json_option, name_argument, open_client, print_json, url_option
+from .options import claim_as_json, json_option, name_argument, open_client, print_json, url_option
 from .terminal import asks
-from .words import age, count, everybody, printable
+from .text import age, count, everybody, printable
 
 EPILOG = """\
 \b

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import os
-import signal
 from collections.abc import Callable
-from typing import Any, cast
 from urllib.parse import urlsplit
 
 import click
@@ -18,12 +15,9 @@ from ..fence.file.marks import FileMarks
 from ..fence.rule import Offer, a_resource, an_exclusive, may_enter, offer_of, stale
 from ..fence.sequencer import parse_sequencer, read_number
 from . import codes
-from .group import Group, adopt_orphans, why_not
-from .guard import Guard
-from .signals import Signals, Stopped
-from .supervise import Supervisor
-from .terminal import Terminal
-from .words import printable
+from .signals import Stopped
+from .supervisor import Supervisor, prepared
+from .text import printable, say
 
 STALE = 77
 """The token is stale: a newer holder has been at the resource."""
@@ -48,9 +42,6 @@ def command() -> None:
     """Check a fencing token where the data is."""
 
 
-fence = command
-
-
 @command.command("enter", context_settings={"ignore_unknown_options": True})
 @click.argument("file_or_url")
 @click.argument("resource")
@@ -68,79 +59,39 @@ def enter(file_or_url: str, resource: str, token: str, run: tuple[str, ...], loc
     offer = _offer(resource, token, lock)
     if not patience > 0:
         raise ConfigError("patience is a number of seconds greater than zero")
-    if run:
-        return _enter_and_run(run, lambda: door(file_or_url).admit(resource, offer, writes=False, patience=patience))
+
+    def admit() -> Callable[[], None]:
+        return door(file_or_url).admit(resource, offer, writes=False, patience=patience)
+
     try:
-        door(file_or_url).admit(resource, offer, writes=False, patience=patience)()
+        if run:
+            return _enter_and_run(run, admit)
+        admit()()
     except StaleToken as refusal:
-        return _refuse(refusal)
+        say(str(refusal))
+        return STALE
     return codes.FINE
 
 
 def _enter_and_run(run: tuple[str, ...], admit: Callable[[], Callable[[], None]]) -> int:
     """As `lockline run` does: signals go to the group, and the fence is left when its last process has ended."""
-    adopt_orphans()
-    group = Group(run)
-    guard = Guard()
-    signals = Signals()
     try:
-        signals.wait_in_line()
-        try:
-            leave = admit()
-        finally:
-            signals.run_command()
-        try:
-            # Where the kernel closes the fence behind a killed process, the guard keeps it shut until the group has ended.
-            handle = getattr(leave, "handle", None)
-            if handle is not None:
-                guard.hold(handle)
-            return _stand_by(run[0], group, signals, guard)
-        finally:
-            leave()
+        with prepared(run) as begin:
+            with begin.in_line():
+                leave = admit()
+            try:
+                # Where the kernel closes the fence behind a killed process, the watchdog keeps it shut until the group has ended.
+                handle = getattr(leave, "handle", None)
+                if handle is not None:
+                    begin.watchdog.hold(handle)
+                ending = Supervisor(begin, None).run({})
+            finally:
+                leave()
     except Stopped as stopped:
         return codes.SIGNALLED + stopped.number
-    except StaleToken as refusal:
-        return _refuse(refusal)
-    finally:
-        group.abandon()
-        guard.dismiss()
-
-
-def _stand_by(command: str, group: Group, signals: Signals, guard: Guard) -> int:
-    terminal = Terminal()
-    supervisor = Supervisor(group, cast(Any, Endless()), signals=signals, terminal=terminal, guard=guard, grace=0.0)
-    try:
-        supervisor.protect()
-        group.start({})
-    except OSError as problem:
-        text, code = why_not(problem, printable(command))
-        click.echo(f"lockline: {text}", err=True)
-        return code
-    try:
-        return supervisor.stand_by().code
-    except BaseException:
-        # Whatever went wrong in here: nobody is let in over a command that runs.
-        group.send(signal.SIGKILL)
-        raise
-    finally:
-        terminal.take()
-
-
-class Endless:
-    """What stands where `lockline run` has a lease: nothing but the command itself ends its time inside."""
-
-    ttl = math.inf
-
-    def remaining(self) -> float:
-        return math.inf
-
-    def on_lost(self, callback: Callable[[], None]) -> None:
-        pass
-
-
-def _refuse(refusal: StaleToken) -> int:
-    click.echo(f"lockline: {refusal}", err=True)
-    return STALE
+    if ending.problem:
+        say(ending.problem)
+    return ending.code
 
 
 @command.command("check")
@@ -163,7 +114,7 @@ def check(sequencer: str, file_or_url: str | None, resource: str | None) -> int:
     mark = door(file_or_url).look(a_resource(resource), read.lock)
     if may_enter(mark, offer):
         return 0
-    click.echo(f"lockline: {stale(resource, mark, offer)}", err=True)
+    say(str(stale(resource, mark, offer)))
     return STALE
 
 

@@ -10,6 +10,8 @@ import sys
 from collections.abc import Mapping
 from typing import NoReturn
 
+from . import codes
+
 PR_SET_CHILD_SUBREAPER = 36
 STATE, IN_GROUP, THREADS = 0, 2, 17
 """Fields of /proc/<pid>/stat, counted from the one behind the name."""
@@ -27,22 +29,23 @@ def adopt_orphans() -> None:
         pass
 
 
-class Group:
+class ProcessGroup:
     """The process group of one command, there before the command begins. Its id is the command's pid.
 
-    A process of our own waits in it to become the command. So the guard knows the group before there is anything to guard:
+    A process of our own waits in it to become the command. So the watchdog knows the group before there is anything to watch:
     whenever we are killed, no command is left behind that nobody watches.
     """
 
     def __init__(self, command: tuple[str, ...]) -> None:
+        self.command = command
         # Forked before there is any thread or connection that a child could inherit in a broken state.
-        words, self._words = os.pipe()
+        begin, self._begin = os.pipe()
         self._problem, problem = os.pipe()
         self.id = os.fork()
         if self.id == 0:
-            os.close(self._words)
-            _become(command, words, problem)
-        os.close(words)
+            os.close(self._begin)
+            _become(command, begin, problem)
+        os.close(begin)
         os.close(problem)
         self.code: int | None = None
         """The command's exit code, 128+n for a signal; None while it runs."""
@@ -53,7 +56,7 @@ class Group:
     def start(self, environment: Mapping[str, str]) -> None:
         """Let the command begin, with these variables besides our own; OSError when it cannot be run."""
         try:
-            os.write(self._words, json.dumps(environment).encode() + b"\n")
+            os.write(self._begin, json.dumps(environment).encode() + b"\n")
         except BrokenPipeError:  # somebody killed it; then its exit code says so
             pass
         # Nothing before the end means that the command has taken the place of the one who would have told.
@@ -99,19 +102,19 @@ class Group:
             self.stopped_by = None
         else:
             ended = os.waitstatus_to_exitcode(status)
-            self.code = ended if ended >= 0 else 128 - ended
+            self.code = ended if ended >= 0 else codes.SIGNALLED - ended
 
     def alive(self) -> bool:
         """Whether any process of the group still runs."""
         return self.code is None or not has_ended(self.id)
 
 
-def _become(command: tuple[str, ...], words: int, problem: int) -> NoReturn:
+def _become(command: tuple[str, ...], begin: int, problem: int) -> NoReturn:
     """Wait for the word to begin, and turn into the command; end when those who could say it are gone."""
     number = 0
     try:
         os.setpgid(0, 0)
-        with open(words, "rb") as told:
+        with open(begin, "rb") as told:
             line = told.readline()
         if line.endswith(b"\n"):
             for ignored in (signal.SIGPIPE, getattr(signal, "SIGXFSZ", signal.SIGPIPE)):
@@ -159,8 +162,8 @@ def _only_zombies(group: int) -> bool:
     return bool(dead) and all(dead)
 
 
-def why_not(problem: OSError, command: str) -> tuple[str, int]:
-    """What to say when a command could not be started, and the exit code, as shells have them."""
+def why_not(problem: OSError, command: str) -> tuple[int, str]:
+    """The exit code when a command could not be started, as shells have them, and what to say."""
     if isinstance(problem, FileNotFoundError):
-        return f"{command}: command not found", 127
-    return f"{command}: cannot be run: {problem.strerror or problem}", 126
+        return codes.NOT_FOUND, f"{command}: command not found"
+    return codes.NOT_EXECUTABLE, f"{command}: cannot be run: {problem.strerror or problem}"

@@ -5,9 +5,8 @@ from __future__ import annotations
 import click
 
 from ..core.claim import Line
-from .options import as_json as claim_as_json
-from .options import json_option, open_client, print_json, url_option
-from .words import age, everybody, printable, table
+from .options import claim_as_json, json_option, open_client, print_json, url_option
+from .text import age, everybody, print_table, printable
 
 EPILOG = """\
 \b
@@ -29,10 +28,7 @@ def command(prefix: str, url: str | None, config: str | None, as_json: bool) -> 
     if as_json:
         print_json([_json(line) for line in lines])
     elif lines:
-        head, *rows = table(("NAME", "KIND", "TOKEN", "FOR", "WAITING", "HELD BY"), [_row(line) for line in lines])
-        click.secho(head, bold=True)
-        for row in rows:
-            click.echo(row)
+        print_table(("NAME", "KIND", "TOKEN", "FOR", "WAITING", "HELD BY"), [_row(line) for line in lines])
     else:
         click.echo("nothing is held" + (f" under {printable(prefix)!r}" if prefix else ""), err=True)
 

@@ -73,7 +73,7 @@ def print_json(value: object) -> None:
     click.echo(json.dumps(value, indent=2, ensure_ascii=True))
 
 
-def as_json(claim: Standing) -> dict[str, Any]:
+def claim_as_json(claim: Standing) -> dict[str, Any]:
     """One claim as programs see it."""
     return {
         "id": claim.id,

@@ -14,7 +14,7 @@ from ..errors import ConfigError
 from . import codes
 from .options import json_option, print_json, seconds
 from .terminal import asks
-from .words import printable, table
+from .text import print_table, printable, say
 
 EPILOG = """\
 \b
@@ -55,7 +55,7 @@ def _act(plan: cluster.Plan, *, dry_run: bool, yes: bool, as_json: bool) -> None
     try:
         plan.act()
     except KeyboardInterrupt:
-        click.echo("lockline: interrupted, some of it may be done; the same command again goes on", err=True)
+        say("interrupted, some of it may be done; the same command again goes on")
         raise
     if as_json:
         print_json({"plan": plan.sentences, "done": True, **plan.result})
@@ -115,10 +115,7 @@ def status(url: str | None, as_json: bool) -> int:
         )
         for one in found
     ]
-    head, *lines = table(("SERVER", "STATE", "CLUSTER", "INCARNATION", "HIGHEST", "ON DISK", "PROBLEM"), rows)
-    click.secho(head, bold=True)
-    for line in lines:
-        click.echo(line)
+    print_table(("SERVER", "STATE", "CLUSTER", "INCARNATION", "HIGHEST", "ON DISK", "PROBLEM"), rows)
     if not good:
         click.echo("no majority serves one cluster of this size: locks cannot be taken", err=True)
     return codes.FINE if good else codes.DANGEROUS

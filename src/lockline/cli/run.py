@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
+from contextlib import suppress
 
 import click
 
 from ..backends import default
 from ..backends.default import Store
 from ..core.arguments import a_limit, a_name, a_timeout, a_ttl
+from ..core.shells import backend_of
 from ..errors import AcquireTimeout, LeaseLost, LocklineError
 from ..sync import Client, Lease, Lock, connect
 from . import codes
-from .group import Group, adopt_orphans, why_not
-from .guard import Guard
 from .options import complete_name, seconds, url_option
-from .signals import Signals, Stopped
-from .supervise import Ending, Supervisor
-from .terminal import Terminal
+from .signals import Stopped
+from .supervisor import Ending, Supervisor, prepared
+from .text import everybody, printable, say
 from .waiting import WaitingLine, on_terminal
-from .words import everybody, printable, say
+from .watchdog import Watchdog
 
 EPILOG = """\
 \b
@@ -113,12 +112,8 @@ def command(
         a_limit(limit)
     store = default.store(url, config=config, require=require)
 
-    adopt_orphans()
-    group = Group(command)
-    guard = Guard()
-    signals = Signals()
     try:
-        with connect(store.url) as client:
+        with prepared(command) as begin, connect(store.url) as client:
             if client.guarantees.exclusion == "process":
                 raise click.UsageError(f"{client.url} cannot keep processes apart; use local: or a server")
             if not quiet:
@@ -132,9 +127,10 @@ def command(
                 lock = client.semaphore(name, limit, ttl, meta=meta)
             else:
                 lock = client.lock(name, ttl, meta=meta)
-            _entrust(client, guard)
+            _entrust(client, begin.watchdog)
             try:
-                lease = _stand_in_line(client, lock, signals, timeout, no_wait, quiet)
+                with begin.in_line():
+                    lease = _acquire(client, lock, timeout, no_wait, quiet)
             except AcquireTimeout as late:
                 if not quiet:
                     say(printable(str(late)))
@@ -143,14 +139,12 @@ def command(
                 if not quiet:
                     _tell_who_has_it(client, name)
                 return busy_code
+            lease.check()
             if grace is None:
                 grace = min(ttl * GRACE, LONGEST_GRACE)
-            return _run(command[0], group, _environment(client, lease, store), lease, signals, guard, grace)
+            return _let_go(lease, Supervisor(begin, lease, grace=grace).run(_environment(client, lease, store)))
     except Stopped as stopped:
         return codes.SIGNALLED + stopped.number
-    finally:
-        group.abandon()
-        guard.dismiss()
 
 
 def _tell_the_store(name: str, client: Client, store: Store) -> None:
@@ -172,26 +166,20 @@ def _inside(name: str, url: str) -> bool:
     )
 
 
-def _entrust(client: Client, guard: Guard) -> None:
-    """Where the store knows at once of a process that died, let it look at the guard as well."""
-    entrust = getattr(client._engine.backend, "entrust", None)
+def _entrust(client: Client, watchdog: Watchdog) -> None:
+    """Where the store knows at once of a process that died, let it look at the watchdog as well."""
+    entrust = getattr(backend_of(client), "entrust", None)
     if entrust is not None:
-        guard.hold(entrust(guard.pid))
+        watchdog.hold(entrust(watchdog.pid))
 
 
-def _stand_in_line(
-    client: Client, lock: Lock, signals: Signals, timeout: float | None, no_wait: bool, quiet: bool
-) -> Lease | None:
-    signals.wait_in_line()
-    try:
-        if no_wait:
-            return lock.try_acquire()
-        if quiet or not on_terminal():
-            return lock.acquire(timeout)
-        with WaitingLine(client, lock.name):
-            return lock.acquire(timeout)
-    finally:
-        signals.run_command()
+def _acquire(client: Client, lock: Lock, timeout: float | None, no_wait: bool, quiet: bool) -> Lease | None:
+    if no_wait:
+        return lock.try_acquire()
+    if quiet or not on_terminal():
+        return lock.acquire(timeout)
+    with WaitingLine(client, lock.name):
+        return lock.acquire(timeout)
 
 
 def _tell_who_has_it(client: Client, name: str) -> None:
@@ -222,41 +210,12 @@ def _for_the_command(client: Client, store: Store) -> str:
     return client.url if client.guarantees.exclusion == "machine" else store.url
 
 
-def _run(
-    command: str,
-    group: Group,
-    environment: dict[str, str],
-    lease: Lease,
-    signals: Signals,
-    guard: Guard,
-    grace: float,
-) -> int:
-    terminal = Terminal()
-    lease.check()
-    supervisor = Supervisor(group, lease, signals=signals, terminal=terminal, guard=guard, grace=grace)
-    try:
-        supervisor.protect()
-        group.start(environment)
-    except OSError as problem:
-        try:
-            lease.release()
-        except LocklineError:  # it expires by itself, and the reason to end is another
-            pass
-        text, code = why_not(problem, printable(command))
-        say(text)
-        return code
-    try:
-        ending = supervisor.stand_by()
-    except BaseException:
-        # Whatever went wrong in here: no lock is given back over a command that runs.
-        group.send(signal.SIGKILL)
-        raise
-    finally:
-        terminal.take()
-    return _let_go(lease, ending)
-
-
 def _let_go(lease: Lease, ending: Ending) -> int:
+    if ending.problem:
+        with suppress(LocklineError):  # it expires by itself, and the reason to end is another
+            lease.release()
+        say(ending.problem)
+        return ending.code
     lost = ending.lost
     try:
         lease.release()

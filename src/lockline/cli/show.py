@@ -5,9 +5,8 @@ from __future__ import annotations
 import click
 
 from ..core.claim import Line, Standing
-from .options import as_json as claim_as_json
-from .options import json_option, name_argument, open_client, print_json, url_option
-from .words import age, count, duration, ordinal, printable, table, who
+from .options import claim_as_json, json_option, name_argument, open_client, print_json, url_option
+from .text import age, count, duration, ordinal, print_table, printable, who
 
 EPILOG = """\
 \b
@@ -40,10 +39,8 @@ def command(name: str, url: str | None, config: str | None, as_json: bool) -> No
     click.echo(
         f"{click.style(printable(name), bold=True)}: {count(len(line.holders), 'holder')}, {len(line.waiters)} waiting"
     )
-    head, *rows = table(("", "WHO", "KIND", "TOKEN", "FOR", "EXPIRES IN"), _rows(line))
-    click.secho(head, bold=True)
-    for row, claim in zip(rows, line.claims, strict=True):
-        click.secho(row, fg="green" if claim.holds else None)
+    marked = [claim.holds for claim in line.claims]
+    print_table(("", "WHO", "KIND", "TOKEN", "FOR", "EXPIRES IN"), _rows(line), marked)
 
 
 def _rows(line: Line) -> list[tuple[str, ...]]:

@@ -12,7 +12,7 @@ from types import TracebackType
 from ..core.claim import Line
 from ..errors import LocklineError
 from ..sync import Client
-from .words import age, cut, everybody, ordinal, printable
+from .text import age, cut, everybody, ordinal, printable
 
 FIRST_LOOK = 0.2
 LOOK_EVERY = 1.0

@@ -1,11 +1,11 @@
 """A second pair of eyes: kills the group when `lockline run` itself no longer can.
 
 A `lockline run` that is killed cannot stop its command, and one that is frozen cannot renew the lease. In both cases the
-next in line gets the lock while the old command works on. The guard is a small process that knows the group and the
+next in line gets the lock while the old command works on. The watchdog is a small process that knows the group and the
 deadline. The end of the line between them tells it of the death, its own clock of the deadline.
 
-Where a store knows at once of a holder's death, by a handle that the kernel closes, the guard has that handle too: the
-holder counts as alive until the guard has seen the end of the group, however late it gets its turn on a busy machine.
+Where a store knows at once of a holder's death, by a handle that the kernel closes, the watchdog has that handle too: the
+holder counts as alive until the watchdog has seen the end of the group, however late it gets its turn on a busy machine.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ LAST_LOOKS = (0.001, 0.1)
 MOST_FILES = 65536
 
 
-class Guard:
-    """The guard, from the side of `lockline run`."""
+class Watchdog:
+    """The watchdog, from the side of `lockline run`."""
 
     def __init__(self) -> None:
         # Forked before there is any thread or connection that a child could inherit in a broken state.
@@ -37,7 +37,7 @@ class Guard:
         self._told: tuple[int, float] | None = None
         self.pid = os.fork()
         if self.pid == 0:
-            _stand_guard(theirs)
+            _become_watchdog(theirs)
         theirs.close()
 
     def hold(self, handle: int) -> None:
@@ -67,13 +67,13 @@ class Guard:
     def _say(self, line: str) -> None:
         try:
             self._line.send(line.encode())
-        except OSError:  # somebody killed the guard; we still have our own eyes
+        except OSError:  # somebody killed the watchdog; we still have our own eyes
             pass
 
 
-def _stand_guard(line: socket.socket) -> NoReturn:
+def _become_watchdog(line: socket.socket) -> NoReturn:
     try:
-        # Of its own group, deaf and without the user's files: what ends us must not end the guard, and a guard that
+        # Of its own group, deaf and without the user's files: what ends us must not end the watchdog, and a watchdog that
         # lives a moment longer must not keep a pipe open that somebody reads to its end.
         os.setpgid(0, 0)
         for number in range(1, signal.NSIG):

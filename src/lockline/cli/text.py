@@ -90,6 +90,14 @@ def wrapped(text: str, *, first: str, indent: int, most: int | None) -> list[str
     return lines
 
 
+def print_table(head: Sequence[str], rows: Sequence[Sequence[str]], marked: Sequence[bool] = ()) -> None:
+    """The rows below their head; the marked ones in green."""
+    first, *lines = table(head, rows)
+    click.secho(first, bold=True)
+    for at, line in enumerate(lines):
+        click.secho(line, fg="green" if marked and marked[at] else None)
+
+
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Aligned lines, the head first; whatever stands in a cell cannot steer the terminal."""
     lines = [[printable(cell) for cell in line] for line in (head, *rows)]

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import signal
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from ..errors import LeaseLost
 from ..runtime import clock
 from ..sync import Lease
-from .group import Group
-from .guard import Guard
+from .group import ProcessGroup, adopt_orphans, why_not
 from .signals import FORWARDED, Signals
 from .terminal import Terminal, interactive
-from .words import say
+from .text import printable, say
+from .watchdog import Watchdog
 
 LOOK_EVERY = 1.0
 """Renewals move the deadline without a word to us, and a timer sleeps with the machine: look at least this often."""
@@ -31,37 +34,80 @@ class Ending(NamedTuple):
     """How it ended."""
 
     code: int
-    lost: LeaseLost | None
+    problem: str = ""
+    """Why it never began."""
+    lost: LeaseLost | None = None
     """Why the command was stopped; None when it ended by itself."""
 
 
-class Supervisor:
-    """One command under one lease."""
+class Prepared(NamedTuple):
+    """A command that can be begun: all that must be there before there is any thread or connection."""
 
-    def __init__(
-        self, group: Group, lease: Lease, *, signals: Signals, terminal: Terminal, guard: Guard, grace: float
-    ) -> None:
-        self._group = group
+    group: ProcessGroup
+    watchdog: Watchdog
+    signals: Signals
+
+    @contextmanager
+    def in_line(self) -> Iterator[None]:
+        """While this block waits for its turn, a signal that asks us to go raises Stopped."""
+        self.signals.wait_in_line()
+        try:
+            yield
+        finally:
+            self.signals.run_command()
+
+
+@contextmanager
+def prepared(command: tuple[str, ...]) -> Iterator[Prepared]:
+    """The command, its group and its watchdog; if it has not begun by the end of this block, it never will."""
+    adopt_orphans()
+    group = ProcessGroup(command)
+    watchdog = Watchdog()
+    signals = Signals()
+    try:
+        yield Prepared(group, watchdog, signals)
+    finally:
+        group.abandon()
+        watchdog.dismiss()
+
+
+class Supervisor:
+    """One command under one lease; without a lease nothing but the command itself ends its time."""
+
+    def __init__(self, prepared: Prepared, lease: Lease | None, *, grace: float = 0.0) -> None:
+        self._group, self._watchdog, self._signals = prepared
         self._lease = lease
-        self._signals = signals
-        self._terminal = terminal
-        self._guard = guard
+        self._terminal = Terminal()
         self._grace = grace
-        self._margin = margin(lease.ttl)
+        self._margin = 0.0 if lease is None else margin(lease.ttl)
         self._lost: LeaseLost | None = None
         self._kill_at: float | None = None
         self._killed = False
         self._powerless = False
         self._next_look = GROUP_LOOKS[0]
 
-    def protect(self) -> None:
-        """Before the command begins: whatever becomes of us, the guard knows whom to stop, and when."""
-        self._guard.protect(self._group.id, clock.now() + self._lease.remaining() - self._margin / 2)
+    def run(self, environment: Mapping[str, str]) -> Ending:
+        """Let the command begin, and wait until its whole group has ended."""
+        try:
+            # Before it begins: whatever becomes of us, the watchdog knows whom to stop, and when.
+            self._watchdog.protect(self._group.id, clock.now() + self._remaining() - self._margin / 2)
+            self._group.start(environment)
+        except OSError as problem:
+            return Ending(*why_not(problem, printable(self._group.command[0])))
+        try:
+            return self.wait()
+        except BaseException:
+            # Whatever went wrong in here: nobody is let in over a command that runs.
+            self._group.send(signal.SIGKILL)
+            raise
+        finally:
+            self._terminal.take()
 
-    def stand_by(self) -> Ending:
+    def wait(self) -> Ending:
         """Wait for the last process of the group."""
         self._mind_the_lease()
-        self._lease.on_lost(self._signals.knock)
+        if self._lease is not None:
+            self._lease.on_lost(self._signals.knock)
         if interactive():
             # It may have asked for the terminal a moment before, and stopped: then we are told of that, and let it go on.
             self._terminal.give(self._group.id)
@@ -74,13 +120,16 @@ class Supervisor:
             for number in self._signals.wait(self._patience()):
                 self._pass_on(number)
         assert self._group.code is not None
-        return Ending(self._group.code, self._lost)
+        return Ending(self._group.code, lost=self._lost)
+
+    def _remaining(self) -> float:
+        return math.inf if self._lease is None else self._lease.remaining()
 
     def _patience(self) -> float:
         now = clock.now()
         waits = [LOOK_EVERY]
         if self._kill_at is None:
-            waits.append(self._lease.remaining() - self._margin - self._grace)
+            waits.append(self._remaining() - self._margin - self._grace)
         elif not self._killed:
             waits.append(self._kill_at - now)
         if self._group.code is not None:
@@ -90,10 +139,10 @@ class Supervisor:
 
     def _mind_the_lease(self) -> None:
         now = clock.now()
-        left = self._lease.remaining()
+        left = self._remaining()
         if self._kill_at is None:
             if left > self._margin + self._grace:
-                self._guard.protect(self._group.id, now + left - self._margin / 2)
+                self._watchdog.protect(self._group.id, now + left - self._margin / 2)
                 return
             self._lost = self._reason()
             if left > 0:
@@ -104,7 +153,7 @@ class Supervisor:
                 self._kill_at = now
             else:
                 self._kill_at = now + min(LAST_WORDS, self._grace)
-            self._guard.protect(self._group.id, self._kill_at + self._margin / 2)
+            self._watchdog.protect(self._group.id, self._kill_at + self._margin / 2)
             if self._kill_at > now:
                 self._tell(signal.SIGTERM)
         elif left <= 0:
@@ -122,16 +171,14 @@ class Supervisor:
         self._group.send(signal.SIGCONT)
 
     def _reason(self) -> LeaseLost:
+        lease = self._lease
+        assert lease is not None
         try:
-            self._lease.check()
+            lease.check()
         except LeaseLost as lost:
             return lost
         return LeaseLost(
-            self._lease.name,
-            token=self._lease.token,
-            reason="expired",
-            cause="silent",
-            detail="it was not renewed in time",
+            lease.name, token=lease.token, reason="expired", cause="silent", detail="it was not renewed in time"
         )
 
     def _pass_on(self, number: int) -> None:
