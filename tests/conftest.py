@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from .contract.opened import Opened
 
@@ -20,6 +21,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # How fast it draws its examples says something about the machine, and nothing about us.
+    settings.register_profile("lockline", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("lockline")
     config.addinivalue_line("markers", "flavour(name): the story can only be told in this flavour, sync or asyncio")
     config.addinivalue_line("markers", "processes: the story needs a world that spans processes")
 

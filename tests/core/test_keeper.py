@@ -13,6 +13,7 @@ import lockline
 from lockline import BackendUnavailable, LeaseLost, aio
 from lockline.backends import memory
 from lockline.core import keeper as keeper_module
+from lockline.core import worker
 from lockline.core.claim import Claim
 from lockline.runtime import blocking
 from tests.contract.faults import Faults
@@ -202,8 +203,8 @@ def test_what_could_not_be_withdrawn_is_withdrawn_later_and_then_forgotten(alice
     with pytest.raises(BackendUnavailable):
         alice.lock("x", ttl=30).try_acquire()
     keeper = alice.client.real._engine._keeper
-    assert keeper._debts
-    eventually(lambda: not keeper._debts)
+    assert keeper.removals
+    eventually(lambda: not keeper.removals)
     assert not alice.client.inspect("x").claims
 
 
@@ -213,7 +214,7 @@ def test_a_debt_ends_with_the_claims_ttl(alice: ThreadParty) -> None:
     faults.fail("leave", times=None)
     with pytest.raises(BackendUnavailable):
         alice.lock("x", ttl=0.3).try_acquire()
-    eventually(lambda: not alice.client.real._engine._keeper._debts)
+    eventually(lambda: not alice.client.real._engine._keeper.removals)
 
 
 def test_an_idle_keeper_goes_home_and_comes_back(alice: ThreadParty, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,12 +253,12 @@ def test_a_claim_that_comes_while_the_keeper_retires_is_renewed(
                 time.sleep(0.1)
             return bool(answer)
 
-    keeper._signal = Late(keeper._signal)
+    keeper._worker._signal = Late(keeper._worker._signal)
     eventually(lambda: taken)
     lease = taken[0].result(2)  # type: ignore[attr-defined]
-    worker = keeper._alone(lambda: keeper._worker)  # it has retired, or not
-    assert worker is not None, "nobody would renew the claim"
-    assert worker.alive()
+    running = keeper._worker._alone(lambda: keeper._worker._running)  # it has retired, or not
+    assert running is not None, "nobody would renew the claim"
+    assert running.alive()
     lease.release()
 
 
@@ -333,7 +334,7 @@ def test_a_client_that_was_dropped_leaves_no_thread() -> None:
     before = set(threading.enumerate())
     for number in range(20):
         lockline.connect(f"memory:dropped-{number}").lock("x").acquire().release()
-    eventually(lambda: not set(threading.enumerate()) - before, keeper_module.LINGER * 0.8)
+    eventually(lambda: not set(threading.enumerate()) - before, worker.LINGER * 0.8)
 
 
 def test_a_lock_keeps_the_keeper_of_a_client_that_was_dropped() -> None:

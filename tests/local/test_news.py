@@ -38,7 +38,7 @@ def wait_for(condition: Callable[[], object], seconds: float = 10.0, what: Calla
 
 def wait_until_the_keeper_sleeps(client: lockline.Client) -> None:
     """It has taken notice of all that was done before, and looks round no more by itself."""
-    signal: Any = client._engine._keeper._signal
+    signal: Any = client._engine._keeper._worker._signal
     wait_for(lambda: signal._asleep and not signal.is_set())
 
 
@@ -98,7 +98,7 @@ holds = os.pipe()
 child = os.fork()
 if child == 0:
     lease = client.lock("x", ttl=60).acquire()
-    signal = client._engine._keeper._signal
+    signal = client._engine._keeper._worker._signal
     while not signal._asleep or signal.is_set():
         time.sleep(0.001)
     os.write(holds[1], b"1")

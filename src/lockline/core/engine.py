@@ -28,8 +28,9 @@ from .arguments import a_ttl
 from .ask import Ask
 from .backend import Backend, Guarding, Sessional
 from .claim import Claim, Grant, Line, Unanswered, Waiting
-from .keeper import BATCH, Keeper
+from .keeper import Keeper
 from .live import RENEWALS_PER_TTL, Call, H, Handle, LiveClaim, not_held
+from .removals import BATCH
 from .waiting import PAUSE
 
 T = TypeVar("T")
