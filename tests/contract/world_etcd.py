@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from lockline.backends.etcd import channel as ways
 from lockline.backends.etcd import messages as m
 from lockline.backends.etcd.channel import Channel
-from lockline.backends.etcd.keys import after
+from lockline.backends.etcd.commands import RANGE, after
 from lockline.backends.etcd.target import parse
 from lockline.runtime.blocking import BlockingRuntime, run
 from tests.servers.etcd import EtcdCluster
@@ -46,7 +45,7 @@ class EtcdWorld(World):
         beginning = f"{target.prefix}/".encode()
         request = m.RangeRequest(key=beginning, range_end=after(beginning), keys_only=True)
         try:
-            answer = run(channel.ask(ways.RANGE, request, "RangeResponse", runtime.now() + 5))
+            answer = run(channel.ask(RANGE, request, runtime.now() + 5))
         finally:
             channel.close()
         keys = [kv.key.decode() for kv in answer.kvs]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import lockline
-from lockline.backends.etcd.channel import Way
+from lockline.backends.etcd.channel import Answered, Way
 from lockline.backends.etcd.claims import EtcdClaim
 from lockline.backends.etcd.leases import LeaseRenewal, ServerLease
 from lockline.core.claim import Claim, Gone, Grant, Waiting
@@ -116,21 +116,19 @@ def test_a_claim_that_was_withdrawn_on_its_way_does_not_arrive_later(
     client.lock("warm").acquire().release()
     backend = backend_of(client)
     channel = backend._channel
-    ask = channel.ask
+    transact = channel.transact
     held_up = []
 
-    async def no_answer(
-        method: str, request: object, answer: str, until: float, repeated: object = None, **how: object
-    ) -> object:
-        held_up.append((method, request, answer))
-        monkeypatch.setattr(channel, "ask", ask)
+    async def no_answer(request: object, until: float, **how: object) -> Answered:
+        held_up.append(request)
+        monkeypatch.setattr(channel, "transact", transact)
         raise BackendUnavailable("held up")
 
-    monkeypatch.setattr(channel, "ask", no_answer)
+    monkeypatch.setattr(channel, "transact", no_answer)
     with pytest.raises(BackendUnavailable):
         client.lock("x").acquire(timeout=0)  # with more time it would ask again
-    ((method, request, answer),) = held_up
-    late = run(ask(method, request, answer, backend._runtime.now() + 5))
+    (request,) = held_up
+    late = run(transact(request, backend._runtime.now() + 5)).answer
     assert not late.succeeded
     assert not client.inspect("x").claims
     with client.lock("x"):
@@ -145,21 +143,18 @@ def test_a_try_that_was_repeated_leaves_nothing_that_could_arrive_later(
     client.lock("warm").acquire().release()
     lease = holder.lock("x").acquire()
     channel = backend_of(client)._channel
-    ask = channel.ask
+    transact = channel.transact
     sent = []
 
-    async def twice(method: str, request: object, answer: str, until: float, repeated: Callable[[], None] | None = None, **how: Any) -> object:  # fmt: skip
-        sent.append((method, request, answer))
-        if repeated is not None:
-            repeated()
-        return await ask(method, request, answer, until, repeated, **how)
+    async def twice(request: object, until: float, **how: Any) -> Answered:
+        sent.append(request)
+        return (await transact(request, until, **how))._replace(repeated=True)
 
-    monkeypatch.setattr(channel, "ask", twice)
+    monkeypatch.setattr(channel, "transact", twice)
     assert client.lock("x").try_acquire() is None
     monkeypatch.undo()
     lease.release()
-    method, request, answer = sent[0]
-    late = run(ask(method, request, answer, holder._engine.runtime.now() + 5))
+    late = run(transact(sent[0], holder._engine.runtime.now() + 5)).answer
     assert not late.succeeded
     assert not client.inspect("x").claims
 
@@ -224,23 +219,15 @@ def test_a_release_that_found_no_server_is_made_good_though_the_lease_lives_on(
     kept = client.lock("kept", ttl=0.9).acquire()  # the same lease: of a second, the shortest
     lease = client.lock("x", ttl=0.5).acquire()
     backend = backend_of(client)
-    remove, remove_all = backend._removals.remove, backend._removals._remove_all
+    delete = backend._claims._delete
     until_then = time.monotonic() + 1.5
 
-    def is_away(places: list[EtcdClaim]) -> None:
-        if time.monotonic() < until_then and any(place.claim.name == "x" for place in places):
+    async def no_answer(batch: list[EtcdClaim], way: Way, until: float) -> dict[str, bool]:
+        if time.monotonic() < until_then and any(own.claim.name == "x" for own in batch):
             raise BackendUnavailable("nobody is there")
+        return await delete(batch, way, until)
 
-    async def no_answer(place: EtcdClaim, until: float) -> bool:
-        is_away([place])
-        return await remove(place, until)
-
-    async def no_answers(places: list[EtcdClaim], way: Way, until: float) -> dict[str, bool]:
-        is_away(places)
-        return await remove_all(places, way, until)
-
-    monkeypatch.setattr(backend._removals, "remove", no_answer)
-    monkeypatch.setattr(backend._removals, "_remove_all", no_answers)
+    monkeypatch.setattr(backend._claims, "_delete", no_answer)
     with pytest.raises(BackendUnavailable):
         lease.release()
     assert other.inspect("x").claims

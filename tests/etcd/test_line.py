@@ -83,7 +83,7 @@ def test_others_see_the_tokens_of_young_and_of_old_claims_even_after_compaction(
     holder, other = client_of(url), client_of(url)
     old = holder.lock("x", ttl=0.6).acquire()
     backend = backend_of(holder)
-    wait_for(lambda: all(place.written for place in backend._places.all()), 5, "a renewal")
+    wait_for(lambda: all(own.written for own in backend._claims.standing()), 5, "a renewal")
     young = holder.lock("y", ttl=60).acquire()
     assert other.inspect("y").holders[0].token == young.token
     revision = int(post(etcd, "kv/range", key=text("nothing"))["header"]["revision"])

@@ -11,6 +11,7 @@ import pytest
 
 import lockline
 from lockline import aio
+from lockline.backends.etcd.channel import Answered
 from lockline.backends.etcd.leases import lease_seconds
 from lockline.core.backend import REFUSAL
 from lockline.core.claim import Claim, Grant
@@ -48,7 +49,7 @@ def test_a_thousand_claims_leave_in_few_transactions(url: str, etcd: EtcdCluster
     assert _transactions(etcd) - before <= 20
     assert list(fates) == [True] * 999 + [False]
     assert not keys_under(etcd, f"{url.rpartition('/')[2]}/claims/")
-    assert not backend._places.all()
+    assert not backend._claims.standing()
     assert list(run(backend.leave_all(claims[:3], now() + 10))) == [False] * 3
 
 
@@ -60,24 +61,24 @@ def test_claims_that_are_still_under_way_do_not_arrive_after_all_have_left(
     backend = backend_of(client)
     channel, now = backend._channel, backend._runtime.now
     run(backend.enter(_claim(0), wait=True, until=now() + 10))
-    ask = channel.ask
+    transact = channel.transact
     held_up = []
 
-    async def no_answer(method: str, request: object, answer: str, until: float, *_: object, **how: object) -> object:
-        held_up.append((method, request, answer))
+    async def no_answer(request: object, until: float, **how: object) -> Answered:
+        held_up.append(request)
         raise BackendUnavailable("held up")
 
-    monkeypatch.setattr(channel, "ask", no_answer)
+    monkeypatch.setattr(channel, "transact", no_answer)
     for number in range(1, 90):
         with pytest.raises(BackendUnavailable) as told:
             run(backend.enter(_claim(number), wait=True, until=now() + 1))
         assert not told.value.unsent
     monkeypatch.undo()
     assert list(run(backend.leave_all([_claim(number) for number in range(90)], now() + 10))) == [True] + [False] * 89
-    for method, request, answer in held_up:
-        assert not run(ask(method, request, answer, now() + 5)).succeeded
+    for request in held_up:
+        assert not run(transact(request, now() + 5)).answer.succeeded
     assert not keys_under(etcd, f"{url.rpartition('/')[2]}/claims/")
-    assert not backend._doubts
+    assert not backend._claims._claims
 
 
 @server
@@ -172,7 +173,7 @@ def test_what_insists_tries_until_its_deadline_and_says_that_nothing_went_out(cl
         run(backend.enter(_claim(1), wait=True, until=began + 1))
     assert told.value.unsent
     assert now() - began > 0.8
-    assert not backend._doubts
+    assert not backend._claims._claims
 
 
 @server
@@ -194,7 +195,7 @@ def test_a_request_that_may_have_arrived_does_not_count_as_unsent(single: EtcdCl
         lease = holder.lock("y2", ttl=60).acquire()
         claim = _claim(2, "y")
         assert not isinstance(run(backend.enter(claim, wait=True, until=now() + 5)), Grant)
-        backend._places.get(claim.id).ahead = None  # type: ignore[union-attr]
+        backend._claims.get(claim.id).ahead = None  # type: ignore[union-attr]
         proxy.refuse()
         proxy.cut()
         link = backend._channel.link

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import lockline
+from lockline.backends.etcd.channel import Answered
 from lockline.runtime.blocking import run
 
 from ..servers.etcd import EtcdCluster
@@ -44,22 +45,18 @@ def test_a_claim_whose_token_was_compacted_away_takes_a_fresh_one(
     client, other = client_of(through), client_of(url)
     client.lock("warm").acquire().release()
     channel = backend_of(client)._channel
-    ask = channel.ask
+    sleep = channel._runtime.sleep
     others: list[int] = []
 
-    async def forgetful(
-        method: str, request: object, answer: str, until: float, repeated: Callable[[], None] | None = None, **how: Any
-    ) -> object:
-        def meanwhile() -> None:
+    async def forgetful(seconds: float) -> None:
+        if not others:
             with other.lock("other") as lease:
                 others.append(lease.token)
             _compact(etcd)
-            if repeated is not None:
-                repeated()
+        await sleep(seconds)
 
-        return await ask(method, request, answer, until, meanwhile, **how)
-
-    monkeypatch.setattr(channel, "ask", forgetful)
+    # The pause between a request and its repetition.
+    monkeypatch.setattr(channel._runtime, "sleep", forgetful)
     proxy.drop_reply(b"/claims/x/")
     with client.lock("x").acquire(timeout=10) as lease:
         assert proxy.lost == 1
@@ -122,21 +119,19 @@ def test_a_renewal_that_was_long_under_way_does_not_take_back_an_extension(
     client = client_of(url)
     lease = client.lock("x", ttl=2).acquire()
     channel = backend_of(client)._channel
-    ask = channel.ask
-    sent: list[tuple[str, object, str]] = []
+    transact = channel.transact
+    sent: list[object] = []
 
-    async def noted(
-        method: str, request: object, answer: str, until: float, repeated: Callable[[], None] | None = None, **how: Any
-    ) -> object:
-        sent.append((method, request, answer))
-        return await ask(method, request, answer, until, repeated, **how)
+    async def noted(request: object, until: float, **how: Any) -> Answered:
+        sent.append(request)
+        return await transact(request, until, **how)
 
-    monkeypatch.setattr(channel, "ask", noted)
+    monkeypatch.setattr(channel, "transact", noted)
     lease.extend(2)
     monkeypatch.undo()
     lease.extend(60)
-    for method, request, answer in sent:
-        run(ask(method, request, answer, backend_of(client)._runtime.now() + 5))
+    for request in sent:
+        run(transact(request, backend_of(client)._runtime.now() + 5))
     assert client_of(url).inspect("x").holders[0].remaining > 30
     lease.extend(120)
     assert client_of(url).inspect("x").holders[0].remaining > 90

@@ -13,7 +13,7 @@ import pytest
 
 import lockline
 from lockline import aio
-from lockline.backends.etcd.patience import PING_EVERY, Patience
+from lockline.backends.etcd.channel import PING_EVERY, Patience
 from lockline.errors import BackendUnavailable, LocklineError
 from lockline.runtime.blocking import run
 
@@ -175,7 +175,7 @@ def test_calls_under_way_end_on_the_connection_that_they_began_on(single: EtcdCl
         assert (one.accepted, two.accepted) == (1, 1)
         assert first.grpc.broken is not None
         # Nothing was asked twice: the answer came from where the question went.
-        assert not backend_of(client)._places.all()[0].repeated
+        assert not backend_of(client)._claims.standing()[0].late
         outcome[0].release()
 
 

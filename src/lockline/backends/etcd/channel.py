@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, Literal, NamedTuple
 
 from ...core.backend import REFUSAL
 from ...errors import BackendUnavailable, ConfigError
 from ...runtime import Runtime
 from ..url import Endpoint
-from . import messages
-from .connection import Broken, Call, NotTaken, Refused, framed
-from .members import Link, Members, Unreachable
-from .patience import Patience
+from . import messages as m
+from .commands import AUTHENTICATE, TXN, Method
+from .connection import Link
+from .grpc import Broken, Call, NotTaken, Refused, framed
+from .members import Members, Unreachable
 from .target import EtcdTarget
 
 PAUSE: Final = 0.05
@@ -21,12 +22,27 @@ LONGEST_PAUSE: Final = 0.5
 QUICK: Final = 0.5
 """An answer that came so soon says that this member is well: should it be slow later, another may be tried at once."""
 FOREVER: Final = float("inf")
+QUIET: Final = 1.0
+"""After so much silence of a member that owes an answer it is asked for a sign of life, and after as much again given up."""
+PING_EVERY: Final = 5.0
+"""No sign of life is asked for within this of the last: etcd takes it for an attack and closes the connection."""
+SLOW: Final = 3.0
+"""A member that lives but has given nobody an answer for that long may be cut off from the others: ask another."""
+MARGIN: Final = 0.1
+"""The server's clock measures when pings arrive, not when they were sent."""
+
 
 # gRPC status codes, and whether another member (or the same a moment later) may know better.
 UNAVAILABLE, UNAUTHENTICATED, NOT_FOUND, OUT_OF_RANGE, EXHAUSTED = 14, 16, 5, 11, 8
 TRANSIENT: Final = {1, 4, EXHAUSTED, UNAVAILABLE}
 
-Ask = Callable[..., Awaitable[Any]]
+
+class Answered(NamedTuple):
+    """What came back: one message for one request, a list for requests on one stream."""
+
+    answer: Any
+    repeated: bool
+    """Whether it went out more than once: an earlier time may have been applied, or still be on its way."""
 
 
 class Channel(Members):
@@ -37,36 +53,28 @@ class Channel(Members):
         self.brief = Brief(self)
         """The same for calls that do not insist: where nobody can be reached they say so soon."""
 
-    async def ask(
-        self, method: str, request: Any, answer: str, until: float, repeated: Callable[[], None] | None = None,
-        **how: Any,
-    ) -> Any:  # fmt: skip
+    async def ask(self, method: Method, request: Any, until: float, *, insist: bool = True) -> Any:
         """One request, one answer. Refused for an answer that is an error which repeating does not mend."""
-        return (await self.ask_all(method, [request], answer, until, repeated, **how))[0]
+        return (await self.ask_all(method, [request], until, insist=insist)).answer[0]
+
+    async def transact(self, request: Any, until: float, *, newcomer: bool = False, insist: bool = True) -> Answered:
+        """One transaction. A newcomer lets those go first who have a claim."""
+        (answer,), repeated = await self.ask_all(TXN, [request], until, newcomer=newcomer, insist=insist)
+        return Answered(answer, repeated)
 
     async def ask_all(
-        self,
-        method: str,
-        requests: list[Any],
-        answer: str,
-        until: float,
-        repeated: Callable[[], None] | None = None,
-        *,
-        newcomer: bool = False,
-        insist: bool = True,
-    ) -> list[Any]:
-        """Requests on one stream (unary methods take one), and an answer to each; repeated until that moment.
+        self, method: Method, requests: list[Any], until: float, *, newcomer: bool = False, insist: bool = True
+    ) -> Answered:
+        """Requests on one stream (unary methods take one), and an answer to each in a list; repeated until that moment.
 
-        A request is a message, or its bytes. `repeated` is called before a request goes out again that may have been
-        applied already. A newcomer lets those go first who have a claim.
+        A request is a message, or its bytes.
         """
         body = b"".join(
             framed(request if type(request) is bytes else request.SerializeToString()) for request in requests
         )
-        kind = messages.kind(answer)
         problem: Exception | None = None
         link: Link | None
-        pause, went, said = PAUSE, False, False
+        pause, went, said, repeated = PAUSE, False, False, False
         give_up = FOREVER if insist else self.now() + REFUSAL
         while True:
             sent, token, link = False, None, None
@@ -76,9 +84,9 @@ class Channel(Members):
                 sent = went = True
                 await self._answered(link, call, until)
                 if len(call.answers) == len(requests):
-                    if method in BY_QUORUM:
+                    if method.by_quorum:
                         self._answers(link, call)
-                    return [kind.FromString(data) for data in call.answers]
+                    return Answered([method.answer.FromString(data) for data in call.answers], repeated)
                 raise Broken("the answer was not complete")
             except Unreachable as unreachable:
                 if unreachable.refused or problem is None:
@@ -99,6 +107,7 @@ class Channel(Members):
                     if self.token == token:
                         self.token = None
                 elif refused.code not in TRANSIENT:
+                    refused.repeated = repeated
                     raise
                 else:
                     # It answers, so the connection is well. What it lacks (a leader, space) another member may have.
@@ -109,8 +118,8 @@ class Channel(Members):
             if now + pause >= until:
                 raise self._unavailable(problem, went, said) from None
             await self._runtime.sleep(pause)
-            if sent and repeated is not None:
-                repeated()
+            # Not if nothing of it can have been applied: then the next try is the first.
+            repeated = repeated or sent
 
     def _unavailable(self, problem: Exception | None, went: bool, said: bool = False) -> BackendUnavailable:
         what = "could not serve" if said else "gave no answer in time" if went else "cannot be reached"
@@ -122,10 +131,10 @@ class Channel(Members):
     # -- one call ----------------------------------------------------------------------------------
 
     async def _begun(
-        self, link: Link, method: str, body: bytes, token: str | None, newcomer: bool, until: float
+        self, link: Link, method: Method, body: bytes, token: str | None, newcomer: bool, until: float
     ) -> Call:
         """The call, once it is its turn on this connection."""
-        call = await link.streams.begin(lambda who: link.start(method, body, token, who=who), newcomer, until)
+        call = await link.begin(method.path, body, token, newcomer, until)
         if call is None:
             raise NotTaken(f"{link.endpoint} takes no more calls at once, and none of those under way has ended")
         return call
@@ -175,7 +184,7 @@ class Channel(Members):
             self._is_well()
 
     async def _login(self, link: Link, until: float) -> str:
-        request = messages.AuthenticateRequest(name=self._target.user, password=self._target.password)
+        request = m.AuthenticateRequest(name=self._target.user, password=self._target.password)
         try:
             call = await self._begun(link, AUTHENTICATE, framed(request.SerializeToString()), None, False, until)
             await self._answered(link, call, until)
@@ -186,44 +195,42 @@ class Channel(Members):
             raise ConfigError(f"etcd does not let {self._target.user!r} in: {refused.text}") from None
         except Broken as broken:
             raise NotTaken(f"no login: {broken}") from None  # the request itself has not gone out yet
-        return str(messages.AuthenticateResponse.FromString(call.answers[0]).token)
+        return str(m.AuthenticateResponse.FromString(call.answers[0]).token)
 
-    async def ask_member(self, endpoint: Endpoint, method: str, request: Any, answer: str, until: float) -> Any:
+    async def ask_member(self, endpoint: Endpoint, method: Method, request: Any, until: float) -> Any:
         """One request to one member, on a connection of its own."""
-        link = await self._open(self._target, endpoint, until)
+        link = await self._open(self._target, endpoint, self._runtime, until)
         try:
             await link.finished(link.grpc.opening, until)
-            call = link.start(method, framed(request.SerializeToString()), self.token)
+            call = link.start(method.path, framed(request.SerializeToString()), self.token)
             if not await link.finished(call, until):
                 raise Broken(f"{endpoint} did not answer in time")
             if call.failure is not None:
                 raise call.failure
-            return messages.kind(answer).FromString(call.answers[0])
+            return method.answer.FromString(call.answers[0])
         finally:
             link.close("done")
 
 
 class Brief:
-    """A channel for calls that do not insist."""
+    """A channel for calls that do not insist: BackendUnavailable soon where no member can be reached."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self.now = channel.now
         self.ask_member = channel.ask_member
 
-    async def ask(
-        self, method: str, request: Any, answer: str, until: float, repeated: Callable[[], None] | None = None,
-        **how: Any,
-    ) -> Any:  # fmt: skip
-        """As the channel's, but BackendUnavailable soon where no member can be reached."""
-        return await self._channel.ask(method, request, answer, until, repeated, insist=False, **how)
+    async def ask(self, method: Method, request: Any, until: float) -> Any:
+        """One request, one answer."""
+        return await self._channel.ask(method, request, until, insist=False)
 
-    async def ask_all(
-        self, method: str, requests: list[Any], answer: str, until: float, repeated: Callable[[], None] | None = None,
-        **how: Any,
-    ) -> list[Any]:  # fmt: skip
-        """As the channel's, but BackendUnavailable soon where no member can be reached."""
-        return await self._channel.ask_all(method, requests, answer, until, repeated, insist=False, **how)
+    async def ask_all(self, method: Method, requests: list[Any], until: float) -> Answered:
+        """Requests on one stream, and an answer to each."""
+        return await self._channel.ask_all(method, requests, until, insist=False)
+
+    async def transact(self, request: Any, until: float, *, newcomer: bool = False) -> Answered:
+        """One transaction."""
+        return await self._channel.transact(request, until, newcomer=newcomer, insist=False)
 
 
 Way = Channel | Brief
@@ -235,16 +242,40 @@ def _credentials_are_old(refused: Refused) -> bool:
     )
 
 
-AUTHENTICATE: Final = "/etcdserverpb.Auth/Authenticate"
-TXN: Final = "/etcdserverpb.KV/Txn"
-RANGE: Final = "/etcdserverpb.KV/Range"
-WATCH: Final = "/etcdserverpb.Watch/Watch"
-GRANT: Final = "/etcdserverpb.Lease/LeaseGrant"
-REVOKE: Final = "/etcdserverpb.Lease/LeaseRevoke"
-KEEP_ALIVE: Final = "/etcdserverpb.Lease/LeaseKeepAlive"
-TIME_TO_LIVE: Final = "/etcdserverpb.Lease/LeaseTimeToLive"
-STATUS: Final = "/etcdserverpb.Maintenance/Status"
-ALARM: Final = "/etcdserverpb.Maintenance/Alarm"
-MEMBERS: Final = "/etcdserverpb.Cluster/MemberList"
-BY_QUORUM: Final = {TXN, GRANT, REVOKE}
-"""Answers to these say that the member is in touch with the others; a member that is cut off may give the rest alone."""
+Step = Literal["wait", "ping", "dead", "slow"]
+
+
+class Patience(NamedTuple):
+    """How long one call waits before it doubts its member; time for another member has to be left."""
+
+    sent: float
+    quiet: float
+    slow: float
+
+    @classmethod
+    def until(cls, sent: float, until: float) -> Patience:
+        """For a call that is sent now and needs its answer by then."""
+        left = until - sent
+        return cls(sent, min(QUIET, max(0.5, left / 4)), min(SLOW, max(0.5, left / 3)))
+
+    def step(self, now: float, heard: float, pinged: float, answered: float) -> tuple[Step, float]:
+        """What to do now, and when to ask again.
+
+        By when the connection was last `heard`, when it was last `pinged`, and when it last `answered` any call: what one
+        call waits for says nothing about the connection as long as others get their answers.
+        """
+        since = max(heard, self.sent)
+        look = since + self.quiet
+        if now >= look:
+            if pinged > heard:
+                look = pinged + self.quiet
+                if now >= look:
+                    return "dead", now + self.quiet
+            elif now >= pinged + PING_EVERY + MARGIN:
+                return "ping", now + self.quiet
+            else:
+                look = pinged + PING_EVERY + MARGIN
+        slow = max(self.sent, answered) + self.slow
+        if now >= slow:
+            return "slow", now + self.quiet
+        return "wait", min(look, slow)

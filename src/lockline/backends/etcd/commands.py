@@ -1,16 +1,147 @@
-"""The transactions, each with the reason for its steps."""
+"""What is sent: etcd's calls, what lies where in etcd, what a claim's key says, and each transaction with the reason for its steps.
+
+<prefix>/fence                                  put by every acquire, never deleted: its version is the token
+<prefix>/claims/<name, quoted>/<claim id>       one claim; its create revision is its place in the line
+<prefix>/clients/<client>/session/<lease>       there as long as the lease is; deleted means: all its claims are gone
+<prefix>/clients/<client>/evicted/<claim id>    a note to the client whose claim an operator took away
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote, unquote
 
+from ...core.claim import Claim
 from . import messages as m
-from .keys import after
 
-ENOUGH = 32
+
+class Method(NamedTuple):
+    """One of etcd's calls."""
+
+    path: str
+    answer: Any
+    """The kind of message that comes back."""
+    by_quorum: bool = False
+    """Whether an answer says that the member is in touch with the others; one that is cut off may give the rest alone."""
+
+
+def _method(name: str, by_quorum: bool = False) -> Method:
+    return Method(f"/etcdserverpb.{name}", m.kind(f"{name.partition('/')[2]}Response"), by_quorum)
+
+
+AUTHENTICATE: Final = _method("Auth/Authenticate")
+TXN: Final = _method("KV/Txn", by_quorum=True)
+RANGE: Final = _method("KV/Range")
+WATCH: Final = _method("Watch/Watch")
+GRANT: Final = _method("Lease/LeaseGrant", by_quorum=True)
+REVOKE: Final = _method("Lease/LeaseRevoke", by_quorum=True)
+KEEP_ALIVE: Final = _method("Lease/LeaseKeepAlive")
+TIME_TO_LIVE: Final = _method("Lease/LeaseTimeToLive")
+STATUS: Final = _method("Maintenance/Status")
+ALARM: Final = _method("Maintenance/Alarm")
+MEMBERS: Final = _method("Cluster/MemberList")
+ENOUGH: Final = 32
 """How many claims ahead are asked for at first; only a semaphore with more permits may need them all."""
+
+# -- keys ----------------------------------------------------------------------------------------------
+
+
+class Keys:
+    """The keys under one prefix, as one client has to do with them."""
+
+    def __init__(self, prefix: str, client: str) -> None:
+        self._prefix = prefix.encode()
+        self._client = client
+        self.fence = self._prefix + b"/fence"
+        self.claims = self._prefix + b"/claims/"
+        self.home = self._home(client)
+        """What this client's own keys begin with."""
+        self.nothing = self.home + b"nothing"
+        """A key that never is, where this client may write."""
+
+    def line(self, name: str) -> bytes:
+        """What the keys of all claims on this name, and of no other, begin with: a quoted name has no slash."""
+        return self.claims + quote(name, safe="").encode() + b"/"
+
+    def claim(self, claim: Claim) -> bytes:
+        """Where this claim stands."""
+        return self.line(claim.name) + claim.id.encode()
+
+    def value_of(self, claim: Claim, token: int = 0) -> bytes:
+        """What a claim's key holds."""
+        told = (claim.owner, claim.kind, claim.weight, claim.capacity, claim.ttl, claim.since, claim.meta)
+        return json.dumps([*told, self._client, token], separators=(",", ":")).encode()
+
+    def names(self, beginning: str) -> bytes:
+        """What the keys of all names that begin like this begin with."""
+        return self.claims + quote(beginning, safe="").encode()
+
+    def name_of(self, key: bytes) -> str:
+        """The name in a claim's key."""
+        return unquote(key[len(self.claims) :].split(b"/")[0].decode())
+
+    def session(self, lease: int) -> bytes:
+        """What dies with this lease, and tells by its revision which requests on it are too old."""
+        return self.home + b"session/%x" % lease
+
+    def note(self, claim_id: str, client: str | None = None) -> bytes:
+        """Where an operator leaves word of an eviction for the client (this one, unless another is named)."""
+        return (self.home if client is None else self._home(client)) + b"evicted/" + claim_id.encode()
+
+    def _home(self, client: str) -> bytes:
+        return b"%s/clients/%s/" % (self._prefix, client.encode())
+
+
+def after(prefix: bytes) -> bytes:
+    """The end of the range of all keys with this prefix: the first key that comes after them."""
+    return prefix[:-1] + bytes([prefix[-1] + 1])
+
+
+class SeenClaim(NamedTuple):
+    """A claim as its key tells it."""
+
+    key: bytes
+    id: str
+    create: int
+    lease: int
+    owner: str
+    kind: str
+    weight: int
+    capacity: int
+    ttl: float
+    since: float
+    meta: str
+    client: str
+    token: int
+    """0 where the claim is too young to have it written down; then the fence's version at `create` is it."""
+
+
+FIELDS: tuple[type | tuple[type, ...], ...] = (str, str, int, int, (int, float), (int, float), str, str, int)
+"""What `Keys.value_of` writes, in its order; more may follow one day."""
+
+
+def seen_claim(kv: Any) -> SeenClaim | None:
+    """The claim behind this key and value; None for a key that somebody else has put there, which holds nothing."""
+    key = kv.key
+    try:
+        claim_id, told = key.rpartition(b"/")[2].decode(), json.loads(kv.value)
+    except (ValueError, RecursionError):
+        return None
+    # A claim hangs on a lease: without one it would stand for ever.
+    if not kv.lease or type(told) is not list or len(told) < len(FIELDS) or not all(map(isinstance, told, FIELDS)):
+        return None
+    return SeenClaim(key, claim_id, kv.create_revision, kv.lease, *told[: len(FIELDS)])
+
+
+def seen_claims(kvs: Iterable[Any]) -> list[SeenClaim]:
+    """The claims among these keys, in the same order."""
+    return [claim for kv in kvs if (claim := seen_claim(kv)) is not None]
+
+
+# -- steps ---------------------------------------------------------------------------------------------
 
 
 def put(key: bytes, value: bytes, lease: int = 0) -> Any:

@@ -1,300 +1,143 @@
-"""gRPC calls on one HTTP/2 connection, without any I/O: bytes in, bytes out.
-
-HTTP/2 is the h2 library's, the messages are protobuf's; what is left of gRPC is five bytes before each message and two
-trailers after the last. grpcio was tried first: after a fork its child shares the parent's epoll set and aborts.
-"""
+"""One connection to one member, as both flavours have it: the calls on it, and who may begin the next."""
 
 from __future__ import annotations
 
+import select
+from collections import deque
 from collections.abc import Callable
-from typing import Final, Literal
-from urllib.parse import unquote
+from typing import Any, Final
 
-from h2.config import H2Configuration
-from h2.connection import H2Connection
-from h2.errors import ErrorCodes
-from h2.events import (
-    ConnectionTerminated,
-    DataReceived,
-    RemoteSettingsChanged,
-    ResponseReceived,
-    StreamEnded,
-    StreamReset,
-    TrailersReceived,
-    WindowUpdated,
-)
-from h2.exceptions import H2Error
+from ...runtime import Runtime, Signal, clock
+from ..url import Endpoint
+from .grpc import Call, Full, Grpc, Who
 
-from ...errors import BackendUnavailable
-from ...runtime import clock
-
-WINDOW = 4 << 20
-"""How much the server may send before we confirm it; more than any answer that Lockline asks for."""
-LARGEST = 64 << 20
+NET: Final = 0.25
+"""How long a lost wake-up can go unnoticed: whoever is cut short between being woken and beginning may take it along."""
 
 
-MOST: Final = 32
-"""Calls under way at the same time, at most, whatever the server would take. A line's length makes each `enter` dearer, so more at
-once only make the server slower for all, and the renewals late; what waits here instead has not been sent, and can be given up."""
+class Link:
+    """A socket and the calls on it; each flavour sends and reads in its own way."""
 
-Who = Literal["watch", "call", "newcomer"]
-"""For whom a stream is: newcomers leave a quarter of all to those who are in already, and these leave one to the watch."""
+    def __init__(self, grpc: Grpc, endpoint: Endpoint, runtime: Runtime) -> None:
+        self.grpc = grpc
+        self.endpoint = endpoint
+        self.opened = self.heard = self.answered = clock.now()
+        """When it was made; when anything came from the server; when it last gave an answer that a quorum stands behind."""
+        self.pinged = 0.0
+        """When it was last asked for a sign of life."""
+        self.lost: Callable[[], None] | None = None
+        """Told when the connection has ended: there may be no request that would notice."""
+        self._runtime = runtime
+        self._calls: deque[Signal] = deque()
+        self._newcomers: deque[Signal] = deque()
 
-
-class Broken(Exception):
-    """The connection cannot be used any more; whether the request was applied is not known."""
-
-
-class NotTaken(Broken):
-    """The server says that it did not look at the request, or nothing of it was ever sent."""
-
-
-class Foreign(Broken):
-    """Whoever answers there is no etcd."""
-
-
-class Full(Exception):
-    """As many calls are under way as the server takes at once."""
-
-
-class Refused(BackendUnavailable):
-    """The server answered, and the answer is an error: a gRPC status and its text."""
-
-    def __init__(self, code: int, text: str) -> None:
-        self.code = code
-        self.text = text
-        super().__init__(f"etcd refused: {text} (gRPC status {code})")
-
-
-class Call:
-    """One request and what came back for it so far."""
-
-    __slots__ = ("_buffer", "answers", "began", "done", "ends", "failure", "hear", "stream", "unsent", "wake")
-
-    def __init__(self, stream: int, ends: bool, hear: Callable[[bytes], None] | None) -> None:
-        self.stream = stream
-        self.ends = ends
-        """Whether the request ends with what is still unsent."""
-        self.hear = hear
-        """Called with each message of a call that goes on; without it the messages are kept in `answers`."""
-        self.answers: list[bytes] = []
-        self.began = clock.now()
-        self.done = False
-        self.failure: Exception | None = None
-        self.wake: Callable[[], None] | None = None
-        self.unsent = bytearray()
-        self._buffer = bytearray()
-
-    def take(self, data: bytes) -> None:
-        """Bytes of the answer; whole messages are handed on."""
-        buffer = self._buffer
-        buffer += data
-        while len(buffer) >= 5:
-            size = int.from_bytes(buffer[1:5], "big")
-            if buffer[0] or size > LARGEST:
-                raise Broken(f"an answer of {size} bytes, or compressed, which was not asked for")
-            if len(buffer) < 5 + size:
-                return
-            message = bytes(buffer[5 : 5 + size])
-            del buffer[: 5 + size]
-            if self.hear is None:
-                self.answers.append(message)
-            else:
-                self.hear(message)
-
-    def end(self, failure: Exception | None) -> None:
-        """No more will come."""
-        if not self.done:
-            self.done, self.failure = True, failure
-
-
-def framed(message: bytes) -> bytes:
-    """A message as gRPC puts it on a stream: not compressed, its length, itself."""
-    return b"\0" + len(message).to_bytes(4, "big") + message
-
-
-class Grpc:
-    """One connection. Not for two threads at once: the port that owns it sees to that."""
-
-    def __init__(self, authority: str, scheme: str) -> None:
-        self._h2 = H2Connection(
-            H2Configuration(
-                client_side=True,
-                header_encoding="utf-8",
-                # Both ends are programs that know the protocol; the checks cost more than the rest of the call.
-                validate_outbound_headers=False,
-                normalize_outbound_headers=False,
-                validate_inbound_headers=False,
-            )
-        )
-        self._head = [(":method", "POST"), (":scheme", scheme), (":authority", authority)]
-        self._tail = [("content-type", "application/grpc"), ("te", "trailers"), ("hasleader", "true")]
-        self._calls: dict[int, Call] = {}
-        self._pushed = False
-        self.opening = Call(0, True, None)
-        """Done when the server has said its first word, how many calls it takes at once; no call goes out before."""
-        self.broken: str | None = None
-        self._h2.initiate_connection()
-        self._h2.increment_flow_control_window(WINDOW)
+    # -- sending -----------------------------------------------------------------------------------
 
     def start(
-        self,
-        method: str,
-        messages: bytes,
-        token: str | None = None,
-        hear: Callable[[bytes], None] | None = None,
-        ends: bool = True,
-        who: Who = "call",
-    ) -> Call:
-        """Begin a call with these framed messages; with `ends` false more may follow. Full when too many are under way."""
-        if self.broken is not None:
-            raise NotTaken(self.broken)
-        h2 = self._h2
-        most = min(h2.remote_settings.max_concurrent_streams, MOST)
-        spared = 0 if who == "watch" else 1 if who == "call" else max(2, most // 4)
-        if len(self._calls) >= max(1, most - spared):
-            raise Full
-        try:
-            call = Call(h2.get_next_available_stream_id(), ends, hear)
-            headers = [*self._head, (":path", method), *self._tail]
-            if token is not None:
-                headers.append(("token", token))
-            h2.send_headers(call.stream, headers)
-            self._calls[call.stream] = call
-            if hear is not None:
-                h2.increment_flow_control_window(WINDOW, call.stream)
-            call.unsent += messages
-            self._push(call)
-        except H2Error as problem:
-            self.fail(f"HTTP/2: {problem}")
-            raise Broken(str(self.broken)) from problem
+        self, method: str, messages: bytes, token: str | None = None, hear: Callable[[bytes], None] | None = None,
+        ends: bool = True, who: Who = "call",
+    ) -> Call:  # fmt: skip
+        """Begin a call; Full when as many are under way as the server takes."""
+        call: Call = self._send(self.grpc.start, method, messages, token, hear, ends, who)
         return call
-
-    @property
-    def busy(self) -> bool:
-        """Whether any call is under way."""
-        return bool(self._calls)
 
     def more(self, call: Call, messages: bytes) -> None:
         """Another message on a call that goes on."""
-        if self.broken is not None or call.done:
-            raise Broken(self.broken or "the stream has ended")
-        call.unsent += messages
-        self._push(call)
-
-    def _push(self, call: Call) -> None:
-        h2 = self._h2
-        while call.unsent:
-            room = min(h2.local_flow_control_window(call.stream), h2.max_outbound_frame_size, len(call.unsent))
-            if room <= 0:
-                return  # the rest goes out when the server opens its window
-            chunk = bytes(call.unsent[:room])
-            del call.unsent[:room]
-            h2.send_data(call.stream, chunk, end_stream=call.ends and not call.unsent)
-            self._pushed = True
+        self._send(self.grpc.more, call, messages)
 
     def cancel(self, call: Call) -> None:
-        """Tell the server that nobody waits for this any more."""
-        self._calls.pop(call.stream, None)
-        if call.done or self.broken is not None:
-            return
-        call.end(Broken("cancelled"))
-        try:
-            self._h2.reset_stream(call.stream, ErrorCodes.CANCEL)
-        except H2Error:
-            pass  # it has just ended by itself
+        """Nobody waits for this any more."""
+        self._send(self.grpc.cancel, call)
+        self._advance()
 
     def ping(self) -> None:
-        """Ask the other end for a sign of life."""
-        if self.broken is None:
-            self._h2.ping(b"lockline")
+        """Ask for a sign of life."""
+        self.pinged = clock.now()
+        self._send(self.grpc.ping)
 
-    def outgoing(self) -> bytes:
-        """What has to be sent now."""
-        return self._h2.data_to_send()
+    async def begin(self, method: str, messages: bytes, token: str | None, newcomer: bool, until: float) -> Call | None:
+        """Begin the call as soon as the server takes it, in order of arrival; None when it did not by then.
 
-    def must_send(self, done: list[Call]) -> bool:
-        """Whether to send at once after a `feed` that ended these calls: more of a request, or while somebody waits.
-
-        What else there is to say (that a ping was heard) can go with the next request.
+        A claim that wants to enter can wait. One that stands or holds cannot: late looks and releases make everybody wait, and late
+        renewals are lost leases.
         """
-        return not done or self._pushed
-
-    def feed(self, data: bytes) -> list[Call]:
-        """Bytes from the server; the calls that are done now."""
-        self._pushed = False
-        if not self.opening.done and data[:1] != b"\0":
-            # The first word of an HTTP/2 server is a short frame, whose length begins with a zero.
-            return self.fail(_foreign(data), Foreign)
+        queue = self._newcomers if newcomer else self._calls
+        who: Who = "newcomer" if newcomer else "call"
+        if not queue:
+            try:
+                return self.start(method, messages, token, who=who)
+            except Full:
+                pass
+        signal = self._runtime.signal()
+        queue.append(signal)
         try:
-            events = self._h2.receive_data(data)
-        except H2Error as problem:
-            return self.fail(f"HTTP/2: {problem}")
-        done: list[Call] = []
-        for event in events:
-            if isinstance(event, DataReceived):
-                call = self._calls.get(event.stream_id or 0)
-                if event.flow_controlled_length:
-                    self._h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id or 0)
-                if call is not None and event.data:
+            while True:
+                signal.clear()
+                now = self._runtime.now()
+                if now >= until:
+                    return None  # what is sent too late only makes others late
+                if queue[0] is signal:
                     try:
-                        call.take(event.data)
-                    except Broken as problem:
-                        return done + self.fail(str(problem))
-            elif isinstance(event, (ResponseReceived, TrailersReceived)):
-                call = self._calls.get(event.stream_id or 0)
-                if call is not None:
-                    self._status(call, dict(event.headers or ()))  # type: ignore[arg-type]
-            elif isinstance(event, StreamEnded):
-                call = self._calls.pop(event.stream_id or 0, None)
-                if call is not None:
-                    call.end(None)
-                    done.append(call)
-            elif isinstance(event, StreamReset):
-                call = self._calls.pop(event.stream_id or 0, None)
-                if call is not None:
-                    kind = NotTaken if event.error_code == ErrorCodes.REFUSED_STREAM else Broken
-                    call.end(kind(f"the server cut the call off (HTTP/2 error {event.error_code})"))
-                    done.append(call)
-            elif isinstance(event, (WindowUpdated, RemoteSettingsChanged)):
-                if not self.opening.done and isinstance(event, RemoteSettingsChanged):
-                    self.opening.end(None)
-                    done.append(self.opening)
-                for call in list(self._calls.values()):
-                    if call.unsent:
-                        self._push(call)
-            elif isinstance(event, ConnectionTerminated):
-                why = (event.additional_data or b"").decode(errors="replace")
-                return done + self.fail(f"the server closed the connection{why and ': '}{why}")
-        return done
+                        return self.start(method, messages, token, who=who)
+                    except Full:
+                        pass
+                await signal.wait(min(until, now + NET))
+        finally:
+            queue.remove(signal)
+            self._advance()
 
-    def _status(self, call: Call, headers: dict[str, str]) -> None:
-        status = headers.get("grpc-status")
-        if status is None:
-            if headers.get(":status", "200") != "200":
-                call.failure = Refused(14, f"HTTP status {headers[':status']}; is this an etcd client port?")
-        elif status != "0":
-            call.failure = Refused(int(status), unquote(headers.get("grpc-message", "")))
-        if call.failure is not None:
-            failure, call.failure = call.failure, None
-            call.end(failure)
+    def _advance(self) -> None:
+        """There may be room now: wake who is next."""
+        for queue in (self._calls, self._newcomers):
+            try:
+                queue[0].set()
+            except IndexError:
+                continue
 
-    def fail(self, why: str, kind: type[Broken] = Broken) -> list[Call]:
-        """The connection is gone: every call on it ends without an answer."""
-        if self.broken is None:
-            self.broken = why
-        calls, self._calls = list(self._calls.values()), {}
-        if not self.opening.done:
-            self.opening.end(kind(self.broken))
-            calls.append(self.opening)
+    def _send(self, change: Callable[..., Any], *args: Any) -> Any:
+        """Change the calls like this, and send what that gives."""
+        raise NotImplementedError
+
+    # -- receiving ---------------------------------------------------------------------------------
+
+    async def finished(self, call: Call, until: float) -> bool:
+        """Wait for the end of this call; whether it came by then."""
+        raise NotImplementedError
+
+    def _wake(self, calls: list[Call]) -> None:
         for call in calls:
-            call.end(Broken(self.broken))
-        return calls
+            if call.wake is not None:
+                call.wake()
+        if calls:
+            self._advance()
 
+    def receive(self, until: float) -> None:
+        """Read for others until then, or until nudged, where nobody else does."""
 
-def _foreign(data: bytes) -> str:
-    """What to say of a server whose first words are no HTTP/2."""
-    if data[:2] == b"\x15\x03":
-        return "it wants TLS; add ?tls=yes or ?ca=… to the URL"
-    said = data[:40].split(b"\r\n")[0].decode("ascii", errors="backslashreplace")
-    return f"it is no etcd: its first words were {said!r}; name etcd's client port, 2379 unless set otherwise"
+    def nudge(self) -> None:
+        """End a `receive` that runs now, or the next one."""
+
+    def glance(self) -> None:
+        """Read what is there, without waiting."""
+
+    def unread(self) -> bool:
+        """Whether something has arrived that nobody has read: a silence of our own making."""
+        poller = select.poll()
+        try:
+            poller.register(self._fileno(), select.POLLIN)
+            return bool(poller.poll(0))
+        except (OSError, ValueError):
+            return False  # closed
+
+    def _fileno(self) -> int:
+        raise NotImplementedError
+
+    # -- the end -----------------------------------------------------------------------------------
+
+    def close(self, why: str) -> None:
+        """Let go of the socket; whoever still waits gets no answer."""
+        raise NotImplementedError
+
+    def forget(self) -> None:
+        """In a forked child: let go of the socket without a word to the server."""
+        raise NotImplementedError

@@ -4,30 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import os
-import select
 from collections.abc import Callable
+from typing import Any
 
-from ...runtime import clock
+from ...runtime import Runtime, clock
 from ..url import Endpoint
-from .connection import Broken, Call, Grpc, NotTaken, Who
-from .streams import Streams
+from .connection import Link
+from .grpc import Broken, Call, Grpc, NotTaken
 from .target import EtcdTarget
 
 
-class LoopLink(asyncio.Protocol):
-    """A transport and the calls on it; what arrives wakes whoever waits for it."""
+class LoopLink(Link, asyncio.Protocol):
+    """A transport and the calls on it; the loop reads, and what arrives wakes whoever waits for it."""
 
-    def __init__(self, grpc: Grpc, endpoint: Endpoint) -> None:
-        self.grpc = grpc
-        self.endpoint = endpoint
-        self.opened = self.heard = self.answered = clock.now()
-        self.pinged = 0.0
-        self.streams: Streams
-        self._transport: asyncio.Transport | None = None
-        self.lost: Callable[[], None] | None = None
-        """Told when the connection ends by itself: there may be no request that would notice."""
-        self.freed: Callable[[], None] | None = None
-        """Told when calls have ended: there is room for others."""
+    _transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -48,44 +38,15 @@ class LoopLink(asyncio.Protocol):
         if self.lost is not None:
             self.lost()
 
-    def start(
-        self, method: str, messages: bytes, token: str | None = None, hear: Callable[[bytes], None] | None = None,
-        ends: bool = True, who: Who = "call",
-    ) -> Call:  # fmt: skip
-        """Begin a call; Full when as many are under way as the server takes."""
-        call = self.grpc.start(method, messages, token, hear, ends, who)
+    def _send(self, change: Callable[..., Any], *args: Any) -> Any:
+        result = change(*args)
         self._transmit()
-        return call
-
-    def more(self, call: Call, messages: bytes) -> None:
-        """Another message on a call that goes on."""
-        self.grpc.more(call, messages)
-        self._transmit()
-
-    def cancel(self, call: Call) -> None:
-        """Nobody waits for this any more."""
-        self.grpc.cancel(call)
-        self._transmit()
-        if self.freed is not None:
-            self.freed()
-
-    def ping(self) -> None:
-        """Ask for a sign of life."""
-        self.pinged = clock.now()
-        self.grpc.ping()
-        self._transmit()
+        return result
 
     def _transmit(self) -> None:
         data = self.grpc.outgoing()
         if data and self._transport is not None:
             self._transport.write(data)
-
-    def _wake(self, calls: list[Call]) -> None:
-        for call in calls:
-            if call.wake is not None:
-                call.wake()
-        if calls and self.freed is not None:
-            self.freed()
 
     async def finished(self, call: Call, until: float) -> bool:
         """Wait for the end of this call; whether it came by then."""
@@ -106,24 +67,9 @@ class LoopLink(asyncio.Protocol):
             timer.cancel()
         return call.done
 
-    def receive(self, until: float) -> None:
-        """Nothing to do: the loop reads."""
-
-    def nudge(self) -> None:
-        """Nothing to do: nobody sits in a read."""
-
-    def unread(self) -> bool:
-        """Whether something has arrived that the loop had no time to read: a silence of our own making."""
+    def _fileno(self) -> int:
         sock = self._transport.get_extra_info("socket") if self._transport is not None else None
-        poller = select.poll()
-        try:
-            poller.register(sock.fileno() if sock is not None else -1, select.POLLIN)
-            return bool(poller.poll(0))
-        except (OSError, ValueError):
-            return False  # closed
-
-    def glance(self) -> None:
-        """Nothing to do: the loop reads."""
+        return -1 if sock is None else int(sock.fileno())
 
     def close(self, why: str) -> None:
         """Let go of the socket; whoever still waits gets no answer."""
@@ -133,19 +79,19 @@ class LoopLink(asyncio.Protocol):
 
     def forget(self) -> None:
         """In a forked child: let go of the socket without a word to the server."""
-        sock = self._transport.get_extra_info("socket") if self._transport is not None else None
-        if sock is None or sock.fileno() < 0:
+        number = self._fileno()
+        if number < 0:
             return
         # The transport would take itself out of the selector, which the parent still uses. Putting nothing in the place of
         # the child's copy lets go of the connection and leaves number, transport and selector as they are.
         nothing = os.open(os.devnull, os.O_RDWR)
-        os.dup2(nothing, sock.fileno())
+        os.dup2(nothing, number)
         os.close(nothing)
 
 
-async def open_link(target: EtcdTarget, endpoint: Endpoint, until: float) -> LoopLink:
+async def open_link(target: EtcdTarget, endpoint: Endpoint, runtime: Runtime, until: float) -> LoopLink:
     """A fresh connection to this endpoint; NotTaken when there is nobody."""
-    link = LoopLink(Grpc(str(endpoint), target.scheme), endpoint)
+    link = LoopLink(Grpc(str(endpoint), target.scheme), endpoint, runtime)
     try:
         async with asyncio.timeout(max(0.001, until - clock.now())):
             await asyncio.get_running_loop().create_connection(

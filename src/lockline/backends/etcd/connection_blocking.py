@@ -13,12 +13,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
-from ...runtime import clock
+from ...runtime import Runtime, clock
 from ...runtime.blocking import ring
 from ...runtime.section import Inside, Section
 from ..url import Endpoint
-from .connection import Broken, Call, Full, Grpc, NotTaken, Who
-from .streams import Streams
+from .connection import Link
+from .grpc import Broken, Call, Full, Grpc, NotTaken
 from .target import EtcdTarget
 
 AGAIN = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
@@ -36,20 +36,12 @@ def _gate() -> LockType:
     return gate
 
 
-class BlockingLink:
+class BlockingLink(Link):
     """A socket, the calls on it, and who reads it at the moment."""
 
-    def __init__(self, sock: socket.socket, grpc: Grpc, endpoint: Endpoint) -> None:
+    def __init__(self, sock: socket.socket, grpc: Grpc, endpoint: Endpoint, runtime: Runtime) -> None:
+        super().__init__(grpc, endpoint, runtime)
         self._sock = sock
-        self.grpc = grpc
-        self.endpoint = endpoint
-        self.opened = self.heard = self.answered = clock.now()
-        self.pinged = 0.0
-        self.streams: Streams
-        self.lost: Callable[[], None] | None = None
-        """Told by `receive` when the connection has ended: there may be no request that would notice."""
-        self.freed: Callable[[], None] | None = None
-        """Told when calls have ended: there is room for others."""
         self._alone = Section()
         """Who changes the calls; what an exception struck in the middle of is noted by `_midway`."""
         self._midway = False
@@ -58,45 +50,23 @@ class BlockingLink:
         """The threads that wait, each with the lock it sleeps on. The first of them reads: nobody is appointed."""
         self._ended = False
         self._nudged = False
-        self._bell, self._ear = socket.socketpair()
-        self._bell.setblocking(False)
-        self._ear.setblocking(False)
+        self._waker, self._woken = socket.socketpair()
+        """What gets the one who reads out of its read."""
+        self._waker.setblocking(False)
+        self._woken.setblocking(False)
         self._poller = select.poll()
         self._poller.register(sock, select.POLLIN)
-        self._poller.register(self._ear, select.POLLIN)
+        self._poller.register(self._woken, select.POLLIN)
 
     # -- sending -----------------------------------------------------------------------------------
 
-    def start(
-        self, method: str, messages: bytes, token: str | None = None, hear: Callable[[bytes], None] | None = None,
-        ends: bool = True, who: Who = "call",
-    ) -> Call:  # fmt: skip
-        """Begin a call; Full when as many are under way as the server takes."""
-        return self._wholly(self._start, method, messages, token, hear, ends, who)
+    def _send(self, change: Callable[..., Any], *args: Any) -> Any:
+        return self._wholly(self._change, change, args)
 
-    def _start(self, *request: Any) -> Call:
-        call = self.grpc.start(*request)
+    def _change(self, change: Callable[..., T], args: tuple[Any, ...]) -> T:
+        result = change(*args)
         self._transmit()
-        return call
-
-    def more(self, call: Call, messages: bytes) -> None:
-        """Another message on a call that goes on."""
-        self._wholly(self._sending, self.grpc.more, call, messages)
-
-    def cancel(self, call: Call) -> None:
-        """Nobody waits for this any more."""
-        self._wholly(self._sending, self.grpc.cancel, call)
-        if self.freed is not None:
-            self.freed()
-
-    def ping(self) -> None:
-        """Ask for a sign of life."""
-        self.pinged = clock.now()
-        self._wholly(self._sending, self.grpc.ping)
-
-    def _sending(self, change: Callable[..., object], *args: Any) -> None:
-        change(*args)
-        self._transmit()
+        return result
 
     def _transmit(self) -> None:
         data = self.grpc.outgoing()
@@ -164,27 +134,21 @@ class BlockingLink:
     def nudge(self) -> None:
         """End a `receive` that runs now, or the next one."""
         self._nudged = True
-        self._ring()
+        self._interrupt_read()
         self._ring_all()
 
     def _ring_all(self) -> None:
         for gate in list(self._waiting.values()):
             ring(gate)
 
-    def _ring(self) -> None:
+    def _interrupt_read(self) -> None:
         try:
-            self._bell.send(b"!")
+            self._waker.send(b"!")
         except OSError:
-            pass  # full of rings, or closed: either way it is heard
+            pass  # full of calls, or closed: either way it is heard
 
-    def unread(self) -> bool:
-        """Whether something has arrived that nobody has read: a silence of our own making."""
-        poller = select.poll()
-        try:
-            poller.register(self._sock, select.POLLIN)
-            return bool(poller.poll(0))
-        except (OSError, ValueError):
-            return False  # closed
+    def _fileno(self) -> int:
+        return self._sock.fileno()
 
     def glance(self) -> None:
         """Read what is there, without waiting."""
@@ -208,7 +172,7 @@ class BlockingLink:
                 elif self._first() == me:
                     self._reading(self._read, left)
                 elif not gate.acquire(True, min(left, LOOK)):
-                    self._bury_the_first()
+                    self._let_the_next_read()
             return True
         finally:
             led = self._first() == me
@@ -227,7 +191,7 @@ class BlockingLink:
             except RuntimeError:
                 pass  # somebody came or went between the two calls
 
-    def _bury_the_first(self) -> None:
+    def _let_the_next_read(self) -> None:
         """Let another one read if the first was cut short in the moment of leaving: its thread is in no wait of ours."""
         first = self._first()
         gate = None if first is None else self._waiting.get(first)
@@ -243,9 +207,9 @@ class BlockingLink:
             ready = self._poller.poll(min(seconds, 60.0) * 1000)
             if not ready:
                 return
-            if any(fd == self._ear.fileno() for fd, _ in ready):
+            if any(fd == self._woken.fileno() for fd, _ in ready):
                 try:
-                    self._ear.recv(4096)
+                    self._woken.recv(4096)
                 except AGAIN:
                     pass
         self._wake(self._wholly(self._take_in))
@@ -264,11 +228,7 @@ class BlockingLink:
         return done
 
     def _wake(self, calls: list[Call]) -> None:
-        for call in calls:
-            if call.wake is not None:
-                call.wake()
-        if calls and self.freed is not None:
-            self.freed()
+        super()._wake(calls)
         if self.grpc.broken is not None:
             self._ring_all()
 
@@ -282,48 +242,43 @@ class BlockingLink:
         except Inside:
             pass  # by a signal handler: the request under it finds that the connection has ended
         # Whoever reads now lets go: the number of a closed socket could become somebody else's under it.
-        self._ring()
+        self._interrupt_read()
         self._let_go_if_ended()
 
     def _let_go_if_ended(self) -> None:
-        if self._ended and self._bell.fileno() >= 0:
+        if self._ended and self._waker.fileno() >= 0:
             self._reading.attempt(self._let_go)
 
     def _let_go(self) -> None:
-        for sock in (self._sock, self._bell, self._ear):
+        for sock in (self._sock, self._waker, self._woken):
             sock.close()
 
     def forget(self) -> None:
         """In a forked child: let go of the socket without a word to the server."""
-        for sock in (self._sock, self._bell, self._ear):
+        for sock in (self._sock, self._waker, self._woken):
             os.close(sock.detach())
 
 
 _WAIT = BlockingLink._wait.__code__
 
 
-async def open_link(target: EtcdTarget, endpoint: Endpoint, until: float) -> BlockingLink:
+async def open_link(target: EtcdTarget, endpoint: Endpoint, runtime: Runtime, until: float) -> BlockingLink:
     """A fresh connection to this endpoint; NotTaken when there is nobody."""
+    sock: socket.socket | None = None
     try:
         sock = socket.create_connection((endpoint.host, endpoint.port), max(0.001, until - clock.now()))
-    except TimeoutError:
-        raise Broken(f"{endpoint}: no connection in time") from None
-    except OSError as problem:
-        raise NotTaken(f"{endpoint}: {problem}") from None
-    try:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if target.tls is not None:
             sock = target.tls.wrap_socket(sock, server_hostname=endpoint.host)
         sock.setblocking(False)
-        link = BlockingLink(sock, Grpc(str(endpoint), target.scheme), endpoint)
+        link = BlockingLink(sock, Grpc(str(endpoint), target.scheme), endpoint, runtime)
         link._wholly(link._transmit)
-    except TimeoutError:
-        sock.close()
-        raise Broken(f"{endpoint}: no connection in time") from None
-    except OSError as problem:
-        sock.close()
-        raise NotTaken(f"{endpoint}: {problem}") from None
-    except BaseException:
-        sock.close()
+    except BaseException as problem:
+        if sock is not None:
+            sock.close()
+        if isinstance(problem, TimeoutError):
+            raise Broken(f"{endpoint}: no connection in time") from None
+        if isinstance(problem, OSError):
+            raise NotTaken(f"{endpoint}: {problem}") from None
         raise
     return link

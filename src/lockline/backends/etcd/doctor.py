@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from ...core.backend import Finding
-from . import channel as ways
+from ..url import Endpoint
 from . import messages as m
 from .channel import Way
-from .connection import Broken, Refused
-from .keys import Keys
+from .commands import ALARM, GRANT, MEMBERS, RANGE, REVOKE, STATUS, Keys
+from .grpc import Broken, Refused
 from .target import EtcdTarget
 
 SLOW = 0.1
@@ -23,106 +23,86 @@ ALARMS = {1: "NOSPACE: the database has reached its quota and takes no writes", 
 
 async def findings(channel: Way, target: EtcdTarget, keys: Keys, until: float) -> list[Finding]:
     """The cluster as it is now, worst things included."""
-    found: list[Finding] = []
     began = channel.now()
-    await channel.ask(ways.RANGE, m.RangeRequest(key=keys.fence), "RangeResponse", until)
-    took = channel.now() - began
-    found.append(
-        Finding("ok", f"a read that a quorum confirmed took {took * 1000:.1f} ms")
-        if took < SLOW
-        else Finding(
-            "warning", f"a read that a quorum confirmed took {took * 1000:.0f} ms", "look at disks and network"
-        )
-    )
-    found += await _write(channel, keys, until)
-    found += await _members(channel, target, until)
-    found += await _alarms(channel, until)
-    if target.tls is None and not all(end.host in ("localhost", "127.0.0.1", "::1") for end in target.endpoints):
-        found.append(
-            Finding("warning", "requests and passwords travel in the clear", "add ?tls=yes or ?ca=… to the URL")
-        )
-    return found
-
-
-async def _write(channel: Way, keys: Keys, until: float) -> list[Finding]:
-    """A lease of a second, to see what the server makes of it and how long it takes to reach the disks."""
-    began = channel.now()
-    granted = await channel.ask(ways.GRANT, m.LeaseGrantRequest(TTL=1), "LeaseGrantResponse", until)
-    took = channel.now() - began
-    await channel.ask(ways.REVOKE, m.LeaseRevokeRequest(ID=granted.ID), "LeaseRevokeResponse", until)
-    text = f"a write took {took * 1000:.1f} ms"
-    return [
-        Finding("ok", text) if took < SLOW else Finding("warning", text, "give etcd a faster disk of its own"),
+    await channel.ask(RANGE, m.RangeRequest(key=keys.fence), until)
+    read = channel.now()
+    # A lease of a second, to see what the server makes of it and how long it takes to reach the disks.
+    granted = await channel.ask(GRANT, m.LeaseGrantRequest(TTL=1), until)
+    written = channel.now()
+    await channel.ask(REVOKE, m.LeaseRevokeRequest(ID=granted.ID), until)
+    found = [
+        _took("a read that a quorum confirmed", read - began, "look at disks and network"),
+        _took("a write", written - read, "give etcd a faster disk of its own"),
         Finding(
             "ok", f"the shortest lease that the server gives is {granted.TTL} s: a killed client's locks stay that long"
         ),
     ]
+    found += await _members(channel, target, until)
+    found += await _alarms(channel, until)
+    if target.tls is None and not all(end.host in ("localhost", "127.0.0.1", "::1") for end in target.endpoints):
+        cure = "add ?tls=yes or ?ca=… to the URL"
+        found.append(Finding("warning", "requests and passwords travel in the clear", cure))
+    return found
+
+
+def _took(what: str, seconds: float, cure: str) -> Finding:
+    text = f"{what} took {seconds * 1000:.1f} ms"
+    return Finding("ok", text) if seconds < SLOW else Finding("warning", text, cure)
 
 
 async def _members(channel: Way, target: EtcdTarget, until: float) -> list[Finding]:
-    found: list[Finding] = []
-    members = (await channel.ask(ways.MEMBERS, m.MemberListRequest(), "MemberListResponse", until)).members
+    members = (await channel.ask(MEMBERS, m.MemberListRequest(), until)).members
     voters = sum(not member.isLearner for member in members)
     if voters == 1:
-        found.append(Finding("warning", "one member: while it is away, nobody gets a lock", "run three or five"))
+        found = [Finding("warning", "one member: while it is away, nobody gets a lock", "run three or five")]
     elif voters % 2 == 0:
-        found.append(
-            Finding(
-                "warning", f"{voters} voting members tolerate no more losses than {voters - 1}", "run an odd number"
-            )
-        )
+        text = f"{voters} voting members tolerate no more losses than {voters - 1}"
+        found = [Finding("warning", text, "run an odd number")]
     else:
-        found.append(Finding("ok", f"{voters} voting members; {(voters - 1) // 2} may fail"))
+        found = [Finding("ok", f"{voters} voting members; {(voters - 1) // 2} may fail")]
     leaders: set[int] = set()
     up = 0
     for endpoint in target.endpoints:
         deadline = min(until, channel.now() + 1.0)
         try:
-            status: Any = await channel.ask_member(endpoint, ways.STATUS, m.StatusRequest(), "StatusResponse", deadline)
+            status = await channel.ask_member(endpoint, STATUS, m.StatusRequest(), deadline)
         except (Broken, Refused) as problem:
             found.append(Finding("error", f"{endpoint} does not answer: {problem}"))
             continue
         up += 1
         leaders.add(status.leader)
-        leads = " and leads" if status.leader == status.header.member_id else ""
-        found.append(Finding("ok", f"{endpoint} runs etcd {status.version}{leads}, database {status.dbSize >> 20} MiB"))
-        if revokes_living_leases(status.version):
-            found.append(
-                Finding(
-                    "warning",
-                    f"etcd {status.version} has a bug: a leader that was paused and deposed may, when it goes on, end leases "
-                    "that are being renewed; then two hold at once until the first is told, within a second",
-                    "run 3.4.31, 3.5.13, 3.6 or later; and check tokens at the resource (lockline.fence, lease.guard())",
-                )
-            )
-        if serves_old_reads(status.version):
-            found.append(
-                Finding(
-                    "warning",
-                    f"etcd {status.version} has a bug: a leader that was paused and deposed may answer reads from an old state. "
-                    "Locks do not rest on reads (renewals, grants and releases are written), but inspect() and list() may show "
-                    "what is over",
-                    "run 3.4.42, 3.5.28, 3.6.9 or later",
-                )
-            )
-        if status.dbSize > BIG:
-            found.append(
-                Finding(
-                    "warning", f"the database of {endpoint} nears the default quota of 2 GiB", "compact and defragment"
-                )
-            )
-        found += [Finding("error", f"{endpoint}: {text}") for text in status.errors]
+        found += _member(endpoint, status)
     if 0 in leaders or not leaders:
         found.append(Finding("error", "a member knows no leader", "look at the network between the members"))
     elif len(leaders) > 1:
         found.append(Finding("warning", "the members do not agree about the leader", "an election may be going on"))
     if voters > up and len(target.endpoints) < voters:
-        found.append(
-            Finding(
-                "warning", f"the URL names {len(target.endpoints)} of {voters} members", "name them all, to fail over"
-            )
-        )
+        text = f"the URL names {len(target.endpoints)} of {voters} members"
+        found.append(Finding("warning", text, "name them all, to fail over"))
     return found
+
+
+def _member(endpoint: Endpoint, status: Any) -> list[Finding]:
+    leads = " and leads" if status.leader == status.header.member_id else ""
+    found = [Finding("ok", f"{endpoint} runs etcd {status.version}{leads}, database {status.dbSize >> 20} MiB")]
+    bug = f"etcd {status.version} has a bug: a leader that was paused and deposed may"
+    if revokes_living_leases(status.version):
+        text = (
+            f"{bug}, when it goes on, end leases that are being renewed; then two hold at once until the first is told, "
+            "within a second"
+        )
+        cure = "run 3.4.31, 3.5.13, 3.6 or later; and check tokens at the resource (lockline.fence, lease.guard())"
+        found.append(Finding("warning", text, cure))
+    if serves_old_reads(status.version):
+        text = (
+            f"{bug} answer reads from an old state. Locks do not rest on reads (renewals, grants and releases are "
+            "written), but inspect() and list() may show what is over"
+        )
+        found.append(Finding("warning", text, "run 3.4.42, 3.5.28, 3.6.9 or later"))
+    if status.dbSize > BIG:
+        text = f"the database of {endpoint} nears the default quota of 2 GiB"
+        found.append(Finding("warning", text, "compact and defragment"))
+    return [*found, *(Finding("error", f"{endpoint}: {text}") for text in status.errors)]
 
 
 def revokes_living_leases(version: str) -> bool:
@@ -145,11 +125,10 @@ def _older(version: str, mended: dict[tuple[int, int], int]) -> bool:
 
 async def _alarms(channel: Way, until: float) -> list[Finding]:
     try:
-        answer = await channel.ask(ways.ALARM, m.AlarmRequest(), "AlarmResponse", until)
+        answer = await channel.ask(ALARM, m.AlarmRequest(), until)
     except Refused as refused:
-        return [
-            Finding("warning", f"the alarms may not be read: {refused.text}", "give the user the root role to see them")
-        ]
+        cure = "give the user the root role to see them"
+        return [Finding("warning", f"the alarms may not be read: {refused.text}", cure)]
     return [
         Finding("error", f"member {alarm.memberID:x}: {ALARMS.get(alarm.alarm, alarm.alarm)}", "see etcdctl alarm list")
         for alarm in answer.alarms

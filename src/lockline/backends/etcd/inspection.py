@@ -7,13 +7,12 @@ from collections.abc import Mapping, Sequence
 
 from ...core.claim import Line, Standing
 from ...core.rule import admitted
-from . import channel as ways
 from . import commands
 from . import messages as m
 from .channel import NOT_FOUND, OUT_OF_RANGE, Way
 from .claims import EtcdClaim
-from .connection import Refused
-from .keys import Keys, SeenClaim, after, claims
+from .commands import RANGE, TIME_TO_LIVE, Keys, SeenClaim, after, seen_claims
+from .grpc import Refused
 
 LEASES_ASKED = 32
 """Of how many leases the remaining time is asked for; those further back in a long line are shown with their ttl."""
@@ -22,9 +21,9 @@ BATCH = 100
 
 async def look(channel: Way, keys: Keys, name: str, mine: Mapping[str, EtcdClaim], until: float) -> Line:
     """The whole line; `mine` are the claims of which this client knows more than the server tells."""
-    answer = await channel.ask(ways.RANGE, commands.whole_line(keys.line(name)), "RangeResponse", until)
+    answer = await channel.ask(RANGE, commands.whole_line(keys.line(name)), until)
     now = channel.now()
-    line = claims(answer.kvs)
+    line = seen_claims(answer.kvs)
     line = [claim for claim in line if claim.id not in mine or mine[claim.id].expires > now]
     young = [claim.create for claim in line if not claim.token and claim.id not in mine]
     found = dict(zip(young, await tokens(channel, keys.fence, young, until), strict=True))
@@ -47,7 +46,7 @@ async def look(channel: Way, keys: Keys, name: str, mine: Mapping[str, EtcdClaim
 
 
 async def _time_to_live(channel: Way, lease: int, until: float) -> float:
-    answer = await channel.ask(ways.TIME_TO_LIVE, m.LeaseTimeToLiveRequest(ID=lease), "LeaseTimeToLiveResponse", until)
+    answer = await channel.ask(TIME_TO_LIVE, m.LeaseTimeToLiveRequest(ID=lease), until)
     # Whole seconds, rounded down: half a second more is nearer the truth, and never nothing while it lives.
     return float(answer.TTL) + 0.5 if answer.TTL >= 0 else 0.0
 
@@ -59,7 +58,7 @@ async def tokens(channel: Way, fence: bytes, creates: Sequence[int], until: floa
         batch = creates[start : start + BATCH]
         request = m.TxnRequest(success=[commands.get(fence, revision=create, keys_only=True) for create in batch])
         try:
-            answer = await channel.ask(ways.TXN, request, "TxnResponse", until)
+            answer = (await channel.transact(request, until)).answer
         except Refused as refused:
             if refused.code != OUT_OF_RANGE:
                 raise
@@ -74,8 +73,8 @@ async def names(channel: Way, keys: Keys, prefix: str, until: float) -> list[str
     """The names that have a claim, sorted."""
     beginning = keys.names(prefix)
     request = m.RangeRequest(key=beginning, range_end=after(beginning))
-    answer = await channel.ask(ways.RANGE, request, "RangeResponse", until)
-    return sorted({keys.name_of(claim.key) for claim in claims(answer.kvs)})
+    answer = await channel.ask(RANGE, request, until)
+    return sorted({keys.name_of(claim.key) for claim in seen_claims(answer.kvs)})
 
 
 async def evict(channel: Way, keys: Keys, name: str, token: int | None, until: float) -> int:
@@ -84,8 +83,8 @@ async def evict(channel: Way, keys: Keys, name: str, token: int | None, until: f
     Who holds goes on holding until it is gone, and the removal is of that very claim: what was seen may be old, but nobody who
     came later is touched.
     """
-    answer = await channel.ask(ways.RANGE, commands.whole_line(keys.line(name)), "RangeResponse", until)
-    line = claims(answer.kvs)
+    answer = await channel.ask(RANGE, commands.whole_line(keys.line(name)), until)
+    line = seen_claims(answer.kvs)
     victims = line[: admitted(line)]
     if token is not None:
         young = [victim.create for victim in victims if not victim.token]
@@ -95,13 +94,12 @@ async def evict(channel: Way, keys: Keys, name: str, token: int | None, until: f
 
 
 async def _evict(channel: Way, keys: Keys, victim: SeenClaim, until: float) -> bool:
-    repeats: list[None] = []
-    request = commands.evict(victim.key, victim.create, keys.evicted(victim.client, victim.id), victim.lease)
+    request = commands.evict(victim.key, victim.create, keys.note(victim.id, victim.client), victim.lease)
     try:
-        answer = await channel.ask(ways.TXN, request, "TxnResponse", until, repeated=lambda: repeats.append(None))
+        answer, repeated = await channel.transact(request, until)
     except Refused as refused:
         if refused.code == NOT_FOUND:  # its lease has ended by itself
             return False
         raise
     # The first of several requests may have done it.
-    return bool(answer.succeeded or repeats)
+    return bool(answer.succeeded or repeated)

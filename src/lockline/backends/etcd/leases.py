@@ -22,11 +22,11 @@ from typing import Final
 
 from ...errors import BackendUnavailable
 from ...runtime import Runtime
-from . import channel as ways
+from ...runtime.exclusive import Exclusive
 from . import messages as m
 from .channel import Channel, Way
-from .connection import Refused
-from .gate import gate_for
+from .commands import GRANT, KEEP_ALIVE
+from .grpc import Refused
 
 SLACK: Final = 1.1
 """A lease lasts this much longer than the ttl, so that claims that come shortly after a renewal need none of their own."""
@@ -50,11 +50,14 @@ class ServerLease:
         self.renewal: LeaseRenewal | None = None
         """The latest that was answered; the next answer of a quorum makes it count, whoever asked for either."""
 
+    def was_put(self, revision: int) -> None:
+        """Its session key was put, at this revision."""
+        self.generation = max(self.generation, revision)
+        self.present = True
+
 
 FAILED_PRECONDITION: Final = 9
 """What etcd says of a lease's number that is taken."""
-NO_LEASE: Final = ServerLease(0, 0, 0.0)
-"""For a claim of which this client knows nothing."""
 
 
 class LeaseRenewal:
@@ -99,7 +102,7 @@ class Leases:
         self._leases: dict[int, ServerLease] = {}
         self._asked_for: dict[int, tuple[int, float]] = {}
         """Leases of which it is not known whether they were granted: their numbers, and when they were first asked for."""
-        self._gate = gate_for(self._runtime)
+        self._asking = Exclusive(self._runtime)
 
     def all(self) -> list[ServerLease]:
         return list(self._leases.values())
@@ -117,7 +120,7 @@ class Leases:
             if lease is not None and lease.good_until >= enough:
                 return lease, LeaseRenewal((), 0.0, None)
             # One asks for all who need it at the same time.
-            async with self._gate(until) as free:
+            async with self._asking(until) as free:
                 if not free:
                     raise BackendUnavailable("another request of this client still waits for a lease")
                 lease = self._leases.get(wanted)
@@ -135,17 +138,15 @@ class Leases:
         # The number is ours, and so a grant that came to be without our hearing of it is found again by the next who asks.
         number, sent = self._asked_for.setdefault(seconds, (secrets.randbits(62) + 1, self._runtime.now()))
         try:
-            request = m.LeaseGrantRequest(TTL=seconds, ID=number)
-            answer = await way.ask(ways.GRANT, request, "LeaseGrantResponse", until)
+            answer = await way.ask(GRANT, m.LeaseGrantRequest(TTL=seconds, ID=number), until)
             lease = ServerLease(answer.ID, answer.TTL, sent + answer.TTL)
         except Refused as refused:
-            del self._asked_for[seconds]
             if refused.code != FAILED_PRECONDITION:
+                del self._asked_for[seconds]
                 raise
             # It is there. What it lasts is at least what was asked for; a renewal tells whether it still lives.
             lease = ServerLease(number, seconds, sent)
-        else:
-            del self._asked_for[seconds]
+        del self._asked_for[seconds]
         self._leases[seconds] = lease
         return lease
 
@@ -154,8 +155,7 @@ class Leases:
         sent = self._runtime.now()
         asked = list(leases)
         requests = [m.LeaseKeepAliveRequest(ID=lease.id) for lease in asked]
-        way = way or self._channel
-        answers = await way.ask_all(ways.KEEP_ALIVE, requests, "LeaseKeepAliveResponse", until)
+        answers = (await (way or self._channel).ask_all(KEEP_ALIVE, requests, until)).answer
         terms = {answer.header.raft_term for answer in answers}
         alive = {answer.ID: answer.TTL for answer in answers if answer.TTL > 0}
         for lease in asked:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from ...errors import ClientClosed
 from ...runtime import Runtime
+from ...runtime.exclusive import Exclusive
 from ..url import Endpoint
 from . import connection_asyncio, connection_blocking
-from .connection import Broken, Call, Foreign, Grpc, NotTaken, Who
-from .gate import Gate, gate_for
-from .streams import Streams
+from .connection import Link
+from .grpc import Broken, Foreign, NotTaken
 from .target import EtcdTarget
 
 CONNECT: Final = 1.0
@@ -28,38 +29,6 @@ GLANCE: Final = 0.1
 STAY: Final = 1.0
 STAY_LONGEST: Final = 16.0
 """How long a member is stayed with that was chosen because another was slow: twice as long each time, for all may be slow."""
-
-
-class Link(Protocol):
-    """One connection, in one flavour."""
-
-    grpc: Grpc
-    endpoint: Endpoint
-    streams: Streams
-    opened: float
-    heard: float
-    """When anything came from the server."""
-    pinged: float
-    """When it was last asked for a sign of life."""
-    answered: float
-    """When it last gave an answer that a quorum stands behind."""
-    lost: Callable[[], None] | None
-    freed: Callable[[], None] | None
-
-    def start(
-        self, method: str, messages: bytes, token: str | None = None, hear: Callable[[bytes], None] | None = None,
-        ends: bool = True, who: Who = "call",
-    ) -> Call: ...  # fmt: skip
-    def more(self, call: Call, messages: bytes) -> None: ...
-    def cancel(self, call: Call) -> None: ...
-    def ping(self) -> None: ...
-    def unread(self) -> bool: ...
-    async def finished(self, call: Call, until: float) -> bool: ...
-    def receive(self, until: float) -> None: ...
-    def nudge(self) -> None: ...
-    def glance(self) -> None: ...
-    def close(self, why: str) -> None: ...
-    def forget(self) -> None: ...
 
 
 class Unreachable(NotTaken):
@@ -81,7 +50,8 @@ class Members:
         self._runtime = runtime
         self._cut = cut
         """Called when another connection takes the place of one: what was watched on that is watched no more."""
-        self._open = connection_blocking.open_link if runtime.flavour == "blocking" else connection_asyncio.open_link
+        self.blocking = runtime.flavour == "blocking"
+        self._open = connection_blocking.open_link if self.blocking else connection_asyncio.open_link
         # Clients spread over the members, each staying with its own as long as it answers.
         self._at = random.randrange(len(target.endpoints))
         self._closed = False
@@ -102,7 +72,7 @@ class Members:
                 link.forget()
         self.token: str | None = None
         """What a login gave. It is good at every member and on every connection, until one says that it is not."""
-        self._gate: Gate = gate_for(self._runtime)
+        self._connecting = Exclusive(self._runtime)
         self._in_vain = 0
         """How many tries to connect in a row came to nothing."""
         self._refusals = self._foreigners = 0
@@ -130,12 +100,12 @@ class Members:
         ready = link is not None and link.grpc.broken is None and link.grpc.opening.done
         if link is not None and ready and (token or self._target.user is None):
             return link, token
-        async with self._gate(min(until, give_up)) as free:
+        async with self._connecting(min(until, give_up)) as free:
             if free:
                 return await self._connected(until, give_up)
         if give_up < until and self._refusals < len(self._target.endpoints):
             # Nobody said no: whoever is connecting waits for a slow one.
-            async with self._gate(until) as free:
+            async with self._connecting(until) as free:
                 if free:
                     return await self._connected(until, give_up)
         refused = self._refusals >= len(self._target.endpoints)
@@ -152,10 +122,9 @@ class Members:
             if wait > 0:
                 await self._runtime.sleep(wait)
             try:
-                link = await self._open(self._target, self.endpoint, min(until, self.now() + CONNECT))
+                link = await self._opened(self.endpoint, until)
             except Broken as problem:
                 raise self._tried_in_vain(problem) from None
-            self._prepare(link)
             if self._closed:
                 link.close("this client is closed")
             self.link = link
@@ -189,10 +158,11 @@ class Members:
             raise self._tried_in_vain(problem)
         raise Unreachable(str(problem))
 
-    def _prepare(self, link: Link) -> None:
-        link.streams = Streams(self._runtime)
-        link.freed = link.streams.advance
+    async def _opened(self, endpoint: Endpoint, until: float) -> Link:
+        """A fresh connection to this member, that says when it ends; Broken if there is none by then, or soon."""
+        link = await self._open(self._target, endpoint, self._runtime, min(until, self.now() + CONNECT))
         link.lost = partial(self.leave, link, "the connection has ended")
+        return link
 
     def _tried_in_vain(self, problem: Broken) -> Unreachable:
         """Note that this member could not be had; the next one is next."""
@@ -258,10 +228,9 @@ class Members:
             if spare is None or spare.grpc.broken is not None or spare.endpoint != endpoint:
                 self._drop_spare("another is tried")
                 try:
-                    spare = await self._open(self._target, endpoint, min(until, self.now() + CONNECT))
+                    spare = await self._opened(endpoint, until)
                 except Broken:
                     continue
-                self._prepare(spare)
                 self._spare = spare
             patience = spare.opened + (ALONE if len(endpoints) == 1 else CONNECT)
             while not await spare.finished(spare.grpc.opening, min(until, patience, self.now() + GLANCE)):
@@ -289,6 +258,24 @@ class Members:
             return  # it may still be needed
         if not spare.grpc.busy:
             self._drop_spare("no longer needed")
+
+    # -- reading, for threads that wait ------------------------------------------------------------
+
+    def receive(self, seconds: float) -> list[str]:
+        """Read for all, until nudged: who is told of what is heard is the business of whoever asked for it."""
+        link = self.link
+        if link is not None:
+            link.receive(self.now() + seconds)
+        else:
+            # Whoever waits was told when the connection went, and is about to make another.
+            time.sleep(min(seconds, 0.01))
+        return []
+
+    def nudge(self) -> None:
+        """Make a `receive` in another thread return."""
+        link = self.link
+        if link is not None:
+            link.nudge()
 
     # -- the end -----------------------------------------------------------------------------------
 

@@ -8,12 +8,11 @@ from typing import Any
 
 from ...runtime import Section
 from ...runtime.section import Inside
-from . import channel as ways
 from . import messages as m
 from .channel import Channel
-from .connection import Broken, Call, Full, framed
-from .keys import after
-from .members import Link
+from .commands import WATCH, after
+from .connection import Link
+from .grpc import Broken, Call, Full, framed
 
 HOME = ""
 """For whom the client's own keys are watched: for itself."""
@@ -23,13 +22,8 @@ class Watches:
     """Who is to be told of which key. Whatever goes wrong with a watch, the one it is for is told to look again."""
 
     def __init__(
-        self,
-        channel: Channel,
-        alone: Section,
-        home: bytes,
-        tell: Callable[[str], object],
-        tell_home: Callable[[bytes, bool], None],
-    ) -> None:
+        self, channel: Channel, alone: Section, home: bytes, tell: Callable[[str], object], tell_home: Callable[[bytes, bool], None]
+    ) -> None:  # fmt: skip
         self._channel = channel
         self._alone = alone
         self._home = home
@@ -42,14 +36,8 @@ class Watches:
 
     def cut(self) -> None:
         """Another connection is in use now, or none: every watch has ended."""
-        link, stream = self._link, self._stream
-        self._link = self._stream = None
-        if link is not None and stream is not None and link.grpc.broken is None:
-            stream.wake = None
-            try:
-                link.cancel(stream)
-            except Broken:
-                pass  # gone with its connection
+        self._cancel_stream()
+        self._link = None
         self._for: dict[int, str] = {}
         self._by_claim: dict[str, dict[bytes, int]] = {}
         self.at_home = False
@@ -62,11 +50,23 @@ class Watches:
 
         Nothing is missed in between: the server begins with the past. False when there is no connection now.
         """
-        wanted = dict(keys)
+        return self._unless_inside(self._watch, claim_id, dict(keys), revision)
+
+    def watch_home(self, revision: int = 0) -> bool:
+        """Hear of what happens to this client's own keys after this revision (0: from now on)."""
+        return self._unless_inside(self._watch_home, revision)
+
+    def drop(self, claim_id: str) -> None:
+        """This claim waits no more."""
+        if claim_id in self._by_claim:
+            self._unless_inside(self._drop, claim_id)
+
+    def _unless_inside(self, work: Callable[..., bool], *args: Any) -> bool:
         try:
-            return self._alone(self._watch, claim_id, wanted, revision)
+            return self._alone(work, *args)
         except Inside:
-            # A signal handler on top of another watch: without a watch of its own it looks again now and then.
+            # A signal handler on top of another watch: without one of its own it looks again now and then, and what is
+            # still heard for a claim that waits no more does no harm.
             return False
 
     def _watch(self, claim_id: str, wanted: dict[bytes, bool], revision: int) -> bool:
@@ -76,54 +76,41 @@ class Watches:
         fresh: dict[bytes, int] = {key: number for key, number in known.items() if key in wanted}
         for key, puts in wanted.items():
             if key not in known:
-                number = fresh[key] = next(self._numbers)
-                self._for[number] = claim_id
-                filters = [] if puts else [m.NO_PUT]
-                create = m.WatchCreateRequest(key=key, start_revision=revision + 1, watch_id=number, filters=filters)
+                fresh[key], create = self._numbered(claim_id, key, revision + 1)
+                create.filters.extend([] if puts else [m.NO_PUT])
                 orders.append(m.WatchRequest(create_request=create))
         self._by_claim[claim_id] = fresh
         return self._send(orders)
-
-    def watch_home(self, revision: int = 0) -> bool:
-        """Hear of what happens to this client's own keys after this revision (0: from now on)."""
-        try:
-            return self._alone(self._watch_home, revision)
-        except Inside:
-            return False
 
     def _watch_home(self, revision: int) -> bool:
         if self.at_home and self._stream is not None:
             return True
         self._leave_refused_stream()
-        number = next(self._numbers)
-        self._for[number] = HOME
-        create = m.WatchCreateRequest(
-            key=self._home, range_end=after(self._home), watch_id=number, start_revision=revision and revision + 1
-        )
+        _, create = self._numbered(HOME, self._home, revision and revision + 1)
+        create.range_end = after(self._home)
         self.at_home = self._send([m.WatchRequest(create_request=create)])
         return self.at_home
 
-    def drop(self, claim_id: str) -> None:
-        """This claim waits no more."""
-        if claim_id not in self._by_claim:
-            return
-        try:
-            self._alone(self._drop, claim_id)
-        except Inside:
-            pass  # what it still hears is of no claim that waits
+    def _numbered(self, who: str, key: bytes, revision: int) -> tuple[int, Any]:
+        number = next(self._numbers)
+        self._for[number] = who
+        return number, m.WatchCreateRequest(key=key, start_revision=revision, watch_id=number)
 
-    def _drop(self, claim_id: str) -> None:
+    def _drop(self, claim_id: str) -> bool:
         known = self._by_claim.pop(claim_id, None)
-        if known and self._stream is not None:
-            self._send([self._dropped(number) for number in known.values()])
+        return not known or self._stream is None or self._send([self._dropped(number) for number in known.values()])
 
     def _leave_refused_stream(self) -> None:
         """Begin anew with fresh credentials; whoever watched on the old stream looks again."""
-        stream, link, refused = self._stream, self._link, self._refused
-        self._refused = False
-        if refused and stream is not None and link is not None:
-            stream.wake = None
+        refused, self._refused = self._refused, False
+        if refused and self._stream is not None:
+            self._cancel_stream()
             self._ended()
+
+    def _cancel_stream(self) -> None:
+        link, stream, self._stream = self._link, self._stream, None
+        if link is not None and stream is not None and link.grpc.broken is None:
+            stream.wake = None
             try:
                 link.cancel(stream)
             except Broken:
@@ -143,7 +130,7 @@ class Watches:
                 return False
             if self._stream is None or self._stream.done or self._link is not link:
                 self._link = link
-                self._stream = link.start(ways.WATCH, body, self._channel.token, self._hear, ends=False, who="watch")
+                self._stream = link.start(WATCH.path, body, self._channel.token, self._hear, ends=False, who="watch")
                 self._stream.wake = self._ended
             else:
                 link.more(self._stream, body)
