@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Final
 
 from ...core.backend import Finding, Findings
 from ...runtime import Runtime
 from .channel import Channel
 from .session import Session
 
-SLOW_FSYNC = 100.0
-SLOW_ANSWER = 50.0
+Server = tuple[str, int]
+Said = dict[Server, dict[str, str]]
+"""What each server says of itself; of one that does not answer, its problem."""
+
+SLOW_FSYNC: Final = 100.0
+SLOW_ANSWER: Final = 50.0
 
 
 async def findings(channel: Channel, session: Session, config: Any, runtime: Runtime, until: float) -> Findings:
     """Ask each server in a thread of its own, so that neither a loop nor a dead server holds up the rest."""
-    told: dict[tuple[str, int], dict[str, str]] = {}
+    told: Said = {}
     done = runtime.signal()
     hosts = list(channel.client.hosts)
     seconds = max(0.2, min(5.0, until - runtime.now() - 0.5))
@@ -32,11 +37,9 @@ async def findings(channel: Channel, session: Session, config: Any, runtime: Run
     for host, port in hosts:
         threading.Thread(target=ask, args=(host, port), daemon=True).start()
     await done.wait(min(until, runtime.now() + seconds + 1.0))
-    found: Findings = []
-    _members(found, told, hosts, config)
-    _timeouts(found, session, told)
-    _latency(found, told)
-    return found
+    # Who answers too late goes on in its own thread.
+    told = dict(told)
+    return [*_members(told, hosts, config), *_timeouts(session, told), *_latency(told)]
 
 
 def _facts(channel: Channel, host: str, port: int, seconds: float) -> dict[str, str]:
@@ -75,111 +78,84 @@ def _ask(channel: Channel, host: str, port: int, word: bytes, seconds: float) ->
         return b"".join(parts).decode("utf-8", "replace")
 
 
-def _members(
-    found: Findings, told: dict[tuple[str, int], dict[str, str]], hosts: list[tuple[str, int]], config: Any
-) -> None:
+def _members(told: Said, hosts: list[Server], config: Any) -> Iterator[Finding]:
     voters = 0
     if isinstance(config, tuple):
         lines = config[0].decode("utf-8", "replace").splitlines()
         voters = sum(line.startswith("server.") and ":observer" not in line for line in lines)
-    modes = {host: facts.get("Mode", "") for host, facts in told.items()}
+    modes = {server: facts.get("Mode", "") for server, facts in told.items()}
     standalone = "standalone" in modes.values()
     if standalone:
-        found.append(
-            Finding("warning", "one server and no ensemble: it is down when that server is", "run three or five")
-        )
+        yield Finding("warning", "one server and no ensemble: it is down when that server is", "run three or five")
     elif voters:
         majority = voters // 2 + 1
-        found.append(
-            Finding("ok", f"an ensemble of {voters}; {majority} make a majority, {voters - majority} may fail")
-        )
+        yield Finding("ok", f"an ensemble of {voters}; {majority} make a majority, {voters - majority} may fail")
         if voters % 2 == 0:
-            found.append(
-                Finding("warning", f"{voters} voters bear no more failures than {voters - 1}", "use an odd number")
-            )
+            yield Finding("warning", f"{voters} voters bear no more failures than {voters - 1}", "use an odd number")
         if len(hosts) < voters:
-            found.append(
-                Finding(
-                    "warning",
-                    f"the URL names {len(hosts)} of {voters} servers",
-                    "name all of them, so that any may fail",
-                )
-            )
+            few = f"the URL names {len(hosts)} of {voters} servers"
+            yield Finding("warning", few, "name all of them, so that any may fail")
     leaders = [f"{host}:{port}" for (host, port), mode in modes.items() if mode == "leader"]
     if leaders:
-        found.append(Finding("ok", f"the leader is {', '.join(leaders)}"))
+        yield Finding("ok", f"the leader is {', '.join(leaders)}")
     elif not standalone and len(hosts) >= voters:
-        found.append(
-            Finding("warning", "no server of the URL says that it leads", "is `srvr` in 4lw.commands.whitelist?")
-        )
+        yield Finding("warning", "no server of the URL says that it leads", "is `srvr` in 4lw.commands.whitelist?")
     for host, port in hosts:
         facts = told.get((host, port), {"problem": "no answer"})
         if "problem" in facts:
-            found.append(
-                Finding("error", f"{host}:{port} does not answer: {facts['problem']}", "start it, or take it out")
-            )
+            yield Finding("error", f"{host}:{port} does not answer: {facts['problem']}", "start it, or take it out")
         elif "no srvr" in facts:
-            found.append(Finding("warning", f"{host}:{port} does not tell about itself", "allow srvr and mntr (4lw)"))
+            yield Finding("warning", f"{host}:{port} does not tell about itself", "allow srvr and mntr (4lw)")
 
 
-def _timeouts(found: Findings, session: Session, told: dict[tuple[str, int], dict[str, str]]) -> None:
+def _timeouts(session: Session, told: Said) -> Iterator[Finding]:
     asked = session.asked / 1000
     text = f"a session timeout of {asked:g} s was asked for and {session.timeout:g} s granted"
     if session.timeout > asked * 1.01:
-        found.append(
-            Finding(
-                "warning", f"{text}: a dead holder keeps its lock for {session.timeout:g} s", "lower minSessionTimeout"
-            )
-        )
+        text += f": a dead holder keeps its lock for {session.timeout:g} s"
+        yield Finding("warning", text, "lower minSessionTimeout")
     elif session.timeout < asked * 0.99:
-        found.append(Finding("warning", f"{text}: longer pauses end every lease", "raise maxSessionTimeout"))
+        yield Finding("warning", f"{text}: longer pauses end every lease", "raise maxSessionTimeout")
     else:
-        found.append(Finding("ok", text))
+        yield Finding("ok", text)
     limits = {
         (facts["minSessionTimeout"], facts["maxSessionTimeout"])
         for facts in told.values()
         if "minSessionTimeout" in facts and "maxSessionTimeout" in facts
     }
     if len(limits) > 1:
-        found.append(
-            Finding(
-                "warning",
-                "the servers give sessions of different lengths: which one a client has depends on where it connects",
-                "set the same minSessionTimeout and maxSessionTimeout on all",
-            )
+        yield Finding(
+            "warning",
+            "the servers give sessions of different lengths: which one a client has depends on where it connects",
+            "set the same minSessionTimeout and maxSessionTimeout on all",
         )
     for (host, port), facts in told.items():
         low, high, tick = (facts.get(key) for key in ("minSessionTimeout", "maxSessionTimeout", "tickTime"))
-        if low and high and tick:
-            found.append(
-                Finding("ok", f"{host}:{port} gives sessions of {int(low) / 1000:g} to {int(high) / 1000:g} s")
-            )
-            if int(low) < 2 * int(tick):
-                found.append(
-                    Finding(
-                        "warning",
-                        f"{host}:{port} allows sessions shorter than two ticks: a cut may be noticed too late",
-                        "keep minSessionTimeout at two ticks or more",
-                    )
-                )
+        if not (low and high and tick):
+            continue
+        yield Finding("ok", f"{host}:{port} gives sessions of {int(low) / 1000:g} to {int(high) / 1000:g} s")
+        if int(low) < 2 * int(tick):
+            text = f"{host}:{port} allows sessions shorter than two ticks: a cut may be noticed too late"
+            yield Finding("warning", text, "keep minSessionTimeout at two ticks or more")
 
 
-def _latency(found: Findings, told: dict[tuple[str, int], dict[str, str]]) -> None:
+def _latency(told: Said) -> Iterator[Finding]:
     for (host, port), facts in told.items():
         average = _number(facts.get("zk_avg_latency"))
         if average is None:
             average = _number(facts.get("Latency min/avg/max", "").split("/")[1:2])
         if average is not None and average > SLOW_ANSWER:
-            found.append(
-                Finding("warning", f"{host}:{port} takes {average:g} ms to answer on average", "look at its load")
-            )
+            yield Finding("warning", f"{host}:{port} takes {average:g} ms to answer on average", "look at its load")
         elif average is not None:
-            found.append(Finding("ok", f"{host}:{port} answers in {average:g} ms on average"))
+            yield Finding("ok", f"{host}:{port} answers in {average:g} ms on average")
         disk = _number(facts.get("zk_p99_fsynctime")) or _number(facts.get("zk_avg_fsynctime"))
-        if disk is not None:
-            level = "warning" if disk > SLOW_FSYNC else "ok"
-            cure = "give its transaction log a disk of its own" if level == "warning" else ""
-            found.append(Finding(level, f"{host}:{port} needs {disk:g} ms to write to disk (99 of 100)", cure))  # type: ignore[arg-type]
+        if disk is None:
+            continue
+        text = f"{host}:{port} needs {disk:g} ms to write to disk (99 of 100)"
+        if disk > SLOW_FSYNC:
+            yield Finding("warning", text, "give its transaction log a disk of its own")
+        else:
+            yield Finding("ok", text)
 
 
 def _number(text: Any) -> float | None:
