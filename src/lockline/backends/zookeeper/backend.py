@@ -154,22 +154,21 @@ class ZooKeeperBackend:
     # -- leave, renew ------------------------------------------------------------------------------
 
     async def leave(self, claim: Claim, until: float) -> bool:
-        node = self._withdraw(claim)
-        try:
-            there = await self._claims.remove(node, until)
-        except BaseException:
-            self._leave_behind(node)
-            raise
-        self._forget(node)
+        (there,) = await self._remove([claim], until, insist=True)
         return there
 
     async def leave_all(self, claims: Sequence[Claim], until: float) -> Sequence[bool]:
+        return await self._remove(claims, until, insist=False)
+
+    async def _remove(self, claims: Sequence[Claim], until: float, *, insist: bool) -> list[bool]:
         nodes = [self._withdraw(claim) for claim in claims]
         try:
-            there = await self._claims.remove_all(nodes, until)
+            there = await self._claims.remove(nodes, until, insist=insist)
         except BaseException:
             for node in nodes:
-                self._leave_behind(node)
+                if self._nodes.get(node.claim.id) is node:
+                    # Whoever called will not ask for ever, and the node would stand as long as the session.
+                    self._claims.leave_behind(node)
             raise
         for node in nodes:
             self._forget(node)
@@ -179,11 +178,6 @@ class ZooKeeperBackend:
         node = self._nodes.get(claim.id) or OwnNode(claim, self._commands.parent(claim.name))
         node.withdrawn = True
         return node
-
-    def _leave_behind(self, node: OwnNode) -> None:
-        if self._nodes.get(node.claim.id) is node:
-            # Whoever called will not ask for ever, and the node would stand as long as the session.
-            self._claims.leave_behind(node)
 
     def _forget(self, node: OwnNode) -> None:
         if self._nodes.get(node.claim.id) is node:

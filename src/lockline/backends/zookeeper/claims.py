@@ -204,77 +204,58 @@ class Claims:
 
     # -- removal: one in one request, many in a few --------------------------------------------------
 
-    async def remove(self, node: OwnNode, until: float) -> bool:
-        """Whether it stood there up to now."""
+    async def remove(self, nodes: Sequence[OwnNode], until: float, *, insist: bool) -> list[bool]:
+        """Whether each stood there up to now."""
         # What a renewal that is still under way finds from here on may be our own doing.
-        stood, tried = node.end is None, False
-        while node.path is not None:
-            if node.lost_session:
-                return False
-            await self._channel.connected(None, until, tried=tried)
-            answers = await self._channel.ask(*(Delete(path, -1) for path in node.paths), until=until, proof=True)
-            if not is_cut(answers):
-                # A delete of ours whose reply was lost may have done it.
-                return stood and _was_there(answers[-1], tried)
-            tried = True
-        return await self._remove_by_id(node, until)
-
-    async def _remove_by_id(self, node: OwnNode, until: float) -> bool:
-        """A claim whose create has no answer: on this session the list comes after it, on another one after a sync."""
-        there = False
-        for place in await self._commands.line(node.claim.name, until):
-            if place.id == node.claim.id:
-                (answer,) = await self._channel.ask(Delete(f"{node.parent}/{place.node}", -1), until=until)
-                if isinstance(answer, CUT):
-                    return await self._remove_by_id(node, until)
-                if not isinstance(answer, problems.NoNodeError):
-                    there = bool(checked(answer))
-        return there
-
-    async def remove_all(self, nodes: Sequence[OwnNode], until: float) -> list[bool]:
-        """The same for many: a transaction for each `AT_ONCE` of them, and all transactions on their way at once."""
-        await self._find([node for node in nodes if node.path is None], until)
-        there = dict.fromkeys(nodes, False)
-        stood = {node: node.end is None for node in nodes}
-        left = [node for node in nodes if node.path is not None and not node.lost_session]
+        stood = [node.end is None for node in nodes]
+        await self._find([node for node in nodes if node.path is None], until, insist)
+        there: dict[OwnNode, bool] = {}
+        left = [node for node in nodes if node.path is not None]
         tried = False
-        while left:
-            await self._channel.connected(None, until, tried=tried, insist=False)
-            parts = [left[first : first + AT_ONCE] for first in range(0, len(left), AT_ONCE)]
-            answers = await self._channel.ask(
-                *(Transaction([Delete(path, -1) for node in part for path in node.paths]) for part in parts),
-                until=until, proof=True,
-            )  # fmt: skip
-            left = []
-            for part, answer in zip(parts, answers, strict=True):
-                if isinstance(answer, CUT):
-                    left += part
-                elif any(isinstance(one, Exception) for one in checked(answer)):
-                    # One of them is gone already, so the transaction has done nothing: each for itself.
-                    each = await self._remove_each(part, until, tried)
-                    there.update(each)
-                    left += [node for node in part if node not in each]
-                else:
-                    there.update(dict.fromkeys(part, True))
+        while left := [node for node in left if node not in there and not node.lost_session]:
+            await self._channel.connected(None, until, insist=insist, tried=tried)
+            remove = self._remove_each if len(left) == 1 else self._remove_together
+            there.update(await remove(left, until, tried))
             tried = True
-        return [stood[node] and there[node] for node in nodes]
+        return [was and there.get(node, False) for node, was in zip(nodes, stood, strict=True)]
+
+    async def _remove_together(self, nodes: Sequence[OwnNode], until: float, tried: bool) -> dict[OwnNode, bool]:
+        """As `_remove_each`: a transaction for each `AT_ONCE` of them, and all transactions on their way at once."""
+        parts = [nodes[first : first + AT_ONCE] for first in range(0, len(nodes), AT_ONCE)]
+        answers = await self._channel.ask(
+            *(Transaction([Delete(path, -1) for node in part for path in node.paths]) for part in parts),
+            until=until, proof=True,
+        )  # fmt: skip
+        there: dict[OwnNode, bool] = {}
+        for part, answer in zip(parts, answers, strict=True):
+            if isinstance(answer, CUT):
+                continue
+            if any(isinstance(one, Exception) for one in checked(answer)):
+                # One of them is gone already, so the transaction has done nothing: each for itself.
+                await self._channel.connected(None, until, insist=False, tried=True)
+                there.update(await self._remove_each(part, until, tried))
+            else:
+                there.update(dict.fromkeys(part, True))
+        return there
 
     async def _remove_each(self, nodes: Sequence[OwnNode], until: float, tried: bool) -> dict[OwnNode, bool]:
         """Which of these stood there; those without an answer are left out."""
-        await self._channel.connected(None, until, tried=True, insist=False)
         requests = [(node, Delete(path, -1)) for node in nodes for path in node.paths]
         answers = await self._channel.ask(*(request for _, request in requests), until=until, proof=True)
         # The node itself is the last of its paths, and so is its answer.
         last = {node: answer for (node, _), answer in zip(requests, answers, strict=True)}
         return {node: _was_there(answer, tried) for node, answer in last.items() if not isinstance(answer, CUT)}
 
-    async def _find(self, nodes: Sequence[OwnNode], until: float) -> None:
-        """Give those whose create had no answer the path that they have in their line, if they are there: one look per name."""
+    async def _find(self, nodes: Sequence[OwnNode], until: float, insist: bool) -> None:
+        """Give those whose create had no answer the path that they have in their line, if they are there: one look per name.
+
+        On the session of the create the list comes after it, on another one after a sync.
+        """
         by_name: dict[str, list[OwnNode]] = {}
         for node in nodes:
             by_name.setdefault(node.claim.name, []).append(node)
         for name, those in by_name.items():
-            line = {place.id: place.node for place in await self._commands.line(name, until, insist=False)}
+            line = {place.id: place.node for place in await self._commands.line(name, until, insist=insist)}
             for node in those:
                 if node.claim.id in line:
                     node.path = f"{node.parent}/{line[node.claim.id]}"
@@ -339,6 +320,7 @@ class Claims:
 
 
 def _was_there(answer: Any, tried: bool) -> bool:
+    # A delete of ours whose reply was lost may have done it.
     if isinstance(answer, problems.NoNodeError):
         return tried
     checked(answer)
