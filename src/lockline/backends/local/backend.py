@@ -20,7 +20,6 @@ from .commands import Row, Steps, Told
 from .connection import Busy
 from .doctor import findings
 from .subscription import KeeperSignal, Listener, Peers
-from .target import sharing_of
 
 if TYPE_CHECKING:
     import asyncio
@@ -73,17 +72,7 @@ class LocalBackend:
 
     def _make_listener(self) -> Listener:
         # Beside the file itself, by whatever links it was named: those who use the same file have to meet.
-        try:
-            file = self._steps.make()
-            return Listener(
-                file.with_name(file.name + "-peers"), sharing_of(file), keeper=self._runtime.flavour == "blocking"
-            )
-        except LocklineError as problem:
-            if isinstance(problem, BackendUnavailable):
-                problem.unsent = True
-            raise
-        except OSError as problem:
-            raise _unsent(f"{self._file}: {problem.strerror or problem}") from problem
+        return Listener(self._steps.make(), keeper=self._runtime.flavour == "blocking")
 
     def signal(self) -> Signal:
         """What the keeper waits on."""
@@ -138,7 +127,7 @@ class LocalBackend:
             client, claim_id = waiting.pop()
             if client == self._peers.me:
                 self._hints.heard(claim_id)
-            elif not self._peers.tell(client, [claim_id]):
+            elif not self._peers.tell(client, claim_id):
                 waiting += await self._clear_away(client, until)
 
     async def _clear_away(self, client: str, until: float) -> list[Told]:
@@ -151,7 +140,7 @@ class LocalBackend:
 
     async def _listen(self, until: float) -> None:
         """Be ready to be woken. In asyncio the loop reads; in threads whoever waits does."""
-        listener = self._peers.open()
+        listener = await self._step(self._peers.open, until)
         if self._listening:
             return
         self._listening = True
@@ -272,7 +261,7 @@ class LocalBackend:
             if victim.client == self._peers.me:
                 self._hints.heard(victim.claim_id)
             else:
-                self._peers.tell_keeper(victim.client, [victim.claim_id])
+                self._peers.tell_keeper(victim.client, victim.claim_id)
         return len(victims)
 
     async def examine(self, until: float) -> Findings:

@@ -14,12 +14,12 @@ import selectors
 import socket
 import stat
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from ...errors import BackendUnavailable, ClientClosed, LocklineError
-from .target import Sharing, enter_folder, give_to_sharers
+from .target import Sharing, enter_folder, give_to_sharers, sharing_of
 
 MOST_WATCHED: Final = 64
 """How many processes one client watches for their end; more are noticed at the next slow look."""
@@ -45,9 +45,9 @@ class Listener:
     Made whole or not at all, and gone with whoever listened.
     """
 
-    def __init__(self, folder: Path, sharing: Sharing, *, keeper: bool) -> None:
+    def __init__(self, file: Path, *, keeper: bool) -> None:
         self.name = secrets.token_hex(8)
-        self.folder = folder
+        self.folder = file.with_name(file.name + "-peers")
         self._pid = os.getpid()
         self.kept = False
         """Whether a client has it, and will close it."""
@@ -56,7 +56,8 @@ class Listener:
         self._selector: selectors.BaseSelector | None = None
         self._watched: dict[int, tuple[int, set[str]]] = {}
         try:
-            self.directory = enter_folder(folder, sharing)
+            sharing = sharing_of(file)
+            self.directory = enter_folder(self.folder, sharing)
             self.socket = self._bind("", sharing)
             self.for_keeper = self._bind(KEEPER, sharing) if keeper else None
             self._selector = selectors.DefaultSelector()
@@ -67,7 +68,7 @@ class Listener:
         except OSError as problem:
             self.close()
             raise BackendUnavailable(
-                f"cannot listen in {folder}: {problem.strerror or problem}; make it writable for this user, "
+                f"cannot listen in {self.folder}: {problem.strerror or problem}; make it writable for this user, "
                 "and see how many files this process may open (ulimit -n)"
             ) from problem
 
@@ -238,39 +239,39 @@ class Peers:
 
     def close(self) -> None:
         """Stop listening for good, and leave no file."""
-        self._over = True
-        listener = self._listeners.pop("mine", None)
-        if listener is not None:
-            listener.close()
+        self._end(Listener.close)
 
     def drop(self) -> None:
         """Let go of every handle without a word; all that a forked child may do, and all that one may do whose claims still stand."""
+        self._end(Listener.drop)
+
+    def _end(self, how: Callable[[Listener], None]) -> None:
         self._over = True
         listener = self._listeners.pop("mine", None)
         if listener is not None:
-            listener.drop()
+            how(listener)
 
     # -- the others --------------------------------------------------------------------------------
 
-    def tell(self, client: str, claim_ids: Iterable[str]) -> bool:
-        """Wake the claims of another client; False when its process is dead."""
-        return self._send(client, claim_ids) != errno.ECONNREFUSED
+    def tell(self, client: str, claim_id: str) -> bool:
+        """Wake a claim of another client; False when its process is dead."""
+        return self._send(client, claim_id) != errno.ECONNREFUSED
 
-    def tell_keeper(self, client: str, claim_ids: Iterable[str]) -> None:
+    def tell_keeper(self, client: str, claim_id: str) -> None:
         """Let another client know that what it holds has changed; one whose keeper has no socket of its own hears it as all else."""
-        claim_ids = list(claim_ids)
-        if self._send(client, claim_ids, KEEPER) == errno.ENOENT:
-            self._send(client, claim_ids)
+        if self._send(client + KEEPER, claim_id) == errno.ENOENT:
+            self._send(client, claim_id)
 
-    def _send(self, client: str, claim_ids: Iterable[str], which: str = "") -> int:
-        if not _A_CLIENT.fullmatch(client):
+    def _send(self, name: str, claim_id: str) -> int:
+        """What the system says against it; 0 too where that says nothing about the other's life."""
+        if not _A_SOCKET.fullmatch(name):
             return 0
         try:
             listener = self.open()
-            listener.socket.sendto("\n".join(claim_ids).encode(), socket.MSG_DONTWAIT, listener.address(client + which))
+            listener.socket.sendto(claim_id.encode(), socket.MSG_DONTWAIT, listener.address(name))
         except OSError as problem:
             # Its queue is full, or its socket file was removed: it may live, and it looks by itself now and then.
-            if problem.errno == errno.ECONNREFUSED and not self._is_socket(client + which):
+            if problem.errno == errno.ECONNREFUSED and not self._is_socket(name):
                 return 0
             return problem.errno or 0
         return 0
@@ -350,11 +351,11 @@ class Peers:
 
     def nudge(self) -> None:
         """Make a running `receive` return."""
-        self._send(self.me, [""])
+        self._send(self.me, "")
 
     def ring(self) -> None:
         """Make a running `receive_for_keeper` return."""
-        self._send(self.me, [""], KEEPER)
+        self._send(self.me + KEEPER, "")
 
 
 class KeeperSignal:
