@@ -204,7 +204,7 @@ class LocalBackend:
             now = self._runtime.now()
             i_am_next = answer.ahead == len(in_the_way)
             look_again = now + (NEXT_LOOKS_EVERY if i_am_next else OTHERS_LOOK_EVERY)
-            return answer._replace(look_by=min(look_again, *(row.expires for row in in_the_way)))
+            return answer._replace(look_by=min([look_again, *(row.expires for row in in_the_way)]))
 
     async def _clear_away_the_dead(self, rows: list[Row], until: float) -> bool:
         """Whether somebody in the way turned out to be dead."""
