@@ -57,11 +57,14 @@ class LocalBackend:
         self._runtime = runtime
         self._steps = Steps(file, runtime.now)
         self._breather = Breather(runtime)
+        self._threads = runtime.flavour == "blocking"
+        """Who waits reads for himself; in asyncio the loop reads for all."""
+        # Beside the file itself, by whatever links it was named: those who use the same file have to meet.
+        self._peers = Peers(lambda: Listener(self._steps.make(), keeper=self._threads))
+        self.reader = self._peers if self._threads else None
         self._begin()
-        self.reader = self if runtime.flavour == "blocking" else None
 
     def _begin(self) -> None:
-        self._peers = Peers(self._make_listener)
         self._listening = False
         self._reading: asyncio.AbstractEventLoop | None = None
         self._witness: int | None = None
@@ -70,18 +73,14 @@ class LocalBackend:
         self._witness = pid
         return self._peers.open().socket.fileno()
 
-    def _make_listener(self) -> Listener:
-        # Beside the file itself, by whatever links it was named: those who use the same file have to meet.
-        return Listener(self._steps.make(), keeper=self._runtime.flavour == "blocking")
-
     def signal(self) -> Signal:
         """What the keeper waits on."""
-        if self._runtime.flavour != "blocking":
+        if not self._threads:
             return self._runtime.signal()
-        return KeeperSignal(self._receive_for_keeper, lambda: self._peers.ring(), self._runtime.now)
+        return KeeperSignal(self._peers, lambda claim_id: self._hints.heard(claim_id), self._runtime.now)
 
     def forked(self) -> None:
-        self._peers.drop()
+        self._peers.forked()
         self._steps.forked()
         self._begin()
 
@@ -139,12 +138,12 @@ class LocalBackend:
     # -- hints -------------------------------------------------------------------------------------
 
     async def _listen(self, until: float) -> None:
-        """Be ready to be woken. In asyncio the loop reads; in threads whoever waits does."""
+        """Be ready to be woken, and clear away who died."""
         listener = await self._step(self._peers.open, until)
         if self._listening:
             return
         self._listening = True
-        if self._runtime.flavour == "asyncio":
+        if not self._threads:
             import asyncio
 
             self._reading = asyncio.get_running_loop()
@@ -155,29 +154,13 @@ class LocalBackend:
     def report_to(self, hints: Hints) -> None:
         self._hints = hints
 
-    def receive(self, seconds: float) -> list[str]:
-        """Wait for datagrams; the claims that they speak of."""
-        return [claim_id for claim_id in self._peers.receive(seconds) if claim_id]
-
-    def nudge(self) -> None:
-        """Make a `receive` in another thread return."""
-        self._peers.nudge()
-
     def _read(self) -> None:
-        for claim_id in self.receive(0):
+        for claim_id in self._peers.receive(0):
             self._hints.heard(claim_id)
-
-    def _receive_for_keeper(self, seconds: float) -> list[str]:
-        told = [claim_id for claim_id in self._peers.receive_for_keeper(seconds) if claim_id]
-        for claim_id in told:
-            self._hints.heard(claim_id)
-        return told
 
     async def attend(self) -> None:
-        if self._runtime.flavour != "asyncio":
-            for claim_id in self._peers.drain():
-                if claim_id:
-                    self._hints.heard(claim_id)
+        for claim_id in self._peers.drain() if self._threads else ():
+            self._hints.heard(claim_id)
 
     # -- the protocol ------------------------------------------------------------------------------
 

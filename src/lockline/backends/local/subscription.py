@@ -178,7 +178,7 @@ class Listener:
         told: list[str] = []
         while "" in self._sockets:
             try:
-                told += self.socket.recv(65536).decode().split("\n")
+                told += _claims(self.socket.recv(65536))
             except OSError:
                 # Nothing more, or closed meanwhile.
                 break
@@ -189,7 +189,7 @@ class Listener:
         assert self.for_keeper is not None
         try:
             self.for_keeper.settimeout(max(0.001, seconds))
-            return self.for_keeper.recv(65536).decode().split("\n")
+            return _claims(self.for_keeper.recv(65536))
         except OSError:
             # Nothing in time, or closed meanwhile.
             return []
@@ -198,6 +198,11 @@ class Listener:
         """What an event loop can wait on for all of it at once; -1 where the system has no such handle."""
         fileno = getattr(self._selector, "fileno", None)
         return fileno() if fileno is not None else -1
+
+
+def _claims(datagram: bytes) -> list[str]:
+    """The claims that a datagram speaks of: none, if it was only to wake us."""
+    return [claim_id for claim_id in datagram.decode().split("\n") if claim_id]
 
 
 class Peers:
@@ -250,6 +255,11 @@ class Peers:
         listener = self._listeners.pop("mine", None)
         if listener is not None:
             how(listener)
+
+    def forked(self) -> None:
+        """In a child: what was inherited is let go of, and it may listen by itself."""
+        self.drop()
+        self._over = False
 
     # -- the others --------------------------------------------------------------------------------
 
@@ -361,11 +371,9 @@ class Peers:
 class KeeperSignal:
     """The keeper's signal, which word from another process sets as well: an eviction is heard at once, not at the next tick."""
 
-    def __init__(
-        self, receive: Callable[[float], list[str]], ring: Callable[[], None], now: Callable[[], float]
-    ) -> None:
-        self._receive = receive
-        self._ring = ring
+    def __init__(self, peers: Peers, heard: Callable[[str], None], now: Callable[[], float]) -> None:
+        self._peers = peers
+        self._heard = heard
         self._now = now
         self._set = False
         self._asleep = False
@@ -373,7 +381,7 @@ class KeeperSignal:
     def set(self) -> None:
         self._set = True
         if self._asleep:
-            self._ring()
+            self._peers.ring()
 
     def clear(self) -> None:
         self._set = False
@@ -390,7 +398,8 @@ class KeeperSignal:
                 left = NAP if until is None else min(until - self._now(), NAP)
                 if left <= 0:
                     return False
-                if self._receive(left):
+                for claim_id in self._peers.receive_for_keeper(left):
+                    self._heard(claim_id)
                     self._set = True
             return True
         finally:
