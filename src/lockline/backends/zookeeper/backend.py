@@ -14,14 +14,14 @@ from ...core.waiting import Hints
 from ...errors import BackendUnavailable
 from ...guarantees import Guarantees
 from ...runtime import Runtime
-from .channel import Channel
+from .channel import KazooChannel
 from .claims import Claims, OwnNode
-from .commands import Commands, checked
+from .commands import LineCommands, checked
 from .connection import CUT
 from .doctor import findings
-from .entry import Entry
+from .entry import NodeMaker
 from .heartbeat import Heartbeat
-from .inspection import Inspection
+from .inspection import LineInspection
 from .session import PROOFS
 from .subscription import Subscription, View
 from .target import ZooKeeperTarget
@@ -57,17 +57,17 @@ class ZooKeeperBackend:
         self._runtime = runtime
         self._begin(target.first_channel(runtime, self._session_changed))
 
-    def _begin(self, channel: Channel) -> None:
+    def _begin(self, channel: KazooChannel) -> None:
         target, runtime = self._target, self._runtime
         self._channel = channel
-        self._commands = Commands(channel, f"{target.chroot}/{target.prefix}", target.acl)
+        self._commands = LineCommands(channel, f"{target.chroot}/{target.prefix}", target.acl)
         self._claims = Claims(channel, self._commands, runtime, self._forget)
         self._nodes = self._claims.nodes
         self._subscription = Subscription(channel, self._nodes, target.chroot, self._heard)
         self._heartbeat = Heartbeat(self._beat, runtime)
         channel.alarm = self._heartbeat.by
-        self._entry = Entry(channel, self._commands, runtime, self._claims, self._subscription, self._heartbeat)
-        self._inspection = Inspection(channel, self._commands, self._nodes)
+        self._maker = NodeMaker(channel, self._commands, runtime, self._claims, self._subscription, self._heartbeat)
+        self._inspection = LineInspection(channel, self._commands, self._nodes)
 
     def forked(self) -> None:
         self._channel.abandon()
@@ -84,7 +84,7 @@ class ZooKeeperBackend:
             return None
         node = known or self._nodes.setdefault(claim.id, OwnNode(claim, self._commands.parent(claim.name)))
         try:
-            held = await self._entry.create(node, until, doubt=known is not None, wait=wait)
+            held = await self._maker.create(node, until, doubt=known is not None, wait=wait)
         except BackendUnavailable as problem:
             if problem.unsent:
                 # There is nothing that anybody would have to withdraw.

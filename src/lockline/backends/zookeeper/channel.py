@@ -17,7 +17,7 @@ from kazoo.protocol.states import KazooState, KeeperState
 from ...core.backend import REFUSAL
 from ...errors import BackendUnavailable, ClientClosed, WouldDeadlock
 from ...runtime import Runtime, Signal
-from .connection import Answer, Batch, KazooHooks, hang_up
+from .connection import AnswerSlot, KazooHooks, RequestBatch, hang_up
 from .session import OwedAnswers, Session
 
 SHORTEST_SESSION = 1.0
@@ -25,7 +25,7 @@ LONGEST_SESSION = 30.0
 """A session is asked for that is as long as the shortest ttl, within these: shorter ones fall to a busy machine."""
 
 
-class Channel:
+class KazooChannel:
     """A kazoo client of ours or of the user's, and the session that it has now."""
 
     def __init__(
@@ -219,7 +219,7 @@ class Channel:
         urgent: bool = False,
         then: Callable[[list[Any]], None] | None = None,
         done: Signal | None = None,
-    ) -> Batch:
+    ) -> RequestBatch:
         """Send and do not wait. `proof` says that the first is a write, which only a majority can answer;
         `urgent`, that it keeps claims alive and goes before all others.
         """
@@ -228,7 +228,7 @@ class Channel:
         if session is not None:
             session.proving(sent)
 
-        def answered(batch: Batch) -> None:
+        def answered(batch: RequestBatch) -> None:
             # In the connection's own thread, so this is the session that was asked.
             now = self._runtime.now()
             self._owed.answered(batch, now)
@@ -239,10 +239,10 @@ class Channel:
             if then is not None:
                 then(batch.answers)
 
-        batch = Batch(len(requests), sent, done, answered)
+        batch = RequestBatch(len(requests), sent, done, answered)
         if self._owed.asked(batch):
             self.alarm(self._owed.limit(sent))
-        self._hooks.send([(request, Answer(batch, at)) for at, request in enumerate(requests)], urgent=urgent)
+        self._hooks.send([(request, AnswerSlot(batch, at)) for at, request in enumerate(requests)], urgent=urgent)
         return batch
 
     # -- the end -----------------------------------------------------------------------------------

@@ -14,8 +14,8 @@ from kazoo.protocol.states import KazooState
 from ...core.claim import Claim, Gone, Unanswered
 from ...core.rule import admitted, blockers
 from ...runtime import Runtime
-from .channel import Channel
-from .commands import Commands, Place, checked, is_cut, lighter_name, read_line, refusal, written
+from .channel import KazooChannel
+from .commands import LineCommands, Place, checked, is_cut, lighter_name, read_line, refusal, written
 from .connection import AT_ONCE, CUT
 from .session import Session
 
@@ -115,7 +115,7 @@ class Claims:
     """Renews and removes the nodes of one client, and no others."""
 
     def __init__(
-        self, channel: Channel, commands: Commands, runtime: Runtime, forget: Callable[[OwnNode], None]
+        self, channel: KazooChannel, commands: LineCommands, runtime: Runtime, forget: Callable[[OwnNode], None]
     ) -> None:
         self.nodes: dict[str, OwnNode] = {}
         self._channel = channel

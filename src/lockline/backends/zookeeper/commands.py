@@ -18,7 +18,7 @@ from kazoo.security import ACL
 
 from ...core.claim import Claim
 from ...errors import BackendUnavailable
-from .channel import Channel
+from .channel import KazooChannel
 from .connection import CUT
 
 _WRAP: Final = 1 << 32
@@ -157,10 +157,10 @@ class CreateContainer(Create2):  # type: ignore[misc]
     type = 19
 
 
-class Commands:
+class LineCommands:
     """The folder with one parent for each name."""
 
-    def __init__(self, channel: Channel, root: str, acl: Sequence[ACL]) -> None:
+    def __init__(self, channel: KazooChannel, root: str, acl: Sequence[ACL]) -> None:
         self.root = root
         self.acl = acl
         self._channel = channel

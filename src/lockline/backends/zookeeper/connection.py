@@ -52,12 +52,12 @@ _REFUSED: Final = {
 }
 
 
-class Answer:
+class AnswerSlot:
     """Where kazoo puts the answer to one request of a batch."""
 
     __slots__ = ("_at", "_batch")
 
-    def __init__(self, batch: Batch, at: int) -> None:
+    def __init__(self, batch: RequestBatch, at: int) -> None:
         self._batch = batch
         self._at = at
 
@@ -73,12 +73,12 @@ class Answer:
         self._batch.put(self._at, problem)
 
 
-class Batch:
+class RequestBatch:
     """Requests that travel together; `done` is set when the last has its answer, a value or an exception."""
 
     __slots__ = ("_missing", "_mutex", "answers", "came", "done", "left", "sent", "then")
 
-    def __init__(self, count: int, sent: float, done: Signal | None, then: Callable[[Batch], None]) -> None:
+    def __init__(self, count: int, sent: float, done: Signal | None, then: Callable[[RequestBatch], None]) -> None:
         self.answers: list[Any] = [_UNANSWERED] * count
         self.sent = sent
         """When it was asked for."""
@@ -304,7 +304,7 @@ class KazooHooks:
             if not queue:
                 break
             answer = queue[0][1]
-            if isinstance(answer, Answer):
+            if isinstance(answer, AnswerSlot):
                 answer.leave(now())
             # kazoo takes one back for each.
             self._wake_kazoo()

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from ...core.backend import Finding, Findings
 from ...runtime import Runtime
-from .channel import Channel
+from .channel import KazooChannel
 from .session import Session
 
 Server = tuple[str, int]
@@ -19,7 +19,7 @@ SLOW_FSYNC: Final = 100.0
 SLOW_ANSWER: Final = 50.0
 
 
-async def findings(channel: Channel, session: Session, config: Any, runtime: Runtime, until: float) -> Findings:
+async def findings(channel: KazooChannel, session: Session, config: Any, runtime: Runtime, until: float) -> Findings:
     """Ask each server in a thread of its own, so that neither a loop nor a dead server holds up the rest."""
     told: Said = {}
     done = runtime.signal()
@@ -42,7 +42,7 @@ async def findings(channel: Channel, session: Session, config: Any, runtime: Run
     return [*_members(told, hosts, config), *_timeouts(session, told), *_latency(told)]
 
 
-def _facts(channel: Channel, host: str, port: int, seconds: float) -> dict[str, str]:
+def _facts(channel: KazooChannel, host: str, port: int, seconds: float) -> dict[str, str]:
     """`srvr`, and `mntr` and `conf` where they are allowed, as one table."""
     facts: dict[str, str] = {}
     for word in (b"srvr", b"mntr", b"conf"):
@@ -59,7 +59,7 @@ def _facts(channel: Channel, host: str, port: int, seconds: float) -> dict[str, 
     return facts
 
 
-def _ask(channel: Channel, host: str, port: int, word: bytes, seconds: float) -> str:
+def _ask(channel: KazooChannel, host: str, port: int, word: bytes, seconds: float) -> str:
     client = channel.client
     connection = client.handler.create_connection(
         address=(host, port), hostname=host, timeout=seconds, use_ssl=client.use_ssl, keyfile=client.keyfile,

@@ -9,9 +9,9 @@ from kazoo import exceptions as problems
 from kazoo.protocol.serialization import Delete, Exists, GetChildren
 
 from ...runtime import Runtime
-from .channel import Channel
+from .channel import KazooChannel
 from .claims import Claims, OwnNode
-from .commands import Commands, checked
+from .commands import LineCommands, checked
 from .connection import CUT
 from .heartbeat import Heartbeat
 from .session import PROOFS
@@ -27,11 +27,11 @@ class Made(NamedTuple):
     """It held as soon as it stood, with nobody ahead to wait for."""
 
 
-class Entry:
+class NodeMaker:
     """Makes the nodes of one client."""
 
     def __init__(
-        self, channel: Channel, commands: Commands, runtime: Runtime, claims: Claims, subscription: Subscription, heartbeat: Heartbeat
+        self, channel: KazooChannel, commands: LineCommands, runtime: Runtime, claims: Claims, subscription: Subscription, heartbeat: Heartbeat
     ) -> None:  # fmt: skip
         self._channel = channel
         self._commands = commands

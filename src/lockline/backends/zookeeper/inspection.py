@@ -11,16 +11,16 @@ from kazoo.protocol.serialization import Delete, Exists, GetData
 from ...core.claim import Line, Standing
 from ...core.rule import admitted
 from ...errors import BackendUnavailable
-from .channel import Channel
+from .channel import KazooChannel
 from .claims import OwnNode
-from .commands import Commands, Place, checked, is_cut, lighter_name, read_data, unescaped
+from .commands import LineCommands, Place, checked, is_cut, lighter_name, read_data, unescaped
 from .connection import AT_ONCE
 
 
-class Inspection:
+class LineInspection:
     """What one client sees of the lines."""
 
-    def __init__(self, channel: Channel, commands: Commands, own: Mapping[str, OwnNode]) -> None:
+    def __init__(self, channel: KazooChannel, commands: LineCommands, own: Mapping[str, OwnNode]) -> None:
         self._channel = channel
         self._commands = commands
         self._own = own

@@ -41,7 +41,7 @@ from kazoo.client import KazooClient
 
 from ...core.claim import Ceiling
 from ...runtime.clock import validity
-from .connection import CUT, Batch
+from .connection import CUT, RequestBatch
 
 REPORT: Final = 5 / 16
 """The share of the timeout in which the leader certainly pings a server: half a tick of at most T/2, and an eighth of one more."""
@@ -158,7 +158,7 @@ class OwedAnswers:
 
     def __init__(self, client: KazooClient) -> None:
         self._client = client
-        self._owed: dict[Batch, None] = {}
+        self._owed: dict[RequestBatch, None] = {}
         """In order of asking, which is the order of answers too."""
         self._heard = 0.0
         self._slow = 0.0
@@ -174,13 +174,13 @@ class OwedAnswers:
         self._heard = now
         self.line = self._client._connection._socket
 
-    def asked(self, batch: Batch) -> bool:
+    def asked(self, batch: RequestBatch) -> bool:
         """Note what was asked; whether it is the first that is owed."""
         first = not self._owed
         self._owed[batch] = None
         return first
 
-    def answered(self, batch: Batch, now: float) -> None:
+    def answered(self, batch: RequestBatch, now: float) -> None:
         """In kazoo's thread: note that this is no longer owed."""
         self._owed.pop(batch, None)
         if not isinstance(batch.answers[0], CUT):

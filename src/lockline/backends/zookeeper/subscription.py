@@ -17,7 +17,7 @@ from kazoo import exceptions as problems
 from kazoo.protocol.serialization import GetChildren, GetData
 from kazoo.protocol.states import EventType
 
-from .channel import Channel
+from .channel import KazooChannel
 from .claims import OwnNode
 from .commands import Place, read_line
 
@@ -77,7 +77,7 @@ class Looks:
     is served by the next one, which is sent after whatever it has sent itself, and so sees that.
     """
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: KazooChannel) -> None:
         self._channel = channel
         self._under_way: dict[str, Look] = {}
 
@@ -132,7 +132,9 @@ class Looks:
 class Subscription:
     """The watches of one client. `heard` is told which claim has to look again."""
 
-    def __init__(self, channel: Channel, nodes: dict[str, OwnNode], chroot: str, heard: Callable[[str], None]) -> None:
+    def __init__(
+        self, channel: KazooChannel, nodes: dict[str, OwnNode], chroot: str, heard: Callable[[str], None]
+    ) -> None:
         self.looks = Looks(channel)
         self._channel = channel
         self._nodes = nodes

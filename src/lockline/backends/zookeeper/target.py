@@ -14,7 +14,7 @@ from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, Id
 from ...errors import ConfigError
 from ...runtime import Runtime
 from ..url import TLS, Endpoint, Grammar, Location, Tls, a_number, a_text, redacted
-from .channel import Channel
+from .channel import KazooChannel
 from .connection import LeanHandler
 
 log = logging.getLogger("lockline.zookeeper.kazoo")
@@ -58,13 +58,13 @@ class ZooKeeperTarget:
     options: dict[str, Any]
     given: KazooClient | None = None
 
-    def first_channel(self, runtime: Runtime, changed: Callable[[], None]) -> Channel:
+    def first_channel(self, runtime: Runtime, changed: Callable[[], None]) -> KazooChannel:
         """The user's own client if there is one, else a new one."""
         if self.given is None:
             return self.next_channel(runtime, changed)
-        return Channel(self.given, runtime, ours=False, changed=changed, fixed_session=None)
+        return KazooChannel(self.given, runtime, ours=False, changed=changed, fixed_session=None)
 
-    def next_channel(self, runtime: Runtime, changed: Callable[[], None]) -> Channel:
+    def next_channel(self, runtime: Runtime, changed: Callable[[], None]) -> KazooChannel:
         """A client of our own with these settings; nothing is sent yet."""
         client = KazooClient(
             hosts=self.hosts + self.chroot,
@@ -73,7 +73,7 @@ class ZooKeeperTarget:
             logger=log,
             **self.options,
         )
-        return Channel(client, runtime, ours=True, changed=changed, fixed_session=self.session)
+        return KazooChannel(client, runtime, ours=True, changed=changed, fixed_session=self.session)
 
 
 def from_client(client: KazooClient, *, prefix: str, acl: Any) -> ZooKeeperTarget:
