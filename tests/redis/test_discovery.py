@@ -6,6 +6,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 import redis
@@ -14,9 +15,10 @@ from redis.crc import key_slot
 import lockline
 from lockline import BackendUnavailable
 from lockline.backends.redis.commands import key_of
-from lockline.backends.redis.connection import BlockingConnections
+from lockline.backends.redis.connection import Connections
 from lockline.backends.redis.target import understand
 from lockline.backends.redis.topology import Cluster
+from lockline.backends.resp.connection_blocking import BlockingLink
 from lockline.runtime import clock
 from lockline.runtime.blocking import run
 from tests.servers.process import wait_for
@@ -86,7 +88,7 @@ def test_cluster_a_busy_node_is_waited_for_and_holds_up_no_other(
 def test_cluster_a_node_that_did_not_serve_is_asked_last(cluster: RedisCluster) -> None:
     """It would cost everybody a second, whatever shard they are going to."""
     target = understand(cluster.url, "blocking", {})
-    port = BlockingConnections(target, 4)
+    port = Connections(target, partial(BlockingLink, most=4))
     topology = Cluster(target, port)
     frozen = cluster.nodes[0]
     run(topology.primaries(clock.now() + 5))
@@ -99,7 +101,7 @@ def test_cluster_a_node_that_did_not_serve_is_asked_last(cluster: RedisCluster) 
             assert time.monotonic() - began < 0.5
     finally:
         frozen.thaw()
-        run(port.close())
+        port.close()
 
 
 def test_cluster_one_node_that_refuses_this_user_hides_no_other(cluster: RedisCluster, connect: Connect) -> None:

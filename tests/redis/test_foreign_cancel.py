@@ -7,9 +7,10 @@ import asyncio
 import pytest
 
 import lockline
-from lockline.backends.redis.connection import AsyncioConnections
+from lockline.backends.redis.connection import Connections
 from lockline.backends.redis.target import understand
 from lockline.backends.resp.commands import PING
+from lockline.backends.resp.connection_asyncio import AsyncioLink
 from lockline.runtime import clock
 from tests.servers.redis import RedisServer
 
@@ -31,14 +32,14 @@ async def cancel_all_others() -> None:
 
 def test_requests_are_answered_after_every_other_task_was_cancelled(server: RedisServer) -> None:
     async def story() -> None:
-        port = AsyncioConnections(understand(server.url, "asyncio", {}))
+        port = Connections(understand(server.url, "asyncio", {}), AsyncioLink)
         assert await port.ask(server.address, PING, clock.now() + 5) == b"PONG"
         for _ in range(3):
             await cancel_all_others()
             began = clock.now()
             assert await port.ask(server.address, PING, clock.now() + 5) == b"PONG"
             assert clock.now() - began < 1.5, "less than a try's patience"
-        await port.close()
+        port.close()
 
     asyncio.run(story())
     assert len(server.client().client_list()) <= 2

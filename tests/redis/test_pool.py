@@ -8,17 +8,19 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from lockline.backends.redis import connection as connection_module
-from lockline.backends.redis.connection import BlockingConnections, ServerPool
+from lockline.backends.redis.connection import Connections
 from lockline.backends.redis.target import understand
 from lockline.backends.resp import connection_blocking
 from lockline.backends.resp import pool as pool_module
 from lockline.backends.resp.commands import PING
+from lockline.backends.resp.connection_blocking import BlockingLink
 from lockline.backends.resp.errors import NoAnswer
 from lockline.runtime import clock
 from lockline.runtime.blocking import run
@@ -31,27 +33,27 @@ OURS = {pool_module.__file__, connection_module.__file__, connection_blocking.__
 
 
 @pytest.fixture
-def port_of(server: RedisServer) -> Iterator[Callable[[int], BlockingConnections]]:
-    ports: list[BlockingConnections] = []
+def port_of(server: RedisServer) -> Iterator[Callable[[int], Connections]]:
+    ports: list[Connections] = []
 
-    def make(most: int) -> BlockingConnections:
-        ports.append(BlockingConnections(understand(server.url, "blocking", {}), most))
+    def make(most: int) -> Connections:
+        ports.append(Connections(understand(server.url, "blocking", {}), partial(BlockingLink, most=most)))
         return ports[-1]
 
     yield make
     for port in ports:
-        run(port.close())
+        port.close()
 
 
-def pool_in(port: BlockingConnections, server: RedisServer) -> ServerPool:
-    return port.pool(server.address)
+def pool_in(port: Connections, server: RedisServer) -> BlockingLink:
+    return cast(BlockingLink, port.to(server.address))
 
 
-def ask(port: BlockingConnections, server: RedisServer, seconds: float = 5.0) -> Any:
+def ask(port: Connections, server: RedisServer, seconds: float = 5.0) -> Any:
     return run(port.ask(server.address, PING, clock.now() + seconds))
 
 
-def all_can_be_had(pool: ServerPool, most: int) -> None:
+def all_can_be_had(pool: BlockingLink, most: int) -> None:
     """As many wires as there may be, at once, and no more."""
     gc.collect()
     wires = [pool.take(clock.now() + 5) for _ in range(most)]
@@ -62,7 +64,7 @@ def all_can_be_had(pool: ServerPool, most: int) -> None:
 
 
 def test_threads_get_a_connection_in_the_order_in_which_they_came(
-    server: RedisServer, port_of: Callable[[int], BlockingConnections]
+    server: RedisServer, port_of: Callable[[int], Connections]
 ) -> None:
     pool = pool_in(port_of(1), server)
     wire = pool.take(clock.now() + 5)
@@ -84,7 +86,7 @@ def test_threads_get_a_connection_in_the_order_in_which_they_came(
 
 
 def test_a_thread_that_gives_back_does_not_overtake_those_who_wait(
-    server: RedisServer, port_of: Callable[[int], BlockingConnections]
+    server: RedisServer, port_of: Callable[[int], Connections]
 ) -> None:
     port = port_of(1)
     pool = pool_in(port, server)
@@ -110,7 +112,7 @@ def test_a_thread_that_gives_back_does_not_overtake_those_who_wait(
 
 
 def test_whoever_gets_no_connection_in_time_leaves_the_line(
-    server: RedisServer, port_of: Callable[[int], BlockingConnections]
+    server: RedisServer, port_of: Callable[[int], Connections]
 ) -> None:
     pool = pool_in(port_of(1), server)
     wire = pool.take(clock.now() + 5)
@@ -122,7 +124,7 @@ def test_whoever_gets_no_connection_in_time_leaves_the_line(
 
 
 def test_a_connection_that_died_idle_is_replaced_before_anything_is_sent(
-    server: RedisServer, port_of: Callable[[int], BlockingConnections]
+    server: RedisServer, port_of: Callable[[int], Connections]
 ) -> None:
     port = port_of(2)
     assert ask(port, server) == b"PONG"
@@ -169,7 +171,7 @@ def cut_at(step: int) -> Iterator[list[int]]:
 @pytest.mark.parametrize("situation", ["warm", "cold", "in line", "broken"])
 @pytest.mark.parametrize("quarter", range(4))
 def test_an_exception_between_any_two_bytecodes_costs_no_connection(
-    server: RedisServer, port_of: Callable[[int], BlockingConnections], situation: str, quarter: int
+    server: RedisServer, port_of: Callable[[int], Connections], situation: str, quarter: int
 ) -> None:
     # In four parts, each within the time that a test has also on a busy machine.
     port = port_of(1)
@@ -181,9 +183,9 @@ def test_an_exception_between_any_two_bytecodes_costs_no_connection(
         all_can_be_had(pool, 1)
         giver = None
         if situation == "cold":
-            pool.clear()
+            pool.forget()
         elif situation == "broken":
-            pool.clear()
+            pool.forget()
             all_can_be_had(pool, 1)
             pool.free[0].sock.shutdown(2)
         elif situation == "in line":
@@ -209,7 +211,7 @@ def test_an_exception_between_any_two_bytecodes_costs_no_connection(
 
 
 def test_a_thread_that_was_struck_down_in_the_line_holds_up_nobody_for_long(
-    server: RedisServer, port_of: Callable[[int], BlockingConnections]
+    server: RedisServer, port_of: Callable[[int], Connections]
 ) -> None:
     """Somebody keeps its exception, and with that the place in the line that it never left."""
     pool = pool_in(port_of(1), server)
@@ -236,7 +238,7 @@ def test_a_thread_that_was_struck_down_in_the_line_holds_up_nobody_for_long(
 
 
 def test_a_connection_that_was_lost_makes_room_for_those_who_wait(
-    server: RedisServer, port_of: Callable[[int], BlockingConnections]
+    server: RedisServer, port_of: Callable[[int], Connections]
 ) -> None:
     port = port_of(1)
     pool = pool_in(port, server)

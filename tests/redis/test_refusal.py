@@ -173,7 +173,7 @@ def test_thousands_of_claims_leave_in_a_few_trips(server: RedisServer) -> None:
     with Proxy(server.address) as proxy:
         backend = connect(f"redis://127.0.0.1:{proxy.port}", BlockingRuntime())
         until = clock.now() + 60
-        claims = [a_claim(f"x{n}", f"c-{n}") for n in range(3000)]
+        claims = [a_claim(f"x{n}", f"c-{n}", ttl=60.0) for n in range(3000)]
         for claim in claims:
             assert type(run(backend.enter(claim, wait=False, until=until))) is Grant
         proxy.delay(0.05)

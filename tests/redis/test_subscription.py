@@ -8,10 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from lockline import ClientClosed
-from lockline.backends.redis.connection import AsyncioConnections
+from lockline.backends.redis.connection import Connections
 from lockline.backends.redis.subscription import AsyncioSubscriptions, BlockingSubscriptions
 from lockline.backends.redis.target import understand
 from lockline.backends.resp.commands import PING
+from lockline.backends.resp.connection_asyncio import AsyncioLink
 from lockline.backends.resp.errors import NoAnswer
 from lockline.runtime import clock
 from lockline.runtime.blocking import run
@@ -50,13 +51,13 @@ def test_a_connection_that_is_being_made_is_given_up_when_its_client_closes(serv
         with Proxy(server.address) as proxy:
             address = ("127.0.0.1", proxy.port)
             proxy.delay(5)
-            port = AsyncioConnections(understand(server.url, "asyncio", {}))
+            port = Connections(understand(server.url, "asyncio", {}), AsyncioLink)
             asking = asyncio.create_task(port.ask(address, PING, clock.now() + 10))
             for _ in range(1000):
                 if proxy.accepted:
                     break
                 await asyncio.sleep(0.001)
-            await port.close()
+            port.close()
             async with asyncio.timeout(4):
                 with pytest.raises(NoAnswer):
                     await asking
@@ -68,12 +69,12 @@ def test_a_connection_that_is_being_made_is_given_up_when_its_client_closes(serv
 
 def test_whoever_asks_on_a_broken_connection_learns_it_at_once(server: RedisServer) -> None:
     async def story() -> None:
-        port = AsyncioConnections(understand(server.url, "asyncio", {}))
-        pipeline = await port.pipeline(server.address, clock.now() + 2)
+        port = Connections(understand(server.url, "asyncio", {}), AsyncioLink)
+        pipeline = await port.to(server.address).pipeline(clock.now() + 2)
         pipeline.connection.close(ConnectionAbortedError("gone"))
         with pytest.raises(NoAnswer, match="gone"):
             pipeline.ask([PING], clock.now() + 2)
-        await port.close()
+        port.close()
 
     asyncio.run(story())
 

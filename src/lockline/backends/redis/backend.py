@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
 from ...core.backend import Finding
@@ -13,6 +14,8 @@ from ...errors import BackendUnavailable
 from ...guarantees import Guarantees
 from ...runtime import Runtime, Worker
 from ..resp.commands import ServerError, pack
+from ..resp.connection_asyncio import AsyncioLink
+from ..resp.connection_blocking import BlockingLink
 from ..resp.errors import NoAnswer, Refused, unavailable
 from ..resp.target import Address
 from . import doctor
@@ -20,7 +23,7 @@ from .batches import Batches
 from .channel import Answer, Call, Channel, Failed
 from .claims import Doubts, OwnClaim
 from .commands import OVERHEAD, Kept, PreparedLine, Wish, key_of, words
-from .connection import AsyncioConnections, BlockingConnections, Connections
+from .connection import Connections
 from .inspection import Inspection
 from .renewals import Renewals, Renewed
 from .replicas import Replicas
@@ -64,21 +67,17 @@ class RedisBackend:
         self.target = target
         self.wait_replicas = wait_replicas
         self._runtime = runtime
-        self._connections: Connections
-        self._for_waits: Connections
-        """WAIT holds up whatever comes behind it."""
-        self._for_keeper: Connections
         self._subscriptions: BlockingSubscriptions | AsyncioSubscriptions
         self.reader: BlockingSubscriptions | None = None
         if runtime.flavour == "asyncio":
-            self._connections, self._for_waits = AsyncioConnections(target), AsyncioConnections(target)
-            # One connection for all, on which nobody waits for anybody.
-            self._for_keeper = self._connections
+            self._connections = self._for_keeper = Connections(target, AsyncioLink)
+            # One connection for all, on which nobody waits for anybody; but WAIT holds up whatever comes behind it.
+            self._for_waits = Connections(target, AsyncioLink)
             self._subscriptions = AsyncioSubscriptions(target, prefix, self._take_note)
         else:
-            self._connections = BlockingConnections(target, max_connections)
-            self._for_waits = BlockingConnections(target, max_connections)
-            self._for_keeper = BlockingConnections(target, KEEPERS_CONNECTIONS)
+            self._connections = Connections(target, partial(BlockingLink, most=max_connections))
+            self._for_keeper = Connections(target, partial(BlockingLink, most=KEEPERS_CONNECTIONS))
+            self._for_waits = Connections(target, partial(BlockingLink, most=max_connections))
             self._subscriptions = self.reader = BlockingSubscriptions(target, prefix, self._take_note)
         self._begin()
 
@@ -90,7 +89,6 @@ class RedisBackend:
         self._renewals = Renewals(keepers, self._listens_on)
         self._inspection = Inspection(self.channel, self.prefix)
         self._replicas = Replicas(self._for_waits, self.wait_replicas, self.target.patience, self._runtime)
-        self._ask = self._connections.ask
         self._lines: Kept[str, PreparedLine] = Kept()
         self._wishes: Kept[Wish, bytes] = Kept()
         self._claims: dict[str, OwnClaim] = {}
@@ -98,9 +96,8 @@ class RedisBackend:
         self._listener: Worker | None = None
 
     def forked(self) -> None:
-        self._connections.forked()
-        self._for_waits.forked()
-        self._for_keeper.forked()
+        for connections in (self._for_waits, self._for_keeper, self._connections):
+            connections.forked()
         self._subscriptions.forked()
         self._begin()
 
@@ -121,8 +118,9 @@ class RedisBackend:
     def _route(self, line: PreparedLine) -> Address | None:
         """The line's server as far as is known, remembered as long as nothing new is known."""
         line.epoch = self._topology.epoch
-        line.address = self._topology.known(line.key)
-        return line.address
+        address = line.address = self._topology.known(line.key)
+        line.link = None if address is None else self._connections.to(address)
+        return address
 
     def _listens_on(self, address: Address) -> str:
         """The channel on which this server reaches us."""
@@ -149,7 +147,7 @@ class RedisBackend:
             if address is not None:
                 try:
                     request = b"%b$%d\r\n%b\r\n%b" % (line.enter, len(claim_id), claim_id.encode(), rest)
-                    reply = await self._ask(address, request, until)
+                    reply = await line.link.ask(request, until)  # type: ignore[union-attr]
                     if type(reply) is ServerError:
                         failed = Failed(address, reply)
                 except NoAnswer as no_answer:
@@ -238,7 +236,7 @@ class RedisBackend:
         doubtful = claim_id in self._doubts
         if address is not None and not doubtful:
             try:
-                reply = await self._ask(address, line.request_to_leave(claim_id), until)
+                reply = await line.link.ask(line.request_to_leave(claim_id), until)  # type: ignore[union-attr]
                 if type(reply) is int:
                     return reply == 1
                 failed = Failed(address, reply)
@@ -345,9 +343,8 @@ class RedisBackend:
         if self._listener is not None:
             await self._listener.join(self._runtime.now() + 1.0)
         await self._subscriptions.close()
-        await self._for_waits.close()
-        await self._for_keeper.close()
-        await self._connections.close()
+        for connections in (self._for_waits, self._for_keeper, self._connections):
+            connections.close()
 
 
 def _call_to_leave(key: bytes, claim_id: str, doubtful: bool) -> Call:

@@ -14,6 +14,7 @@ from ...core.claim import Standing
 from ...errors import ConfigError
 from ..resp.commands import Script
 from ..resp.target import Address
+from .connection import Link
 from .scripts import ENTER, LEAVE
 
 PREFIX: Final = "ll"
@@ -79,12 +80,13 @@ class Kept(dict[K, V]):
 class PreparedLine:
     """What requests on one line begin with, ready for the wire: the hot path only adds the claim."""
 
-    __slots__ = ("address", "enter", "epoch", "key", "leave", "size")
+    __slots__ = ("address", "enter", "epoch", "key", "leave", "link", "size")
 
     def __init__(self, key: bytes) -> None:
         self.key = key
         self.address: Address | None = None
-        """The line's server, as it was known in that epoch of the topology."""
+        self.link: Link | None = None
+        """The line's server and the way to it, as it was known in that epoch of the topology."""
         self.epoch: object = self
         self.enter = _beginning(ENTER, key, args=7)
         self.leave = _beginning(LEAVE, key, args=2)

@@ -19,6 +19,8 @@ def pack(words: Sequence[Any]) -> bytes:
 
 
 PING: Final = pack(("PING",))
+INFO: Final = pack(("INFO", "server"))
+"""Tells a server's version."""
 
 ServerError = hiredis.ReplyError
 """What a server's error reads as; it is an answer like any other, and is returned, not raised."""

@@ -10,10 +10,11 @@ from typing import Any
 
 import redis
 
+from ...errors import ClientClosed
 from ...runtime import clock
 from ...runtime.looping import stay_cancelled
-from .commands import PUSHED, new_reader
-from .errors import NoAnswer, failed_login
+from .commands import INFO, PUSHED, new_reader
+from .errors import NoAnswer, failed_login, vet
 from .target import Address, Server
 
 
@@ -206,3 +207,65 @@ async def alone(lock: asyncio.Lock, address: Address, until: float) -> AsyncIter
         yield
     finally:
         lock.release()
+
+
+class AsyncioLink:
+    """The way to one server, for all tasks of the loop that first asked: one connection, opened when it is needed."""
+
+    kept_after_fork = True
+
+    def __init__(self, server: Server, vets: bool) -> None:
+        self._server = server
+        self._vets = vets
+        self._pipeline: Pipeline | None = None
+        self._opening = asyncio.Lock()
+        self._unready: AsyncioConnection | None = None
+        self._closed = False
+
+    async def pipeline(self, until: float) -> Pipeline:
+        """The one that is open, or a new one."""
+        async with alone(self._opening, self._server.address, until):
+            if self._closed:
+                raise ClientClosed("this client is closed; connect a new one")
+            pipeline = self._pipeline
+            if pipeline is None or pipeline.connection.broken is not None:
+                self._unready = AsyncioConnection(self._server)
+                try:
+                    pipeline = self._pipeline = await self._make_ready(self._unready, until)
+                finally:
+                    self._unready = None
+            return pipeline
+
+    async def _make_ready(self, connection: AsyncioConnection, until: float) -> Pipeline:
+        pipeline = Pipeline(await connection.open(until))
+        try:
+            if self._vets:
+                vet((await pipeline.ask_all((INFO,), until))[0], self._server.address)
+                self._vets = False
+            if self._closed:
+                raise ClientClosed("this client is closed; connect a new one")
+        except BaseException:
+            connection.close(ConnectionAbortedError("not usable"))
+            raise
+        return pipeline
+
+    async def ask(self, request: bytes, until: float) -> Any:
+        pipeline = self._pipeline
+        if pipeline is None or pipeline.connection.broken is not None:
+            pipeline = await self.pipeline(until)
+        (answer,) = pipeline.ask((request,), until)
+        return await answer
+
+    async def ask_all(self, requests: Sequence[bytes], until: float) -> list[Any]:
+        return await (await self.pipeline(until)).ask_all(requests, until)
+
+    def forget(self) -> None:
+        if self._pipeline is not None and self._pipeline.idle:
+            self._pipeline.connection.close(ConnectionAbortedError("dropped while idle"))
+
+    def close(self) -> None:
+        self._closed = True
+        open_ones = (self._unready, None if self._pipeline is None else self._pipeline.connection)
+        for connection in open_ones:
+            if connection is not None:
+                connection.close(ConnectionAbortedError("the client was closed"))

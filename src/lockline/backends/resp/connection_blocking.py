@@ -1,4 +1,4 @@
-"""A blocking connection: written and read by the thread that has it."""
+"""A blocking connection, written and read by the thread that has it; and the few to one server that threads share."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from typing import Any, TypeVar
 
 import redis
 
+from ...errors import ClientClosed
 from ...runtime import clock
-from .commands import PUSHED, new_reader
-from .errors import DiedIdle, NoAnswer, failed_login
+from .commands import INFO, PUSHED, new_reader
+from .errors import DiedIdle, NoAnswer, failed_login, vet
+from .pool import Pool
 from .target import Server
 
 T = TypeVar("T")
@@ -217,3 +219,81 @@ class BlockingConnection:
         """Close it."""
         self.gone = True
         self._connection.disconnect()
+
+
+class BlockingLink(Pool[BlockingConnection]):
+    """The way to one server, for threads: a few connections, opened when they are needed."""
+
+    kept_after_fork = False
+
+    def __init__(self, server: Server, vets: bool, most: int) -> None:
+        super().__init__(most, lambda: BlockingConnection(server), lambda connection: not connection.gone)
+        self._address = server.address
+        self._vets = vets
+        self._closed = False
+
+    def take(self, until: float) -> BlockingConnection:
+        """A connection of the caller's own until it is given back or dropped."""
+        if self._closed:
+            raise ClientClosed("this client is closed; connect a new one")
+        connection = super().take(until)
+        if connection is None:
+            raise NoAnswer(self._address, "every connection is in use", sent=False, late=True)
+        if not connection.is_open:
+            try:
+                connection.open(until)
+                if self._vets:
+                    vet(connection.ask(INFO, until), self._address)
+                    self._vets = False
+            except BaseException:
+                self.drop(connection)
+                raise
+        return connection
+
+    def drop(self, connection: BlockingConnection) -> None:
+        """It is of no use any more."""
+        connection.close()
+        self.make_room()
+
+    async def ask(self, request: bytes, until: float) -> Any:
+        while True:
+            try:
+                connection = self.take(until) if self.line else self.free.pop()
+            except IndexError:
+                connection = self.take(until)
+            try:
+                reply = connection.ask(request, until)
+            except DiedIdle:
+                self.drop(connection)
+                continue
+            except BaseException:
+                # Its answer may still come: nobody may read that as the answer to something else.
+                self.drop(connection)
+                raise
+            # Not a part of the `try`: once it is among the free ones it is no longer ours to drop.
+            self.free.append(connection)
+            if self.line:
+                self.call_next()
+            return reply
+
+    async def ask_all(self, requests: Sequence[bytes], until: float) -> list[Any]:
+        while True:
+            connection = self.take(until)
+            try:
+                replies = connection.ask_all(requests, until)
+            except DiedIdle:
+                self.drop(connection)
+                continue
+            except BaseException:
+                self.drop(connection)
+                raise
+            self.give_back(connection)
+            return replies
+
+    def forget(self) -> None:
+        for connection in self.take_all_free():
+            self.drop(connection)
+
+    def close(self) -> None:
+        self._closed = True
+        self.forget()
