@@ -143,7 +143,7 @@ def test_a_renewal_that_is_cut_short_counts_for_those_who_were_answered(
     claims = [Claim(f"x{n}", f"part-{n}", "me", "lock", 1, 1, 60.0, 0.0, "") for n in range(250)]
     for claim in claims:
         run(backend.enter(claim, wait=True, until=now() + 10))
-    seen, asked = backend._claims._seen_by_a_quorum, []
+    seen, asked = backend._claims._ask_quorum, []
 
     async def silent_after(batch: Any, until: float) -> Any:
         asked.append(batch)
@@ -151,7 +151,7 @@ def test_a_renewal_that_is_cut_short_counts_for_those_who_were_answered(
             raise BackendUnavailable("silent")
         return await seen(batch, until)
 
-    monkeypatch.setattr(backend._claims, "_seen_by_a_quorum", silent_after)
+    monkeypatch.setattr(backend._claims, "_ask_quorum", silent_after)
     fates = run(backend.renew(claims, now() + 10))
     assert [fate is None for fate in fates] == [n < 100 * answered for n in range(250)]
     assert all(isinstance(fate, Unanswered) for fate in fates[100 * answered :])

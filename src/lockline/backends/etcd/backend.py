@@ -101,7 +101,7 @@ class EtcdBackend:
                     self._not_applied(own)
                 if refused is None or refused.code != NOT_FOUND:
                     raise
-                self._leases.bury(lease)
+                self._leases.lose(lease)
                 continue
             surely_over = before is None and not repeated
             if answer.succeeded:
@@ -113,7 +113,7 @@ class EtcdBackend:
                     self._not_applied(own)
                 found, session_now, seen = (reply.response_range for reply in answer.responses)
                 if found.kvs:
-                    if not await self._found_again(own, found.kvs[0], lease, sent + claim.ttl, until):
+                    if not await self._take_in(own, found.kvs[0], lease, sent + claim.ttl, until):
                         # Compacted away: nobody can tell any more which token it took. A fresh place has one of its own.
                         await self._claims.remove(own, until)
                         continue
@@ -133,7 +133,7 @@ class EtcdBackend:
             self._claims.keep(own)
             if not renewal.confirm(answer.header.raft_term) and not await self._secure(own, until) and own.gone:
                 continue
-            return await self._placed(own, seen, answer.header.revision, until)
+            return await self._place_seen(own, seen, answer.header.revision, until)
 
     def _not_applied(self, own: EtcdClaim) -> None:
         """It was refused, or it never went out: nothing of it can come to be."""
@@ -152,7 +152,7 @@ class EtcdBackend:
             revision = seen.header.revision
         return revision
 
-    async def _placed(self, own: EtcdClaim, seen: Any, revision: int, until: float) -> Grant | Waiting:
+    async def _place_seen(self, own: EtcdClaim, seen: Any, revision: int, until: float) -> Grant | Waiting:
         """Where the claim stands, by the line as the transaction saw it."""
         if not seen.kvs or seen.kvs[0].key != own.key:
             # A repeat: others have come since, and the end of the line says nothing of its place.
@@ -167,7 +167,7 @@ class EtcdBackend:
         answer = await self._look(own, until, whole=True)
         return Waiting(0) if isinstance(answer, Gone) else answer
 
-    async def _found_again(self, own: EtcdClaim, kv: Any, lease: ServerLease, expires: float, until: float) -> bool:
+    async def _take_in(self, own: EtcdClaim, kv: Any, lease: ServerLease, expires: float, until: float) -> bool:
         """Take in a claim that an earlier request of ours has put there; False if its token is not known any more."""
         if own.create:
             return True
@@ -198,7 +198,7 @@ class EtcdBackend:
                 if not isinstance(answer, Waiting):
                     self._watches.drop(claim.id)
                     return answer
-            await self._at_home(own.lease, until)
+            await self._listen_at_home(own.lease, until)
             # Puts matter only for a writer, who may become a reader in its place.
             keys = [(ahead.key, ahead.kind == "write") for ahead in own.ahead or ()]
             if own.ahead is not None and self._watches.watch(claim.id, keys, own.revision):
@@ -207,7 +207,7 @@ class EtcdBackend:
             own.ahead = None
             await self._runtime.sleep(0.01)
 
-    async def _at_home(self, lease: ServerLease, until: float) -> None:
+    async def _listen_at_home(self, lease: ServerLease, until: float) -> None:
         """Be told when the lease dies: put the lease's session key and watch it."""
         if not lease.present:
             request = m.TxnRequest(success=[commands.put(self._keys.session(lease.id), b"", lease.id)])
@@ -216,7 +216,7 @@ class EtcdBackend:
             except Refused as refused:
                 if refused.code != NOT_FOUND:
                     raise
-                self._leases.bury(lease)
+                self._leases.lose(lease)
                 return
             lease.was_put(answer.header.revision)
         if not self._watches.at_home:
@@ -347,7 +347,7 @@ class EtcdBackend:
         if what == b"session" and deleted:
             for lease in self._leases.all():
                 if b"%x" % lease.id == name:
-                    self._leases.bury(lease)
+                    self._leases.lose(lease)
         elif what == b"evicted" and not deleted:
             self._hints.heard(name.decode())
 

@@ -79,13 +79,13 @@ class Channel(Members):
         while True:
             sent, token, link = False, None, None
             try:
-                link, token = await self._linked(until, FOREVER if went else give_up)
-                call = await self._begun(link, method, body, token, newcomer, until)
+                link, token = await self._connect(until, FOREVER if went else give_up)
+                call = await self._begin_call(link, method, body, token, newcomer, until)
                 sent = went = True
-                await self._answered(link, call, until)
+                await self._await_answer(link, call, until)
                 if len(call.answers) == len(requests):
                     if method.by_quorum:
-                        self._answers(link, call)
+                        self._note_answer(link, call)
                     return Answered([method.answer.FromString(data) for data in call.answers], repeated)
                 raise Broken("the answer was not complete")
             except Unreachable as unreachable:
@@ -130,7 +130,7 @@ class Channel(Members):
 
     # -- one call ----------------------------------------------------------------------------------
 
-    async def _begun(
+    async def _begin_call(
         self, link: Link, method: Method, body: bytes, token: str | None, newcomer: bool, until: float
     ) -> Call:
         """The call, once it is its turn on this connection."""
@@ -139,7 +139,7 @@ class Channel(Members):
             raise NotTaken(f"{link.endpoint} takes no more calls at once, and none of those under way has ended")
         return call
 
-    async def _answered(self, link: Link, call: Call, until: float) -> None:
+    async def _await_answer(self, link: Link, call: Call, until: float) -> None:
         """Wait for the answer; Broken when there is none by then, or when the call is better put to another member.
 
         A call that takes long is given up alone: others on this connection may be well, and so may be the connection.
@@ -174,9 +174,9 @@ class Channel(Members):
                 link.ping()
             elif step != "wait" and await self._move(link, step == "dead", until):
                 continue
-            await link.finished(call, min(until, look))
+            await link.wait_for(call, min(until, look))
 
-    def _answers(self, link: Link, call: Call) -> None:
+    def _note_answer(self, link: Link, call: Call) -> None:
         """A quorum stands behind what this connection says."""
         now = self.now()
         link.answered = now
@@ -186,8 +186,8 @@ class Channel(Members):
     async def _login(self, link: Link, until: float) -> str:
         request = m.AuthenticateRequest(name=self._target.user, password=self._target.password)
         try:
-            call = await self._begun(link, AUTHENTICATE, framed(request.SerializeToString()), None, False, until)
-            await self._answered(link, call, until)
+            call = await self._begin_call(link, AUTHENTICATE, framed(request.SerializeToString()), None, False, until)
+            await self._await_answer(link, call, until)
         except Refused as refused:
             if refused.code in TRANSIENT:
                 await self._move(link, False, until)
@@ -201,9 +201,9 @@ class Channel(Members):
         """One request to one member, on a connection of its own."""
         link = await self._open(self._target, endpoint, self._runtime, until)
         try:
-            await link.finished(link.grpc.opening, until)
+            await link.wait_for(link.grpc.opening, until)
             call = link.start(method.path, framed(request.SerializeToString()), self.token)
-            if not await link.finished(call, until):
+            if not await link.wait_for(call, until):
                 raise Broken(f"{endpoint} did not answer in time")
             if call.failure is not None:
                 raise call.failure

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from ...core.claim import Claim, Gone, Unanswered
+from ...core.worker import Worker
 from ...errors import BackendUnavailable, LocklineError
-from ...runtime import Runtime, Worker
-from ...runtime.section import Inside
+from ...runtime import Runtime
 from . import commands
 from . import messages as m
 from .channel import NOT_FOUND, Channel, Way
@@ -19,13 +19,13 @@ from .leases import LeaseRenewal, Leases, ServerLease
 
 log = logging.getLogger("lockline")
 
-LINGER: Final = 5.0
-"""How long the sweeper stays after the last claim, so that a busy client does not start one per acquire."""
 RENEWED_TOGETHER: Final = 100
 REMOVED_TOGETHER: Final = 60
 """Claims per transaction; etcd takes 128 steps unless it is set up otherwise, and some that leave need two."""
-SWEEP: Final = 2.0
+A_TRY: Final = 2.0
 """How long the sweeper tries to remove one claim before it looks at the next."""
+AGAIN: Final = 0.5
+"""How long it waits after a try that failed."""
 NEVER: Final = float("inf")
 
 
@@ -89,11 +89,7 @@ class EtcdClaims:
         self._runtime = runtime
         self._tell = tell
         self._claims: dict[str, EtcdClaim] = {}
-        self._sweeper: Worker | None = None
-        self._alone = runtime.section()
-        self._signal = runtime.signal()
-        self._planned = 0.0
-        self._closed = False
+        self._sweeper = Worker(runtime, "lockline-etcd-sweeper", self._sweep, lambda: not self.standing())
 
     def get(self, claim_id: str) -> EtcdClaim | None:
         return self._claims.get(claim_id)
@@ -109,8 +105,7 @@ class EtcdClaims:
     def keep(self, own: EtcdClaim) -> None:
         """See to its end, too."""
         self._claims[own.claim.id] = own
-        if self._sweeper is None or own.expires < self._planned:
-            self._wake()
+        self._sweeper.by(own.expires)
 
     def drop(self, claim_id: str) -> None:
         """Nothing of this claim is at the server, and nothing is on its way."""
@@ -160,7 +155,7 @@ class EtcdClaims:
         for start in range(0, len(living), RENEWED_TOGETHER):
             batch = living[start : start + RENEWED_TOGETHER]
             try:
-                answer = await self._seen_by_a_quorum(batch, until)
+                answer = await self._ask_quorum(batch, until)
             except Refused as refused:
                 if refused.code != NOT_FOUND:
                     raise
@@ -171,7 +166,7 @@ class EtcdClaims:
                 # What was confirmed before counts: were all asked for anew each time, a long list might never get through.
                 fates.update((claim.id, Unanswered(problem)) for claim, _, _ in living[start:])
                 return True
-            seen = [self._seen(*one, reply) for one, reply in zip(batch, answer.responses[:-1], strict=True)]
+            seen = [self._take_in_reply(*one, reply) for one, reply in zip(batch, answer.responses[:-1], strict=True)]
             if not renewal.confirm(answer.header.raft_term):
                 return False
             for (claim, own, lease), (there, told) in zip(batch, seen, strict=True):
@@ -187,7 +182,7 @@ class EtcdClaims:
                     again = True
         return not again
 
-    async def _seen_by_a_quorum(self, batch: list[Renewed], until: float) -> Any:
+    async def _ask_quorum(self, batch: list[Renewed], until: float) -> Any:
         steps = [self._step(*one) for one in batch]
         return (await self._channel.transact(commands.seen_by_a_quorum(steps, self._keys.nothing), until)).answer
 
@@ -198,7 +193,7 @@ class EtcdClaims:
         value = self._keys.value_of(own.as_told(claim), own.token)
         return commands.rewritten(own.key, own.changed, value, lease.id)
 
-    def _seen(self, claim: Claim, own: EtcdClaim, lease: ServerLease, reply: Any) -> tuple[bool, bool]:
+    def _take_in_reply(self, claim: Claim, own: EtcdClaim, lease: ServerLease, reply: Any) -> tuple[bool, bool]:
         """Whether the claim stands, and whether its key says by now what it should."""
         told = reply.response_txn if reply.WhichOneof("choice") == "response_txn" else None
         kvs = (reply if told is None else told.responses[-1]).response_range.kvs
@@ -251,7 +246,7 @@ class EtcdClaims:
             except Refused as refused:
                 if refused.code != NOT_FOUND:
                     raise
-                self._leases.bury(lease)
+                self._leases.lose(lease)
         return await self._delete(batch, way, until)
 
     async def _withdraw(self, lease: ServerLease, batch: list[EtcdClaim], way: Way, until: float) -> dict[str, bool]:
@@ -284,72 +279,25 @@ class EtcdClaims:
 
     # -- the sweeper -------------------------------------------------------------------------------
 
-    def _wake(self) -> None:
-        try:
-            self._alone(self._wake_sweeper)
-        except Inside:
-            self._signal.set()
-
-    def _wake_sweeper(self) -> None:
-        if self._closed:
-            return
-        if self._sweeper is None or not self._sweeper.alive():
-            self._planned = NEVER
-            # One whose start was cut short here is alone with a second one for a while: both only remove what is over.
-            self._sweeper = self._runtime.spawn(self._sweep, "lockline-etcd-sweeper", lasting=True)
-        else:
-            self._signal.set()
-
-    async def _sweep(self) -> None:
-        idle_since: float | None = None
-        while not self._closed:
-            self._signal.clear()
-            self._planned = NEVER
-            now = self._runtime.now()
-            failed = False
-            for own in self.standing():
-                if own.expires <= now:
-                    failed = not await self._expire(own) or failed
-            standing = self.standing()
-            plan = min((own.expires for own in standing), default=now + LINGER)
-            if failed:
-                plan = now + 0.5
-            if standing:
-                idle_since = None
-            elif idle_since is None:
-                idle_since = now
-            elif now >= idle_since + LINGER and self._alone(self._retire):
-                return
-            self._planned = plan
-            await self._signal.wait(plan)
+    async def _sweep(self) -> float:
+        """Remove the claims whose ttl is over, though the server's lease lasts longer; when the next one's is."""
+        now = self._runtime.now()
+        swept = [await self._expire(own) for own in self.standing() if own.expires <= now]
+        return min((own.expires for own in self.standing()), default=NEVER) if all(swept) else now + AGAIN
 
     async def _expire(self, own: EtcdClaim) -> bool:
-        """Remove a claim whose ttl is over, though the server's lease lasts longer; whether that was done."""
         try:
-            await self.remove(own, self._runtime.now() + SWEEP)
+            await self.remove(own, self._runtime.now() + A_TRY)
         except LocklineError as problem:
             # The server's lease is the net below.
             log.debug("removing the claim on %r whose ttl is over failed: %s", own.claim.name, problem)
             return False
-        except Exception:
-            log.exception("the sweeper met an unexpected error and goes on")
-            return False
         self.lose(own)
-        return True
-
-    def _retire(self) -> bool:
-        if self.standing() or self._signal.is_set():
-            return False
-        self._sweeper = None
         return True
 
     async def stop(self, until: float) -> None:
         """End the sweeper."""
-        self._closed = True
-        sweeper = self._sweeper
-        self._signal.set()
-        if sweeper is not None:
-            await sweeper.join(until)
+        await self._sweeper.stop(until)
 
 
 def _batches(claims: Iterable[EtcdClaim]) -> Iterable[list[EtcdClaim]]:

@@ -180,8 +180,8 @@ def line_back_from(line: bytes, create: int, limit: int, serializable: bool = Fa
     )  # fmt: skip
 
 
-def whole_line(line: bytes, limit: int = 0) -> Any:
-    return m.RangeRequest(key=line, range_end=after(line), sort_order=m.ASCEND, sort_target=m.BY_CREATE, limit=limit)
+def whole_line(line: bytes) -> Any:
+    return m.RangeRequest(key=line, range_end=after(line), sort_order=m.ASCEND, sort_target=m.BY_CREATE)
 
 
 def enter(

@@ -100,7 +100,7 @@ class Link:
 
     # -- receiving ---------------------------------------------------------------------------------
 
-    async def finished(self, call: Call, until: float) -> bool:
+    async def wait_for(self, call: Call, until: float) -> bool:
         """Wait for the end of this call; whether it came by then."""
         raise NotImplementedError
 

@@ -48,7 +48,7 @@ class LoopLink(Link, asyncio.Protocol):
         if data and self._transport is not None:
             self._transport.write(data)
 
-    async def finished(self, call: Call, until: float) -> bool:
+    async def wait_for(self, call: Call, until: float) -> bool:
         """Wait for the end of this call; whether it came by then."""
         if call.done:
             return True

@@ -30,10 +30,10 @@ STUCK = 2.0
 """How long the server may refuse to take what we send."""
 
 
-def _gate() -> LockType:
-    gate = allocate_lock()
-    gate.acquire()
-    return gate
+def _taken_lock() -> LockType:
+    lock = allocate_lock()
+    lock.acquire()
+    return lock
 
 
 class BlockingLink(Link):
@@ -87,7 +87,7 @@ class BlockingLink(Link):
         understood.
         """
         try:
-            result: T = self._alone(self._noted, work, args)
+            result: T = self._alone(self._run_noting, work, args)
             return result
         except Inside as problem:
             raise Broken("asked by a signal handler in the middle of another request of the same thread") from problem
@@ -97,7 +97,7 @@ class BlockingLink(Link):
             self._wake(self._alone(self._give_up_if_midway))
             raise
 
-    def _noted(self, work: Callable[..., T], args: tuple[Any, ...]) -> T:
+    def _run_noting(self, work: Callable[..., T], args: tuple[Any, ...]) -> T:
         done: list[Call] = self._give_up_if_midway()
         if done:
             self._wake(done)
@@ -118,15 +118,15 @@ class BlockingLink(Link):
 
     # -- receiving ---------------------------------------------------------------------------------
 
-    async def finished(self, call: Call, until: float) -> bool:
+    async def wait_for(self, call: Call, until: float) -> bool:
         """Wait for the end of this call; whether it came by then."""
-        gate = _gate()
-        call.wake = partial(ring, gate)
-        return self._wait(gate, lambda: call.done, until)
+        lock = _taken_lock()
+        call.wake = partial(ring, lock)
+        return self._wait(lock, lambda: call.done, until)
 
     def receive(self, until: float) -> None:
         """Read for others until then, or until nudged."""
-        self._wait(_gate(), lambda: self._nudged, until)
+        self._wait(_taken_lock(), lambda: self._nudged, until)
         self._nudged = False
         if self.grpc.broken is not None and self.lost is not None:
             self.lost()
@@ -138,8 +138,8 @@ class BlockingLink(Link):
         self._ring_all()
 
     def _ring_all(self) -> None:
-        for gate in list(self._waiting.values()):
-            ring(gate)
+        for lock in list(self._waiting.values()):
+            ring(lock)
 
     def _interrupt_read(self) -> None:
         try:
@@ -156,27 +156,27 @@ class BlockingLink(Link):
             self._reading.attempt(self._read, 0.0)
         self._let_go_if_ended()
 
-    def _wait(self, gate: LockType, done: Callable[[], bool], until: float) -> bool:
+    def _wait(self, lock: LockType, done: Callable[[], bool], until: float) -> bool:
         me = get_ident()
         try:
             while not done():
                 left = until - clock.now()
                 if left <= 0 or self.grpc.broken is not None or self._ended:
                     return done()
-                if self._waiting.get(me) is not gate:
+                if self._waiting.get(me) is not lock:
                     # In the place of an earlier wait of this thread, which was cut short or lies under us; that one comes back.
-                    self._waiting[me] = gate
+                    self._waiting[me] = lock
                 if self._reading.entered():
                     # A signal handler on top of the thread that reads: until it returns nobody else will.
                     self._read(left)
                 elif self._first() == me:
                     self._reading(self._read, left)
-                elif not gate.acquire(True, min(left, LOOK)):
+                elif not lock.acquire(True, min(left, LOOK)):
                     self._let_the_next_read()
             return True
         finally:
             led = self._first() == me
-            if self._waiting.get(me) is gate:
+            if self._waiting.get(me) is lock:
                 self._waiting.pop(me, None)
             # Woken without an answer, the next one finds that it is the first now.
             heir = self._waiting.get(self._first() or 0) if led else None
@@ -194,11 +194,11 @@ class BlockingLink(Link):
     def _let_the_next_read(self) -> None:
         """Let another one read if the first was cut short in the moment of leaving: its thread is in no wait of ours."""
         first = self._first()
-        gate = None if first is None else self._waiting.get(first)
+        lock = None if first is None else self._waiting.get(first)
         frame = sys._current_frames().get(first or 0)
-        while frame is not None and not (frame.f_code is _WAIT and frame.f_locals.get("gate") is gate):
+        while frame is not None and not (frame.f_code is _WAIT and frame.f_locals.get("lock") is lock):
             frame = frame.f_back
-        if first is not None and frame is None and self._waiting.get(first) is gate:
+        if first is not None and frame is None and self._waiting.get(first) is lock:
             self._waiting.pop(first, None)
 
     def _read(self, seconds: float) -> None:

@@ -151,7 +151,7 @@ class Leases:
         return lease
 
     async def renew(self, leases: Collection[ServerLease], until: float, way: Way | None = None) -> LeaseRenewal:
-        """Ask for all these leases to be renewed; those that are no more are buried."""
+        """Ask for all these leases to be renewed; those that are no more are lost."""
         sent = self._runtime.now()
         asked = list(leases)
         requests = [m.LeaseKeepAliveRequest(ID=lease.id) for lease in asked]
@@ -160,7 +160,7 @@ class Leases:
         alive = {answer.ID: answer.TTL for answer in answers if answer.TTL > 0}
         for lease in asked:
             if lease.id not in alive:
-                self.bury(lease)
+                self.lose(lease)
         good = [lease for lease in asked if not lease.dead]
         # More than one term among the answers: the leader has just changed, and nothing of it counts.
         renewal = LeaseRenewal(good, sent, terms.pop() if len(terms) == 1 else -1)
@@ -169,7 +169,7 @@ class Leases:
                 lease.renewal = renewal
         return renewal
 
-    def bury(self, lease: ServerLease) -> None:
+    def lose(self, lease: ServerLease) -> None:
         """The server has no such lease any more, and so none of its claims."""
         if lease.dead:
             return

@@ -89,7 +89,7 @@ class Members:
 
     # -- the one connection ------------------------------------------------------------------------
 
-    async def _linked(self, until: float, give_up: float) -> tuple[Link, str | None]:
+    async def _connect(self, until: float, give_up: float) -> tuple[Link, str | None]:
         """The connection there is, or another, and the token to ask with: ours may be taken away at any moment.
 
         After `give_up` it no longer waits for a member that says no.
@@ -102,17 +102,17 @@ class Members:
             return link, token
         async with self._connecting(min(until, give_up)) as free:
             if free:
-                return await self._connected(until, give_up)
+                return await self._connect_alone(until, give_up)
         if give_up < until and self._refusals < len(self._target.endpoints):
             # Nobody said no: whoever is connecting waits for a slow one.
             async with self._connecting(until) as free:
                 if free:
-                    return await self._connected(until, give_up)
+                    return await self._connect_alone(until, give_up)
         refused = self._refusals >= len(self._target.endpoints)
         raise Unreachable(f"{self.endpoint}: another request of this client still tries to connect", refused=refused)
 
-    async def _connected(self, until: float, give_up: float) -> tuple[Link, str | None]:
-        """As `_linked`, for the one who sees to it."""
+    async def _connect_alone(self, until: float, give_up: float) -> tuple[Link, str | None]:
+        """As `_connect`, for the one who sees to it."""
         link = self.link
         if link is not None and link.grpc.broken is not None:
             self.leave(link, link.grpc.broken)
@@ -122,13 +122,13 @@ class Members:
             if wait > 0:
                 await self._runtime.sleep(wait)
             try:
-                link = await self._opened(self.endpoint, until)
+                link = await self._open_to(self.endpoint, until)
             except Broken as problem:
-                raise self._tried_in_vain(problem) from None
+                raise self._note_failure(problem) from None
             if self._closed:
                 link.close("this client is closed")
             self.link = link
-        await self._first_word(link, until)
+        await self._await_first_word(link, until)
         token = self.token
         if self._target.user is not None and token is None:
             token = self.token = await self._login(link, until)
@@ -137,14 +137,14 @@ class Members:
     async def _login(self, link: Link, until: float) -> str:
         raise NotImplementedError
 
-    async def _first_word(self, link: Link, until: float) -> None:
+    async def _await_first_word(self, link: Link, until: float) -> None:
         """Wait until the server has said what it takes. Only then it is known to be there, and to be an etcd."""
         opening = link.grpc.opening
         if opening.done and opening.failure is None:
             return
         alone = len(self._target.endpoints) == 1
         patience = link.opened + (ALONE if alone else CONNECT)
-        if await link.finished(opening, min(until, patience)) and opening.failure is None:
+        if await link.wait_for(opening, min(until, patience)) and opening.failure is None:
             self._in_vain = self._refusals = self._foreigners = 0
             return
         problem: Broken = Broken(f"{link.endpoint}: connected, and then not a word")
@@ -155,16 +155,16 @@ class Members:
         if opening.done or self.now() >= patience:
             # Otherwise the caller's own time is over, and the next one goes on waiting for this connection.
             self.leave(link, str(problem), onwards=False)
-            raise self._tried_in_vain(problem)
+            raise self._note_failure(problem)
         raise Unreachable(str(problem))
 
-    async def _opened(self, endpoint: Endpoint, until: float) -> Link:
+    async def _open_to(self, endpoint: Endpoint, until: float) -> Link:
         """A fresh connection to this member, that says when it ends; Broken if there is none by then, or soon."""
         link = await self._open(self._target, endpoint, self._runtime, min(until, self.now() + CONNECT))
         link.lost = partial(self.leave, link, "the connection has ended")
         return link
 
-    def _tried_in_vain(self, problem: Broken) -> Unreachable:
+    def _note_failure(self, problem: Broken) -> Unreachable:
         """Note that this member could not be had; the next one is next."""
         everybody = len(self._target.endpoints)
         self._at += 1
@@ -228,12 +228,12 @@ class Members:
             if spare is None or spare.grpc.broken is not None or spare.endpoint != endpoint:
                 self._drop_spare("another is tried")
                 try:
-                    spare = await self._opened(endpoint, until)
+                    spare = await self._open_to(endpoint, until)
                 except Broken:
                     continue
                 self._spare = spare
             patience = spare.opened + (ALONE if len(endpoints) == 1 else CONNECT)
-            while not await spare.finished(spare.grpc.opening, min(until, patience, self.now() + GLANCE)):
+            while not await spare.wait_for(spare.grpc.opening, min(until, patience, self.now() + GLANCE)):
                 if self.now() >= until or (dead and _lives(link)):
                     # If still needed, the next one who misses an answer goes on waiting for it.
                     return None

@@ -50,14 +50,14 @@ AlarmMember: memberID uint64 1, alarm int32 2
 AlarmResponse: header ResponseHeader 1, alarms *AlarmMember 2
 """
 # Enumerations are numbers on the wire; these are the ones Lockline needs.
-EQUAL, GREATER, LESS, NOT_EQUAL = 0, 1, 2, 3
-VERSION, CREATE, MOD, VALUE, LEASE = 0, 1, 2, 3, 4
+EQUAL, LESS = 0, 2
+CREATE, MOD = 1, 2
 DELETE = 1
 NO_PUT = 0
 ASCEND, DESCEND, BY_CREATE = 1, 2, 2
 
 
-def _made() -> dict[str, Any]:
+def _make() -> dict[str, Any]:
     field = descriptor_pb2.FieldDescriptorProto
     scalars = {
         "bytes": field.TYPE_BYTES, "string": field.TYPE_STRING, "bool": field.TYPE_BOOL,
@@ -88,7 +88,7 @@ def _made() -> dict[str, Any]:
     return {n: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"lockline_etcd.{n}")) for n in names}
 
 
-_made_classes: Final = _made()
+_made_classes: Final = _make()
 
 
 def kind(name: str) -> Any:

@@ -72,11 +72,11 @@ class Watches:
     def _watch(self, claim_id: str, wanted: dict[bytes, bool], revision: int) -> bool:
         self._leave_refused_stream()
         known = self._by_claim.get(claim_id, {})
-        orders = [self._dropped(number) for key, number in known.items() if key not in wanted]
+        orders = [self._cancel_order(number) for key, number in known.items() if key not in wanted]
         fresh: dict[bytes, int] = {key: number for key, number in known.items() if key in wanted}
         for key, puts in wanted.items():
             if key not in known:
-                fresh[key], create = self._numbered(claim_id, key, revision + 1)
+                fresh[key], create = self._create_order(claim_id, key, revision + 1)
                 create.filters.extend([] if puts else [m.NO_PUT])
                 orders.append(m.WatchRequest(create_request=create))
         self._by_claim[claim_id] = fresh
@@ -86,26 +86,28 @@ class Watches:
         if self.at_home and self._stream is not None:
             return True
         self._leave_refused_stream()
-        _, create = self._numbered(HOME, self._home, revision and revision + 1)
+        _, create = self._create_order(HOME, self._home, revision and revision + 1)
         create.range_end = after(self._home)
         self.at_home = self._send([m.WatchRequest(create_request=create)])
         return self.at_home
 
-    def _numbered(self, who: str, key: bytes, revision: int) -> tuple[int, Any]:
+    def _create_order(self, who: str, key: bytes, revision: int) -> tuple[int, Any]:
         number = next(self._numbers)
         self._for[number] = who
         return number, m.WatchCreateRequest(key=key, start_revision=revision, watch_id=number)
 
     def _drop(self, claim_id: str) -> bool:
         known = self._by_claim.pop(claim_id, None)
-        return not known or self._stream is None or self._send([self._dropped(number) for number in known.values()])
+        return (
+            not known or self._stream is None or self._send([self._cancel_order(number) for number in known.values()])
+        )
 
     def _leave_refused_stream(self) -> None:
         """Begin anew with fresh credentials; whoever watched on the old stream looks again."""
         refused, self._refused = self._refused, False
         if refused and self._stream is not None:
             self._cancel_stream()
-            self._ended()
+            self._end()
 
     def _cancel_stream(self) -> None:
         link, stream, self._stream = self._link, self._stream, None
@@ -116,7 +118,7 @@ class Watches:
             except Broken:
                 pass  # gone with its connection
 
-    def _dropped(self, number: int) -> Any:
+    def _cancel_order(self, number: int) -> Any:
         self._for.pop(number, None)
         return m.WatchRequest(cancel_request=m.WatchCancelRequest(watch_id=number))
 
@@ -131,7 +133,7 @@ class Watches:
             if self._stream is None or self._stream.done or self._link is not link:
                 self._link = link
                 self._stream = link.start(WATCH.path, body, self._channel.token, self._hear, ends=False, who="watch")
-                self._stream.wake = self._ended
+                self._stream.wake = self._end
             else:
                 link.more(self._stream, body)
         except (Broken, Full):
@@ -164,7 +166,7 @@ class Watches:
         for event in answer.events:
             self._tell_home(event.kv.key, event.type == m.DELETE)
 
-    def _ended(self) -> None:
+    def _end(self) -> None:
         """The server ended the stream: everybody looks again, and watches again if need be."""
         told = list(self._by_claim)
         self._stream = None
