@@ -159,8 +159,8 @@ class LocalBackend:
             self._hints.heard(claim_id)
 
     async def attend(self) -> None:
-        for claim_id in self._peers.drain() if self._threads else ():
-            self._hints.heard(claim_id)
+        if self._threads:
+            self._read()
 
     # -- the protocol ------------------------------------------------------------------------------
 

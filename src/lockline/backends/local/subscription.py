@@ -170,11 +170,10 @@ class Listener:
             return []
         told: list[str] = []
         for key, _ in selector.select(max(0.0, seconds)):
-            told += self.drain() if key.data is None else self._ended(key.data)
+            told += self._drain() if key.data is None else self._ended(key.data)
         return told
 
-    def drain(self) -> list[str]:
-        """The hints that lie in the socket now."""
+    def _drain(self) -> list[str]:
         told: list[str] = []
         while "" in self._sockets:
             try:
@@ -183,16 +182,6 @@ class Listener:
                 # Nothing more, or closed meanwhile.
                 break
         return told
-
-    def receive_for_keeper(self, seconds: float) -> list[str]:
-        """Wait for word to the keeper, at most that long."""
-        assert self.for_keeper is not None
-        try:
-            self.for_keeper.settimeout(max(0.001, seconds))
-            return _claims(self.for_keeper.recv(65536))
-        except OSError:
-            # Nothing in time, or closed meanwhile.
-            return []
 
     def fileno(self) -> int:
         """What an event loop can wait on for all of it at once; -1 where the system has no such handle."""
@@ -346,18 +335,18 @@ class Peers:
         listener = self.listener
         return [] if listener is None else listener.receive(seconds)
 
-    def drain(self) -> list[str]:
-        """The hints that lie in the socket now."""
-        listener = self.listener
-        return [] if listener is None else listener.drain()
-
     def receive_for_keeper(self, seconds: float) -> list[str]:
         """Wait for word to the keeper, at most that long; nothing also when somebody rang."""
         listener = self.listener
         if listener is None or listener.for_keeper is None:
             time.sleep(min(seconds, 0.05))
             return []
-        return listener.receive_for_keeper(seconds)
+        try:
+            listener.for_keeper.settimeout(max(0.001, seconds))
+            return _claims(listener.for_keeper.recv(65536))
+        except OSError:
+            # Nothing in time, or closed meanwhile.
+            return []
 
     def nudge(self) -> None:
         """Make a running `receive` return."""
