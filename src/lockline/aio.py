@@ -231,14 +231,12 @@ class Client(AnyClient[Lock, RWLock]):
     _lock_class = Lock
     _rwlock_class = RWLock
 
-    def _locked(
-        self, function: F, gives: str, lock_of: Callable[..., Lock], timeout: arguments.Seconds | None
-    ) -> Callable[..., Any]:
+    def _under(self, lock: Callable[..., Lock], timeout: Any, function: F, gives: str) -> Callable[..., Any]:
         if not gives:
             raise ConfigError("this client awaits; decorate plain functions with a client of lockline")
 
         async def wrapper(*args: Any, **kwargs: Any) -> Any:
-            async with lock_of(*args, **kwargs).acquire(timeout):
+            async with lock(*args, **kwargs).acquire(timeout):
                 return await function(*args, **kwargs)
 
         return wrapper

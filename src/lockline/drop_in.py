@@ -157,7 +157,7 @@ def _text_of(name: Name) -> str:
         raise ConfigError(f"the name of a lock is text; {bytes(name)!r} is no UTF-8") from None
 
 
-class _AnyLock(Generic[L]):
+class _EitherLock(Generic[L]):
     """What both flavours take, and every decision of theirs."""
 
     def __init__(
@@ -275,7 +275,7 @@ class _AnyLock(Generic[L]):
                 log.warning("the lock %r was unlocked or no longer owned when its block ended", self.name)
 
 
-class Lock(_AnyLock[sync.Lease]):
+class Lock(_EitherLock[sync.Lease]):
     """redis-py's `Lock`, on Lockline."""
 
     def acquire(
@@ -335,7 +335,7 @@ class Lock(_AnyLock[sync.Lease]):
             self.release()
 
 
-class AsyncLock(_AnyLock[aio.Lease]):
+class AsyncLock(_EitherLock[aio.Lease]):
     """redis.asyncio's `Lock`, on Lockline."""
 
     def __init__(self, redis: Any, name: Name, *args: Any, **options: Any) -> None:

@@ -170,14 +170,12 @@ class Client(AnyClient[Lock, RWLock]):
     _lock_class = Lock
     _rwlock_class = RWLock
 
-    def _locked(
-        self, function: F, gives: str, lock_of: Callable[..., Lock], timeout: arguments.Seconds | None
-    ) -> Callable[..., Any]:
+    def _under(self, lock: Callable[..., Lock], timeout: Any, function: F, gives: str) -> Callable[..., Any]:
         if gives:
             raise ConfigError("this client blocks; decorate coroutines with a client of lockline.aio")
 
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            with lock_of(*args, **kwargs).acquire(timeout):
+            with lock(*args, **kwargs).acquire(timeout):
                 return function(*args, **kwargs)
 
         return wrapper

@@ -30,7 +30,7 @@ Exit codes:
 """
 
 
-class Commands(click.Group):
+class LazyCommands(click.Group):
     """Imports a command when it is called, so that each starts fast and needs only its own extra."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -56,7 +56,7 @@ class Commands(click.Group):
             formatter.write_dl([(name, entry.help) for name, entry in COMMANDS.items()])
 
 
-@click.group(cls=Commands, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyCommands, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="lockline")
 @click.pass_context
 def lockline(ctx: click.Context) -> None:

@@ -215,12 +215,12 @@ class AnyClient(Generic[L, RW]):
         """Decorate a function or coroutine so that each call runs under the lock; a callable makes the name from the arguments."""
         arguments.a_timeout(timeout)
 
-        def lock_of(*args: Any, **kwargs: Any) -> L:
+        def lock(*args: Any, **kwargs: Any) -> L:
             key = name(*args, **kwargs) if callable(name) else name
             return self.lock(key, ttl, renew=renew, max_hold=max_hold, meta=meta)
 
         if not callable(name):
-            lock_of()
+            lock()
 
         def decorate(function: F) -> F:
             gives = _gives_instead(function)
@@ -229,13 +229,11 @@ class AnyClient(Generic[L, RW]):
                     f"@locked would give the lock back before the body runs: a call gives {gives}; take the lock inside, "
                     "with `with client.lock(...)`"
                 )
-            return functools.wraps(function)(self._locked(function, gives, lock_of, timeout))  # type: ignore[return-value]
+            return functools.wraps(function)(self._under(lock, timeout, function, gives))  # type: ignore[return-value]
 
         return decorate
 
-    def _locked(
-        self, function: F, gives: str, lock_of: Callable[..., L], timeout: arguments.Seconds | None
-    ) -> Callable[..., Any]:
+    def _under(self, lock: Callable[..., L], timeout: Any, function: F, gives: str) -> Callable[..., Any]:
         """The function under the lock that its arguments name; ConfigError if it is of the other shell's kind."""
         raise NotImplementedError
 

@@ -154,15 +154,12 @@ class MarkFile:
     def read(self) -> Marks:
         """The marks; ConfigError if the file is not one that Lockline wrote."""
         try:
-            fd = os.open(self._marks, os.O_RDONLY | os.O_CLOEXEC)
+            with FileIO(self._marks) as file:
+                text = file.readall()
         except FileNotFoundError:
             return Marks({})
         except OSError as problem:
             raise ConfigError(f"the marks in {self._marks!r} cannot be read: {problem.strerror}") from None
-        try:
-            text = _read_all(fd)
-        finally:
-            os.close(fd)
         known, marks = self._known
         if text == known and text:
             return marks
@@ -262,15 +259,6 @@ def replace_file(path: str, draft: str, data: bytes, *, mode: int | None) -> Non
         os.close(fd)
     os.rename(draft, path)
     sync_folder(os.path.dirname(path))
-
-
-def _read_all(fd: int) -> bytes:
-    parts = []
-    while part := os.read(fd, 65536):
-        parts.append(part)
-        if len(part) < 65536:
-            break
-    return b"".join(parts)
 
 
 def write_all(fd: int, data: bytes) -> None:

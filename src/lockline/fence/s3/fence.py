@@ -40,7 +40,7 @@ class ReadAgain(LocklineError):
         return type(self), (self.resource,)
 
 
-class Seen(NamedTuple):
+class ObjectVersion(NamedTuple):
     """An object as it was when looked at."""
 
     etag: str | None
@@ -49,13 +49,13 @@ class Seen(NamedTuple):
     """The number that its put carried, which no other put has."""
 
 
-NOTHING: Final = Seen(None, "")
+NOTHING: Final = ObjectVersion(None, "")
 
 
 class Entry:
     """One holder inside one object: what it read, and the right to put what follows from that."""
 
-    def __init__(self, fence: S3Fence, key: str, offer: Offer, body: bytes | None, seen: Seen) -> None:
+    def __init__(self, fence: S3Fence, key: str, offer: Offer, body: bytes | None, seen: ObjectVersion) -> None:
         self._fence = fence
         self._key = key
         self._offer = offer
@@ -139,20 +139,22 @@ class S3Fence:
             raise ConfigError(f"{key!r} is where the marks lie; a fence keeps its marks out of reach")
         return offer_of(key, holder, lock)
 
-    def _put(self, key: str, offer: Offer, body: bytes, options: dict[str, Any], read: Seen | None) -> Seen:
-        def put(seen: Seen) -> Seen | None:
+    def _put(
+        self, key: str, offer: Offer, body: bytes, options: dict[str, Any], read: ObjectVersion | None
+    ) -> ObjectVersion:
+        def put(seen: ObjectVersion) -> ObjectVersion | None:
             write = secrets.token_hex(8)
             # The token is for whoever wonders who wrote this; the fence does not read it.
             metadata = {**options.get("Metadata", {}), TOKEN: str(offer.token), WRITE: write}
             answer = self._bucket.attempt("put_object", key, seen.etag, {**options, "Body": body, "Metadata": metadata})
             if isinstance(answer, Doubt):
                 return self._settle("put", key, answer, seen, lambda now: now.write == write)
-            return Seen(answer["ETag"], write)
+            return ObjectVersion(answer["ETag"], write)
 
         return self._act(key, offer, read, put)
 
-    def _delete(self, key: str, offer: Offer, read: Seen | None) -> None:
-        def delete(seen: Seen) -> Seen | None:
+    def _delete(self, key: str, offer: Offer, read: ObjectVersion | None) -> None:
+        def delete(seen: ObjectVersion) -> ObjectVersion | None:
             if seen.etag is None:
                 return NOTHING
             answer = self._bucket.attempt("delete_object", key, seen.etag, {})
@@ -163,7 +165,9 @@ class S3Fence:
         self._demand_conditional_delete()
         self._act(key, offer, read, delete)
 
-    def _act(self, key: str, offer: Offer, read: Seen | None, act: Callable[[Seen], Seen | None]) -> Seen:
+    def _act(
+        self, key: str, offer: Offer, read: ObjectVersion | None, act: Callable[[ObjectVersion], ObjectVersion | None]
+    ) -> ObjectVersion:
         """The object after the act, which gives None where another was first; ReadAgain if it is no longer what was read."""
         for _ in range(ATTEMPTS):
             self._marks.enter(key, offer)
@@ -175,7 +179,9 @@ class S3Fence:
                 raise ReadAgain(key)
         raise restless(key)
 
-    def _settle(self, what: str, key: str, doubt: Doubt, seen: Seen, done: Callable[[Seen], bool]) -> Seen | None:
+    def _settle(
+        self, what: str, key: str, doubt: Doubt, seen: ObjectVersion, done: Callable[[ObjectVersion], bool]
+    ) -> ObjectVersion | None:
         """The object, if it is as the act leaves it; None if another was first."""
         from botocore.exceptions import BotoCoreError, ClientError
 
@@ -214,15 +220,15 @@ class S3Fence:
         if not self._deletes:
             raise ConfigError("this store ignores If-Match on a delete; put an empty object instead")
 
-    def _look(self, key: str) -> Seen:
+    def _look(self, key: str) -> ObjectVersion:
         return _seen(self._bucket.head(key))
 
 
-def _seen(answer: dict[str, Any] | None) -> Seen:
+def _seen(answer: dict[str, Any] | None) -> ObjectVersion:
     if answer is None:
         return NOTHING
     metadata = {name.lower(): value for name, value in answer.get("Metadata", {}).items()}
-    return Seen(answer["ETag"], metadata.get(WRITE, ""))
+    return ObjectVersion(answer["ETag"], metadata.get(WRITE, ""))
 
 
 class AsyncS3Fence:

@@ -55,7 +55,7 @@ class SqlConnection:
         """Whether what the next statement does lasts to a commit; None where the driver does not know."""
         return transaction_of(self._connection)
 
-    def fresh(self) -> Any:
+    async def fresh(self) -> Any:
         """A context manager (or an async one) with a second connection to the same database; None where there is no way."""
         return None
 
@@ -219,11 +219,10 @@ class PsycopgConnection(SqlConnection):
         cursor.execute(sql, values or None)
         return Done(cursor.rowcount, cursor.fetchone() if rows else None)
 
-    def fresh(self) -> Any:
+    async def fresh(self) -> Any:
         info = self._connection.info
-        return _Opened(
-            lambda: type(self._connection).connect(info.dsn, password=info.password or None, autocommit=True)
-        )
+        opened = type(self._connection).connect(info.dsn, password=info.password or None, autocommit=True)
+        return await opened if self.awaits else opened
 
 
 @lru_cache(maxsize=64)
@@ -287,40 +286,18 @@ class SqlAlchemyConnection(SqlConnection):
         # asyncpg begins nothing by itself. What stands before it does, with the first statement, unless it is told not to.
         return bool(raw.is_in_transaction()) or transaction_of(self._pooled().dbapi_connection)
 
-    def fresh(self) -> Any:
+    async def fresh(self) -> Any:
         # Past the pool where that is possible: if all of it waits here, each for one more, nobody would get one.
         raw = self._pooled().driver_connection
         kind: Any = type(raw)
         if _descends(kind, "psycopg"):
-            return PsycopgConnection(raw, self._chosen).fresh()
+            return await PsycopgConnection(raw, self._chosen).fresh()
         return self._connection.engine.connect()
 
 
 @lru_cache(maxsize=64)
 def _statement(sql: str) -> Any:
     return importlib.import_module("sqlalchemy").text(sql)
-
-
-class _Opened:
-    """A connection that is opened on entering and closed on leaving, in either flavour."""
-
-    def __init__(self, connect: Callable[[], Any]) -> None:
-        self._connect = connect
-        self._connection: Any = None
-
-    def __enter__(self) -> Any:
-        self._connection = self._connect()
-        return self._connection
-
-    def __exit__(self, *problem: object) -> None:
-        self._connection.close()
-
-    async def __aenter__(self) -> Any:
-        self._connection = await self._connect()
-        return self._connection
-
-    async def __aexit__(self, *problem: object) -> None:
-        await self._connection.close()
 
 
 def _plain(row: Any) -> Any:

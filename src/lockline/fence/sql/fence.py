@@ -124,10 +124,10 @@ class SqlFence:
         picture cannot show by whom: an older holder that came in time (try again) or a newer one (never again). Only a second
         connection sees that.
         """
-        opened = self._fresh() if self._fresh is not None else visit.connection.fresh()
-        if opened is None:
-            return
         try:
+            opened = self._fresh() if self._fresh is not None else await visit.connection.fresh()
+            if opened is None:
+                return
             if visit.connection.awaits:
                 async with opened as second:
                     mark = await self._look_by(second, visit)
