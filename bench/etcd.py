@@ -53,12 +53,12 @@ def bare_locker(hosts: str) -> Iterator[Locker]:
     """Not a lock: one key put in a transaction and deleted, the least that any lock on etcd must do."""
     from lockline.backends.etcd import commands
     from lockline.backends.etcd import messages as m
-    from lockline.backends.etcd.channel import Channel
+    from lockline.backends.etcd.channel import EtcdChannel
     from lockline.backends.etcd.target import parse
     from lockline.runtime.blocking import BlockingRuntime, run
 
     runtime = BlockingRuntime()
-    channel = Channel(parse(f"etcd://{hosts}"), runtime, lambda: None)
+    channel = EtcdChannel(parse(f"etcd://{hosts}"), runtime, lambda: None)
     lease = run(channel.ask(commands.GRANT, m.LeaseGrantRequest(TTL=60), runtime.now() + 5)).ID
 
     def ask(request: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lockline.backends.etcd import messages as m
-from lockline.backends.etcd.channel import Channel
+from lockline.backends.etcd.channel import EtcdChannel
 from lockline.backends.etcd.commands import RANGE, after
 from lockline.backends.etcd.target import parse
 from lockline.runtime.blocking import BlockingRuntime, run
@@ -41,7 +41,7 @@ class EtcdWorld(World):
         """Every key but the fence, which stays for good: one, whatever the number of names."""
         target = parse(place)
         runtime = BlockingRuntime()
-        channel = Channel(target, runtime, lambda: None)
+        channel = EtcdChannel(target, runtime, lambda: None)
         beginning = f"{target.prefix}/".encode()
         request = m.RangeRequest(key=beginning, range_end=after(beginning), keys_only=True)
         try:

@@ -18,10 +18,10 @@ from ...guarantees import Guarantees
 from ...runtime import Runtime
 from . import commands, doctor, inspection
 from . import messages as m
-from .channel import NOT_FOUND, Channel
+from .channel import NOT_FOUND, EtcdChannel
 from .claims import EtcdClaim, EtcdClaims
 from .commands import RANGE, REVOKE, Keys, SeenClaim, seen_claim, seen_claims
-from .grpc import Refused
+from .grpc import GrpcRefused
 from .leases import Leases, ServerLease
 from .subscription import Watches
 from .target import EtcdTarget
@@ -49,7 +49,7 @@ class EtcdBackend:
         self.url = target.url
         self._target = target
         self._runtime = runtime
-        self._channel = Channel(target, runtime, self._cut)
+        self._channel = EtcdChannel(target, runtime, self._cut)
         self.reader = self._channel if self._channel.blocking else None
         self._begin()
 
@@ -96,7 +96,7 @@ class EtcdBackend:
             try:
                 answer, repeated = await way.transact(request, until, newcomer=True)
             except BackendUnavailable as problem:
-                refused = problem if isinstance(problem, Refused) else None
+                refused = problem if isinstance(problem, GrpcRefused) else None
                 if before is None and (problem.unsent or (refused is not None and not refused.repeated)):
                     self._not_applied(own)
                 if refused is None or refused.code != NOT_FOUND:
@@ -213,7 +213,7 @@ class EtcdBackend:
             request = m.TxnRequest(success=[commands.put(self._keys.session(lease.id), b"", lease.id)])
             try:
                 answer, _ = await self._channel.transact(request, until)
-            except Refused as refused:
+            except GrpcRefused as refused:
                 if refused.code != NOT_FOUND:
                     raise
                 self._leases.lose(lease)
@@ -357,7 +357,7 @@ class EtcdBackend:
         await self._claims.stop(until)
         try:
             for lease in self._leases.all() if self._channel.link is not None else ():
-                with suppress(Refused):  # it has ended already
+                with suppress(GrpcRefused):  # it has ended already
                     await self._channel.ask(REVOKE, m.LeaseRevokeRequest(ID=lease.id), until)
         except LocklineError:
             pass  # they end by themselves

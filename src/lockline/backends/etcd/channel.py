@@ -11,8 +11,8 @@ from ...runtime import Runtime
 from ..url import Endpoint
 from . import messages as m
 from .commands import AUTHENTICATE, TXN, Method
-from .connection import Link
-from .grpc import Broken, Call, NotTaken, Refused, framed
+from .connection import EtcdLink
+from .grpc import Broken, GrpcCall, GrpcRefused, NotTaken, framed
 from .members import Members, Unreachable
 from .target import EtcdTarget
 
@@ -45,7 +45,7 @@ class Answered(NamedTuple):
     """Whether it went out more than once: an earlier time may have been applied, or still be on its way."""
 
 
-class Channel(Members):
+class EtcdChannel(Members):
     """The way to the cluster of one client: one connection, whatever the number of threads, tasks and claims."""
 
     def __init__(self, target: EtcdTarget, runtime: Runtime, cut: Callable[[], None]) -> None:
@@ -54,7 +54,7 @@ class Channel(Members):
         """The same for calls that do not insist: where nobody can be reached they say so soon."""
 
     async def ask(self, method: Method, request: Any, until: float, *, insist: bool = True) -> Any:
-        """One request, one answer. Refused for an answer that is an error which repeating does not mend."""
+        """One request, one answer. GrpcRefused for an answer that is an error which repeating does not mend."""
         return (await self.ask_all(method, [request], until, insist=insist)).answer[0]
 
     async def transact(self, request: Any, until: float, *, newcomer: bool = False, insist: bool = True) -> Answered:
@@ -73,7 +73,7 @@ class Channel(Members):
             framed(request if type(request) is bytes else request.SerializeToString()) for request in requests
         )
         problem: Exception | None = None
-        link: Link | None
+        link: EtcdLink | None
         pause, went, said, repeated = PAUSE, False, False, False
         give_up = FOREVER if insist else self.now() + REFUSAL
         while True:
@@ -99,7 +99,7 @@ class Channel(Members):
             except Broken as broken:
                 if problem is None or self.now() < until:
                     problem = broken  # otherwise it was our time that was over, and what was said before tells more
-            except Refused as refused:
+            except GrpcRefused as refused:
                 problem, said = refused, True
                 if token is not None and _credentials_are_old(refused):
                     # Turned away at the door. Many may be at once: only the first finds its token still in use.
@@ -131,15 +131,15 @@ class Channel(Members):
     # -- one call ----------------------------------------------------------------------------------
 
     async def _begin_call(
-        self, link: Link, method: Method, body: bytes, token: str | None, newcomer: bool, until: float
-    ) -> Call:
+        self, link: EtcdLink, method: Method, body: bytes, token: str | None, newcomer: bool, until: float
+    ) -> GrpcCall:
         """The call, once it is its turn on this connection."""
         call = await link.begin(method.path, body, token, newcomer, until)
         if call is None:
             raise NotTaken(f"{link.endpoint} takes no more calls at once, and none of those under way has ended")
         return call
 
-    async def _await_answer(self, link: Link, call: Call, until: float) -> None:
+    async def _await_answer(self, link: EtcdLink, call: GrpcCall, until: float) -> None:
         """Wait for the answer; Broken when there is none by then, or when the call is better put to another member.
 
         A call that takes long is given up alone: others on this connection may be well, and so may be the connection.
@@ -156,7 +156,7 @@ class Channel(Members):
                 self.leave(link, str(call.failure))
             raise call.failure
 
-    async def _wait(self, link: Link, call: Call, until: float) -> None:
+    async def _wait(self, link: EtcdLink, call: GrpcCall, until: float) -> None:
         patience = Patience.until(self.now(), until)
         while not call.done:
             now = self.now()
@@ -176,19 +176,19 @@ class Channel(Members):
                 continue
             await link.wait_for(call, min(until, look))
 
-    def _note_answer(self, link: Link, call: Call) -> None:
+    def _note_answer(self, link: EtcdLink, call: GrpcCall) -> None:
         """A quorum stands behind what this connection says."""
         now = self.now()
         link.answered = now
         if now - call.began < QUICK:
             self._is_well()
 
-    async def _login(self, link: Link, until: float) -> str:
+    async def _login(self, link: EtcdLink, until: float) -> str:
         request = m.AuthenticateRequest(name=self._target.user, password=self._target.password)
         try:
             call = await self._begin_call(link, AUTHENTICATE, framed(request.SerializeToString()), None, False, until)
             await self._await_answer(link, call, until)
-        except Refused as refused:
+        except GrpcRefused as refused:
             if refused.code in TRANSIENT:
                 await self._move(link, False, until)
                 raise
@@ -215,7 +215,7 @@ class Channel(Members):
 class Brief:
     """A channel for calls that do not insist: BackendUnavailable soon where no member can be reached."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: EtcdChannel) -> None:
         self._channel = channel
         self.now = channel.now
         self.ask_member = channel.ask_member
@@ -233,10 +233,10 @@ class Brief:
         return await self._channel.transact(request, until, newcomer=newcomer, insist=False)
 
 
-Way = Channel | Brief
+Way = EtcdChannel | Brief
 
 
-def _credentials_are_old(refused: Refused) -> bool:
+def _credentials_are_old(refused: GrpcRefused) -> bool:
     return (
         refused.code == UNAUTHENTICATED or "auth token" in refused.text or "revision in header is old" in refused.text
     )

@@ -12,9 +12,9 @@ from ...errors import BackendUnavailable, LocklineError
 from ...runtime import Runtime
 from . import commands
 from . import messages as m
-from .channel import NOT_FOUND, Channel, Way
+from .channel import NOT_FOUND, EtcdChannel, Way
 from .commands import Keys, SeenClaim
-from .grpc import Refused
+from .grpc import GrpcRefused
 from .leases import LeaseRenewal, Leases, ServerLease
 
 log = logging.getLogger("lockline")
@@ -81,7 +81,7 @@ class EtcdClaims:
     """The claims of one client, and a sweeper that removes those whose ttl is over while the server's lease goes on."""
 
     def __init__(
-        self, channel: Channel, leases: Leases, keys: Keys, runtime: Runtime, tell: Callable[[str], None]
+        self, channel: EtcdChannel, leases: Leases, keys: Keys, runtime: Runtime, tell: Callable[[str], None]
     ) -> None:
         self._channel = channel
         self._leases = leases
@@ -156,7 +156,7 @@ class EtcdClaims:
             batch = living[start : start + RENEWED_TOGETHER]
             try:
                 answer = await self._ask_quorum(batch, until)
-            except Refused as refused:
+            except GrpcRefused as refused:
                 if refused.code != NOT_FOUND:
                     raise
                 return False
@@ -243,7 +243,7 @@ class EtcdClaims:
         if lease is not None:
             try:
                 return await self._withdraw(lease, batch, way, until)
-            except Refused as refused:
+            except GrpcRefused as refused:
                 if refused.code != NOT_FOUND:
                     raise
                 self._leases.lose(lease)

@@ -9,13 +9,13 @@ from typing import Any, Final
 
 from ...runtime import Runtime, Signal, clock
 from ..url import Endpoint
-from .grpc import Call, Full, Grpc, Who
+from .grpc import Full, Grpc, GrpcCall, Who
 
 NET: Final = 0.25
 """How long a lost wake-up can go unnoticed: whoever is cut short between being woken and beginning may take it along."""
 
 
-class Link:
+class EtcdLink:
     """A socket and the calls on it; each flavour sends and reads in its own way."""
 
     def __init__(self, grpc: Grpc, endpoint: Endpoint, runtime: Runtime) -> None:
@@ -36,16 +36,16 @@ class Link:
     def start(
         self, method: str, messages: bytes, token: str | None = None, hear: Callable[[bytes], None] | None = None,
         ends: bool = True, who: Who = "call",
-    ) -> Call:  # fmt: skip
+    ) -> GrpcCall:  # fmt: skip
         """Begin a call; Full when as many are under way as the server takes."""
-        call: Call = self._send(self.grpc.start, method, messages, token, hear, ends, who)
+        call: GrpcCall = self._send(self.grpc.start, method, messages, token, hear, ends, who)
         return call
 
-    def more(self, call: Call, messages: bytes) -> None:
+    def more(self, call: GrpcCall, messages: bytes) -> None:
         """Another message on a call that goes on."""
         self._send(self.grpc.more, call, messages)
 
-    def cancel(self, call: Call) -> None:
+    def cancel(self, call: GrpcCall) -> None:
         """Nobody waits for this any more."""
         self._send(self.grpc.cancel, call)
         self._advance()
@@ -55,7 +55,9 @@ class Link:
         self.pinged = clock.now()
         self._send(self.grpc.ping)
 
-    async def begin(self, method: str, messages: bytes, token: str | None, newcomer: bool, until: float) -> Call | None:
+    async def begin(
+        self, method: str, messages: bytes, token: str | None, newcomer: bool, until: float
+    ) -> GrpcCall | None:
         """Begin the call as soon as the server takes it, in order of arrival; None when it did not by then.
 
         A claim that wants to enter can wait. One that stands or holds cannot: late looks and releases make everybody wait, and late
@@ -100,11 +102,11 @@ class Link:
 
     # -- receiving ---------------------------------------------------------------------------------
 
-    async def wait_for(self, call: Call, until: float) -> bool:
+    async def wait_for(self, call: GrpcCall, until: float) -> bool:
         """Wait for the end of this call; whether it came by then."""
         raise NotImplementedError
 
-    def _wake(self, calls: list[Call]) -> None:
+    def _wake(self, calls: list[GrpcCall]) -> None:
         for call in calls:
             if call.wake is not None:
                 call.wake()

@@ -9,12 +9,12 @@ from typing import Any
 
 from ...runtime import Runtime, clock
 from ..url import Endpoint
-from .connection import Link
-from .grpc import Broken, Call, Grpc, NotTaken
+from .connection import EtcdLink
+from .grpc import Broken, Grpc, GrpcCall, NotTaken
 from .target import EtcdTarget
 
 
-class LoopLink(Link, asyncio.Protocol):
+class LoopEtcdLink(EtcdLink, asyncio.Protocol):
     """A transport and the calls on it; the loop reads, and what arrives wakes whoever waits for it."""
 
     _transport: asyncio.Transport | None = None
@@ -48,7 +48,7 @@ class LoopLink(Link, asyncio.Protocol):
         if data and self._transport is not None:
             self._transport.write(data)
 
-    async def wait_for(self, call: Call, until: float) -> bool:
+    async def wait_for(self, call: GrpcCall, until: float) -> bool:
         """Wait for the end of this call; whether it came by then."""
         if call.done:
             return True
@@ -89,9 +89,9 @@ class LoopLink(Link, asyncio.Protocol):
         os.close(nothing)
 
 
-async def open_link(target: EtcdTarget, endpoint: Endpoint, runtime: Runtime, until: float) -> LoopLink:
+async def open_link(target: EtcdTarget, endpoint: Endpoint, runtime: Runtime, until: float) -> LoopEtcdLink:
     """A fresh connection to this endpoint; NotTaken when there is nobody."""
-    link = LoopLink(Grpc(str(endpoint), target.scheme), endpoint, runtime)
+    link = LoopEtcdLink(Grpc(str(endpoint), target.scheme), endpoint, runtime)
     try:
         async with asyncio.timeout(max(0.001, until - clock.now())):
             await asyncio.get_running_loop().create_connection(

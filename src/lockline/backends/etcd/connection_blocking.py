@@ -17,8 +17,8 @@ from ...runtime import Runtime, clock
 from ...runtime.blocking import ring
 from ...runtime.section import Inside, Section
 from ..url import Endpoint
-from .connection import Link
-from .grpc import Broken, Call, Full, Grpc, NotTaken
+from .connection import EtcdLink
+from .grpc import Broken, Full, Grpc, GrpcCall, NotTaken
 from .target import EtcdTarget
 
 AGAIN = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
@@ -36,7 +36,7 @@ def _taken_lock() -> LockType:
     return lock
 
 
-class BlockingLink(Link):
+class BlockingEtcdLink(EtcdLink):
     """A socket, the calls on it, and who reads it at the moment."""
 
     def __init__(self, sock: socket.socket, grpc: Grpc, endpoint: Endpoint, runtime: Runtime) -> None:
@@ -98,7 +98,7 @@ class BlockingLink(Link):
             raise
 
     def _run_noting(self, work: Callable[..., T], args: tuple[Any, ...]) -> T:
-        done: list[Call] = self._give_up_if_midway()
+        done: list[GrpcCall] = self._give_up_if_midway()
         if done:
             self._wake(done)
         self._midway = True
@@ -110,7 +110,7 @@ class BlockingLink(Link):
         self._midway = False
         return result
 
-    def _give_up_if_midway(self) -> list[Call]:
+    def _give_up_if_midway(self) -> list[GrpcCall]:
         if not self._midway:
             return []
         self._midway = False
@@ -118,7 +118,7 @@ class BlockingLink(Link):
 
     # -- receiving ---------------------------------------------------------------------------------
 
-    async def wait_for(self, call: Call, until: float) -> bool:
+    async def wait_for(self, call: GrpcCall, until: float) -> bool:
         """Wait for the end of this call; whether it came by then."""
         lock = _taken_lock()
         call.wake = partial(ring, lock)
@@ -214,7 +214,7 @@ class BlockingLink(Link):
                     pass
         self._wake(self._wholly(self._take_in))
 
-    def _take_in(self) -> list[Call]:
+    def _take_in(self) -> list[GrpcCall]:
         try:
             data = self._sock.recv(1 << 18)
         except AGAIN:
@@ -227,7 +227,7 @@ class BlockingLink(Link):
             self._transmit()
         return done
 
-    def _wake(self, calls: list[Call]) -> None:
+    def _wake(self, calls: list[GrpcCall]) -> None:
         super()._wake(calls)
         if self.grpc.broken is not None:
             self._ring_all()
@@ -259,10 +259,10 @@ class BlockingLink(Link):
             os.close(sock.detach())
 
 
-_WAIT = BlockingLink._wait.__code__
+_WAIT = BlockingEtcdLink._wait.__code__
 
 
-async def open_link(target: EtcdTarget, endpoint: Endpoint, runtime: Runtime, until: float) -> BlockingLink:
+async def open_link(target: EtcdTarget, endpoint: Endpoint, runtime: Runtime, until: float) -> BlockingEtcdLink:
     """A fresh connection to this endpoint; NotTaken when there is nobody."""
     sock: socket.socket | None = None
     try:
@@ -271,7 +271,7 @@ async def open_link(target: EtcdTarget, endpoint: Endpoint, runtime: Runtime, un
         if target.tls is not None:
             sock = target.tls.wrap_socket(sock, server_hostname=endpoint.host)
         sock.setblocking(False)
-        link = BlockingLink(sock, Grpc(str(endpoint), target.scheme), endpoint, runtime)
+        link = BlockingEtcdLink(sock, Grpc(str(endpoint), target.scheme), endpoint, runtime)
         link._wholly(link._transmit)
     except BaseException as problem:
         if sock is not None:

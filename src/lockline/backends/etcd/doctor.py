@@ -9,7 +9,7 @@ from ..url import Endpoint
 from . import messages as m
 from .channel import Way
 from .commands import ALARM, GRANT, MEMBERS, RANGE, REVOKE, STATUS, Keys
-from .grpc import Broken, Refused
+from .grpc import Broken, GrpcRefused
 from .target import EtcdTarget
 
 SLOW = 0.1
@@ -66,7 +66,7 @@ async def _members(channel: Way, target: EtcdTarget, until: float) -> list[Findi
         deadline = min(until, channel.now() + 1.0)
         try:
             status = await channel.ask_member(endpoint, STATUS, m.StatusRequest(), deadline)
-        except (Broken, Refused) as problem:
+        except (Broken, GrpcRefused) as problem:
             found.append(Finding("error", f"{endpoint} does not answer: {problem}"))
             continue
         up += 1
@@ -126,7 +126,7 @@ def _older(version: str, mended: dict[tuple[int, int], int]) -> bool:
 async def _alarms(channel: Way, until: float) -> list[Finding]:
     try:
         answer = await channel.ask(ALARM, m.AlarmRequest(), until)
-    except Refused as refused:
+    except GrpcRefused as refused:
         cure = "give the user the root role to see them"
         return [Finding("warning", f"the alarms may not be read: {refused.text}", cure)]
     return [

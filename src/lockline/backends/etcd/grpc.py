@@ -57,7 +57,7 @@ class Full(Exception):
     """As many calls are under way as the server takes at once."""
 
 
-class Refused(BackendUnavailable):
+class GrpcRefused(BackendUnavailable):
     """The server answered, and the answer is an error: a gRPC status and its text."""
 
     repeated = False
@@ -69,7 +69,7 @@ class Refused(BackendUnavailable):
         super().__init__(f"etcd refused: {text} (gRPC status {code})")
 
 
-class Call:
+class GrpcCall:
     """One request and what came back for it so far."""
 
     __slots__ = ("_buffer", "answers", "began", "done", "ends", "failure", "hear", "stream", "unsent", "wake")
@@ -132,9 +132,9 @@ class Grpc:
         )
         self._head = [(":method", "POST"), (":scheme", scheme), (":authority", authority)]
         self._tail = [("content-type", "application/grpc"), ("te", "trailers"), ("hasleader", "true")]
-        self._calls: dict[int, Call] = {}
+        self._calls: dict[int, GrpcCall] = {}
         self._pushed = False
-        self.opening = Call(0, True, None)
+        self.opening = GrpcCall(0, True, None)
         """Done when the server has said its first word, how many calls it takes at once; no call goes out before."""
         self.broken: str | None = None
         self._h2.initiate_connection()
@@ -148,7 +148,7 @@ class Grpc:
         hear: Callable[[bytes], None] | None = None,
         ends: bool = True,
         who: Who = "call",
-    ) -> Call:
+    ) -> GrpcCall:
         """Begin a call with these framed messages; with `ends` false more may follow. Full when too many are under way."""
         if self.broken is not None:
             raise NotTaken(self.broken)
@@ -158,7 +158,7 @@ class Grpc:
         if len(self._calls) >= max(1, most - spared):
             raise Full
         try:
-            call = Call(h2.get_next_available_stream_id(), ends, hear)
+            call = GrpcCall(h2.get_next_available_stream_id(), ends, hear)
             headers = [*self._head, (":path", method), *self._tail]
             if token is not None:
                 headers.append(("token", token))
@@ -178,14 +178,14 @@ class Grpc:
         """Whether any call is under way."""
         return bool(self._calls)
 
-    def more(self, call: Call, messages: bytes) -> None:
+    def more(self, call: GrpcCall, messages: bytes) -> None:
         """Another message on a call that goes on."""
         if self.broken is not None or call.done:
             raise Broken(self.broken or "the stream has ended")
         call.unsent += messages
         self._push(call)
 
-    def _push(self, call: Call) -> None:
+    def _push(self, call: GrpcCall) -> None:
         h2 = self._h2
         while call.unsent:
             room = min(h2.local_flow_control_window(call.stream), h2.max_outbound_frame_size, len(call.unsent))
@@ -196,7 +196,7 @@ class Grpc:
             h2.send_data(call.stream, chunk, end_stream=call.ends and not call.unsent)
             self._pushed = True
 
-    def cancel(self, call: Call) -> None:
+    def cancel(self, call: GrpcCall) -> None:
         """Tell the server that nobody waits for this any more."""
         self._calls.pop(call.stream, None)
         if call.done or self.broken is not None:
@@ -216,14 +216,14 @@ class Grpc:
         """What has to be sent now."""
         return self._h2.data_to_send()
 
-    def must_send(self, done: list[Call]) -> bool:
+    def must_send(self, done: list[GrpcCall]) -> bool:
         """Whether to send at once after a `feed` that ended these calls: more of a request, or while somebody waits.
 
         What else there is to say (that a ping was heard) can go with the next request.
         """
         return not done or self._pushed
 
-    def feed(self, data: bytes) -> list[Call]:
+    def feed(self, data: bytes) -> list[GrpcCall]:
         """Bytes from the server; the calls that are done now."""
         self._pushed = False
         if not self.opening.done and data[:1] != b"\0":
@@ -233,7 +233,7 @@ class Grpc:
             events = self._h2.receive_data(data)
         except H2Error as problem:
             return self.fail(f"HTTP/2: {problem}")
-        done: list[Call] = []
+        done: list[GrpcCall] = []
         for event in events:
             if isinstance(event, DataReceived):
                 call = self._calls.get(event.stream_id or 0)
@@ -271,14 +271,14 @@ class Grpc:
                 return done + self.fail(f"the server closed the connection{why and ': '}{why}")
         return done
 
-    def _status(self, call: Call, headers: dict[str, str]) -> None:
+    def _status(self, call: GrpcCall, headers: dict[str, str]) -> None:
         status, http = headers.get("grpc-status"), headers.get(":status", "200")
         if status is None and http != "200":
-            call.end(Refused(14, f"HTTP status {http}; is this an etcd client port?"))
+            call.end(GrpcRefused(14, f"HTTP status {http}; is this an etcd client port?"))
         elif status not in (None, "0"):
-            call.end(Refused(int(status or 0), unquote(headers.get("grpc-message", ""))))
+            call.end(GrpcRefused(int(status or 0), unquote(headers.get("grpc-message", ""))))
 
-    def fail(self, why: str, kind: type[Broken] = Broken) -> list[Call]:
+    def fail(self, why: str, kind: type[Broken] = Broken) -> list[GrpcCall]:
         """The connection is gone: every call on it ends without an answer."""
         if self.broken is None:
             self.broken = why

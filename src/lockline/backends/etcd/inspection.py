@@ -12,7 +12,7 @@ from . import messages as m
 from .channel import NOT_FOUND, OUT_OF_RANGE, Way
 from .claims import EtcdClaim
 from .commands import RANGE, TIME_TO_LIVE, Keys, SeenClaim, after, seen_claims
-from .grpc import Refused
+from .grpc import GrpcRefused
 
 LEASES_ASKED = 32
 """Of how many leases the remaining time is asked for; those further back in a long line are shown with their ttl."""
@@ -59,7 +59,7 @@ async def tokens(channel: Way, fence: bytes, creates: Sequence[int], until: floa
         request = m.TxnRequest(success=[commands.get(fence, revision=create, keys_only=True) for create in batch])
         try:
             answer = (await channel.transact(request, until)).answer
-        except Refused as refused:
+        except GrpcRefused as refused:
             if refused.code != OUT_OF_RANGE:
                 raise
             # Compacted. One by one, so that only the oldest are without.
@@ -97,7 +97,7 @@ async def _evict(channel: Way, keys: Keys, victim: SeenClaim, until: float) -> b
     request = commands.evict(victim.key, victim.create, keys.note(victim.id, victim.client), victim.lease)
     try:
         answer, repeated = await channel.transact(request, until)
-    except Refused as refused:
+    except GrpcRefused as refused:
         if refused.code == NOT_FOUND:  # its lease has ended by itself
             return False
         raise

@@ -24,9 +24,9 @@ from ...errors import BackendUnavailable
 from ...runtime import Runtime
 from ...runtime.exclusive import Exclusive
 from . import messages as m
-from .channel import Channel, Way
+from .channel import EtcdChannel, Way
 from .commands import GRANT, KEEP_ALIVE
-from .grpc import Refused
+from .grpc import GrpcRefused
 
 SLACK: Final = 1.1
 """A lease lasts this much longer than the ttl, so that claims that come shortly after a renewal need none of their own."""
@@ -91,7 +91,7 @@ def lease_seconds(ttl: float) -> int:
 class Leases:
     """The leases of one client."""
 
-    def __init__(self, channel: Channel, runtime: Runtime, died: Callable[[ServerLease], None]) -> None:
+    def __init__(self, channel: EtcdChannel, runtime: Runtime, died: Callable[[ServerLease], None]) -> None:
         self._channel = channel
         self._runtime = runtime
         self._died = died
@@ -140,7 +140,7 @@ class Leases:
         try:
             answer = await way.ask(GRANT, m.LeaseGrantRequest(TTL=seconds, ID=number), until)
             lease = ServerLease(answer.ID, answer.TTL, sent + answer.TTL)
-        except Refused as refused:
+        except GrpcRefused as refused:
             if refused.code != FAILED_PRECONDITION:
                 del self._asked_for[seconds]
                 raise

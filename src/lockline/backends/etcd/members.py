@@ -13,7 +13,7 @@ from ...runtime import Runtime
 from ...runtime.exclusive import Exclusive
 from ..url import Endpoint
 from . import connection_asyncio, connection_blocking
-from .connection import Link
+from .connection import EtcdLink
 from .grpc import Broken, Foreign, NotTaken
 from .target import EtcdTarget
 
@@ -55,8 +55,8 @@ class Members:
         # Clients spread over the members, each staying with its own as long as it answers.
         self._at = random.randrange(len(target.endpoints))
         self._closed = False
-        self.link: Link | None = None
-        self._spare: Link | None = None
+        self.link: EtcdLink | None = None
+        self._spare: EtcdLink | None = None
         """The next one, until it has proved itself, or the former, until the calls on it have ended."""
         self.reset()
 
@@ -89,7 +89,7 @@ class Members:
 
     # -- the one connection ------------------------------------------------------------------------
 
-    async def _connect(self, until: float, give_up: float) -> tuple[Link, str | None]:
+    async def _connect(self, until: float, give_up: float) -> tuple[EtcdLink, str | None]:
         """The connection there is, or another, and the token to ask with: ours may be taken away at any moment.
 
         After `give_up` it no longer waits for a member that says no.
@@ -111,7 +111,7 @@ class Members:
         refused = self._refusals >= len(self._target.endpoints)
         raise Unreachable(f"{self.endpoint}: another request of this client still tries to connect", refused=refused)
 
-    async def _connect_alone(self, until: float, give_up: float) -> tuple[Link, str | None]:
+    async def _connect_alone(self, until: float, give_up: float) -> tuple[EtcdLink, str | None]:
         """As `_connect`, for the one who sees to it."""
         link = self.link
         if link is not None and link.grpc.broken is not None:
@@ -134,10 +134,10 @@ class Members:
             token = self.token = await self._login(link, until)
         return link, token
 
-    async def _login(self, link: Link, until: float) -> str:
+    async def _login(self, link: EtcdLink, until: float) -> str:
         raise NotImplementedError
 
-    async def _await_first_word(self, link: Link, until: float) -> None:
+    async def _await_first_word(self, link: EtcdLink, until: float) -> None:
         """Wait until the server has said what it takes. Only then it is known to be there, and to be an etcd."""
         opening = link.grpc.opening
         if opening.done and opening.failure is None:
@@ -158,7 +158,7 @@ class Members:
             raise self._note_failure(problem)
         raise Unreachable(str(problem))
 
-    async def _open_to(self, endpoint: Endpoint, until: float) -> Link:
+    async def _open_to(self, endpoint: Endpoint, until: float) -> EtcdLink:
         """A fresh connection to this member, that says when it ends; Broken if there is none by then, or soon."""
         link = await self._open(self._target, endpoint, self._runtime, min(until, self.now() + CONNECT))
         link.lost = partial(self.leave, link, "the connection has ended")
@@ -178,7 +178,7 @@ class Members:
 
     # -- a second one ------------------------------------------------------------------------------
 
-    async def _move(self, link: Link, dead: bool, until: float) -> bool:
+    async def _move(self, link: EtcdLink, dead: bool, until: float) -> bool:
         """Go on with another connection, if there is one to be had; whether this one is no longer the one to ask.
 
         The first stays as it is until the second has proved itself: a member that is slow or frozen may be the best there
@@ -218,7 +218,7 @@ class Members:
         """The member in use answers quickly: there is no reason to stay with it should that change."""
         self._stay = self._stay_until = 0.0
 
-    async def _second(self, link: Link, dead: bool, until: float) -> Link | None:
+    async def _second(self, link: EtcdLink, dead: bool, until: float) -> EtcdLink | None:
         """Another connection that has said its first word; None if none could be had by then."""
         endpoints = self._target.endpoints
         at = endpoints.index(link.endpoint)
@@ -279,7 +279,7 @@ class Members:
 
     # -- the end -----------------------------------------------------------------------------------
 
-    def leave(self, link: Link, why: str, onwards: bool = True) -> None:
+    def leave(self, link: EtcdLink, why: str, onwards: bool = True) -> None:
         """Give this connection up; the next request goes to the next member."""
         if link is not self.link:
             if link is self._spare:
@@ -299,6 +299,6 @@ class Members:
             self.leave(self.link, "this client is closed")
 
 
-def _lives(link: Link) -> bool:
+def _lives(link: EtcdLink) -> bool:
     """Whether it has answered the last question for a sign of life, or something that nobody has read yet."""
     return link.heard >= link.pinged or link.unread()

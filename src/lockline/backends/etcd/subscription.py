@@ -9,10 +9,10 @@ from typing import Any
 from ...runtime import Section
 from ...runtime.section import Inside
 from . import messages as m
-from .channel import Channel
+from .channel import EtcdChannel
 from .commands import WATCH, after
-from .connection import Link
-from .grpc import Broken, Call, Full, framed
+from .connection import EtcdLink
+from .grpc import Broken, Full, GrpcCall, framed
 
 HOME = ""
 """For whom the client's own keys are watched: for itself."""
@@ -22,7 +22,7 @@ class Watches:
     """Who is to be told of which key. Whatever goes wrong with a watch, the one it is for is told to look again."""
 
     def __init__(
-        self, channel: Channel, alone: Section, home: bytes, tell: Callable[[str], object], tell_home: Callable[[bytes, bool], None]
+        self, channel: EtcdChannel, alone: Section, home: bytes, tell: Callable[[str], object], tell_home: Callable[[bytes, bool], None]
     ) -> None:  # fmt: skip
         self._channel = channel
         self._alone = alone
@@ -30,8 +30,8 @@ class Watches:
         self._tell = tell
         self._tell_home = tell_home
         self._numbers = itertools.count(1)
-        self._link: Link | None = None
-        self._stream: Call | None = None
+        self._link: EtcdLink | None = None
+        self._stream: GrpcCall | None = None
         self.cut()
 
     def cut(self) -> None:
