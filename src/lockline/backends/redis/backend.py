@@ -21,11 +21,10 @@ from ..resp.target import Address
 from . import doctor
 from .batches import Batches
 from .channel import Answer, Call, Channel, Failed
-from .claims import Doubts, OwnClaim
+from .claims import Doubts, OwnClaim, Renewals, Renewed
 from .commands import OVERHEAD, Kept, PreparedLine, Wish, key_of, words
 from .connection import Connections
 from .inspection import Inspection
-from .renewals import Renewals, Renewed
 from .replicas import Replicas
 from .scripts import ENTER, EVICT, LEAVE, NO_CHANNEL, STAND
 from .subscription import AsyncioSubscriptions, BlockingSubscriptions
@@ -243,7 +242,7 @@ class RedisBackend:
             except NoAnswer as no_answer:
                 failed = Failed(address, no_answer)
         answer = await self.channel.insist(_call_to_leave(line.key, claim_id, doubtful), until, failed)
-        self._doubts.settle(claim_id)
+        self._doubts.pop(claim_id, None)
         return _was_there(answer)
 
     # -- many claims -------------------------------------------------------------------------------
@@ -255,7 +254,7 @@ class RedisBackend:
         outcomes = await self._batches.run(calls, until, insists=False)
         for claim, outcome in zip(claims, outcomes, strict=True):
             if isinstance(outcome, Answer):
-                self._doubts.settle(claim.id)
+                self._doubts.pop(claim.id, None)
         problems = [outcome for outcome in outcomes if isinstance(outcome, BackendUnavailable)]
         silences = [problem for problem in problems if not isinstance(problem, Refused)]
         if silences:

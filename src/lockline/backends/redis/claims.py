@@ -1,10 +1,22 @@
-"""What a client knows of its own claims beyond what the store says: one object for each."""
+"""The claims of this client: what it knows of each beyond what the store says, and how they are renewed, many in one call."""
 
 from __future__ import annotations
 
-from typing import Final, Literal
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Literal, NamedTuple
+
+from ...core.claim import Claim, Gone
+from ...errors import BackendUnavailable
+from ..resp.commands import ServerError
+from ..resp.errors import Refused, refusal
+from ..resp.target import Address
+from .batches import ONE_BY_ONE, Batches
+from .channel import Call, Channel
+from .scripts import NO_CHANNEL, RENEW
 
 DOUBTS_KEPT: Final = 10_000
+CLAIMS_PER_CALL: Final = 100
 
 
 class OwnClaim:
@@ -23,26 +35,88 @@ class OwnClaim:
     """Whether it held the last time that the keeper came by: short holds shall not cost a subscription."""
 
 
-class Doubts:
+class Doubts(dict[str, None]):
     """Claims one of whose requests was not answered: it may still be under way when they leave.
 
     Most leave. What stays is of claims that nobody could withdraw in their lifetime: the newest are enough.
     """
 
-    def __init__(self) -> None:
-        self._claims: dict[str, None] = {}
-
     def add(self, claim_id: str) -> None:
-        self._claims[claim_id] = None
-        while len(self._claims) > DOUBTS_KEPT:
-            self._claims.pop(next(iter(self._claims), ""), None)
+        self[claim_id] = None
+        while len(self) > DOUBTS_KEPT:
+            self.pop(next(iter(self), ""), None)
 
-    def settle(self, claim_id: str) -> None:
-        """It has left, and whatever comes late finds that."""
-        self._claims.pop(claim_id, None)
 
-    def __contains__(self, claim_id: str) -> bool:
-        return claim_id in self._claims
+class Renewed(NamedTuple):
+    """The claim lives on."""
 
-    def __len__(self) -> int:
-        return len(self._claims)
+    look_in: float
+    """Seconds after which one that waits has to look again; none for one that holds, or that nobody can tell."""
+
+
+Fate = Renewed | Gone | BackendUnavailable
+
+
+class Renewals:
+    """Renews the claims of one client."""
+
+    def __init__(self, channel: Channel, listens_on: Callable[[Address], str]) -> None:
+        self._topology = channel.topology
+        self._batches = Batches(channel)
+        self._listens_on = listens_on
+
+    async def renew(self, claims: Sequence[Claim], keys: Sequence[bytes], until: float) -> list[Fate]:
+        """What became of each claim, or why there is no answer."""
+        fates: list[Fate] = [Gone()] * len(claims)
+        parts: list[Sequence[int]] = []
+        for group in self._topology.groups(keys):
+            parts += [group[at : at + CLAIMS_PER_CALL] for at in range(0, len(group), CLAIMS_PER_CALL)]
+        while parts:
+            parts = await self._renew(claims, keys, parts, fates, until)
+        return fates
+
+    async def _renew(
+        self,
+        claims: Sequence[Claim],
+        keys: Sequence[bytes],
+        parts: Sequence[Sequence[int]],
+        fates: list[Fate],
+        until: float,
+    ) -> list[Sequence[int]]:
+        """One call for each part; those claims that have to be renewed one by one."""
+        calls, again = [], []
+        for part in parts:
+            args: list[Any] = []
+            for at in part:
+                claim = claims[at]
+                args += (claim.id, math.ceil(claim.ttl * 1000), claim.weight, claim.kind)
+            part_keys = [keys[at] for at in part]
+            address = self._topology.known(part_keys[0])
+            channel = NO_CHANNEL if address is None else self._listens_on(address)
+            calls.append(Call(RENEW, part_keys, (channel, *args)))
+            # It may be another server that answers in the end: none of our channels is surely right.
+            again.append(Call(RENEW, part_keys, (NO_CHANNEL, *args)))
+        one_by_one: list[Sequence[int]] = []
+        outcomes = await self._batches.run(calls, until, again=again)
+        for part, call, outcome in zip(parts, calls, outcomes, strict=True):
+            if isinstance(outcome, Refused) and outcome.code in ONE_BY_ONE and len(part) > 1:
+                one_by_one += [(at,) for at in part]
+            elif isinstance(outcome, BackendUnavailable):
+                for at in part:
+                    fates[at] = outcome
+            else:
+                told = call.args[0] != NO_CHANNEL and not outcome.insisted
+                address = self._topology.known(call.keys[0]) or ("", 0)
+                for at, answer in zip(part, outcome.value, strict=True):
+                    fates[at] = _fate(answer, told, address)
+        return one_by_one
+
+
+def _fate(answer: Any, told: bool, address: Address) -> Fate:
+    """What RENEW says of one claim."""
+    if isinstance(answer, ServerError):
+        return refusal(answer, address)
+    if answer == 0:
+        return Gone()
+    # Who waits and cannot be told has to look by itself, and listens from then on.
+    return Renewed(-answer / 1000 if answer < 0 and told else 0.0)

@@ -61,8 +61,14 @@ _WORDS: Final = {
 """What stands in the Lua for a value that is said here."""
 
 
+_TIME: Final = """
+local time = redis.call('TIME')
+local micros = time[1] * 1000000 + time[2]
+"""
+
+
 def _script(*parts: str) -> Script:
-    body = "".join(parts)
+    body = "".join((_TIME, *parts))
     for word, meaning in _WORDS.items():
         body = body.replace(word, meaning)
     return Script(body)
@@ -72,8 +78,6 @@ def _script(*parts: str) -> Script:
 # waits, nothing if it may not.
 ENTER: Final = _script(
     """
-local time = redis.call('TIME')
-local micros = time[1] * 1000000 + time[2]
 local id = ARGV[1]
 local found = redis.call('HMGET', KEYS[1], 'state', 'last', '+' .. id, '~' .. id, '-' .. id, 'notes')
 local ticket = micros
@@ -162,8 +166,6 @@ return answer
 # In: id, "1" if it may still be under way. Out: 1 if it was there, else 0.
 LEAVE: Final = _script(
     """
-local time = redis.call('TIME')
-local micros = time[1] * 1000000 + time[2]
 local id = ARGV[1]
 local found = redis.call('HMGET', KEYS[1], 'state', '+' .. id, '~' .. id)
 
@@ -234,8 +236,6 @@ return there
 # Out: the ticket if it holds, {ahead, change} if it waits, nothing if it is gone.
 STAND: Final = _script(
     """
-local time = redis.call('TIME')
-local micros = time[1] * 1000000 + time[2]
 local id = ARGV[1]
 local found = redis.call('HMGET', KEYS[1], 'state', '+' .. id, '~' .. id)
 local record = found[2] or found[3]
@@ -268,10 +268,6 @@ return answer
 # In: channel (or NO_CHANNEL to leave it as it is), then for each key: id, ttl, weight, kind.
 # Out for each: 0 if it is gone, 1 if it holds, if it waits -milliseconds until something may change by itself.
 RENEW: Final = _script(
-    """
-local time = redis.call('TIME')
-local micros = time[1] * 1000000 + time[2]
-""",
     STEP,
     NEEDS_NO_MEMORY,
     """
@@ -318,22 +314,23 @@ return fates
 """,
 )
 
-# Out: the server's time in milliseconds, then every field with its value.
-LOOK: Final = _script(
-    """
-local time = redis.call('TIME')
-local micros = time[1] * 1000000 + time[2]
-""",
-    STEP,
-    NEEDS_NO_MEMORY,
-    """
+_UP_TO_DATE: Final = """
 local found = redis.call('HMGET', KEYS[1], 'state', 'last')
-if found[1] and found[2] then
+local used = found[1] and found[2]
+if used then
   open(KEYS[1], found[1])
   drop_expired()
   admit()
   save()
 end
+"""
+
+# Out: the server's time in milliseconds, then every field with its value.
+LOOK: Final = _script(
+    STEP,
+    NEEDS_NO_MEMORY,
+    _UP_TO_DATE,
+    """
 local all = redis.call('HGETALL', KEYS[1])
 if #all > 0 and not found[2] then return FOREIGN end
 table.insert(all, 1, string.format('%.3f', now))
@@ -342,32 +339,12 @@ return all
 )
 
 # Out: how many hold.
-ALIVE: Final = _script(
-    """
-local time = redis.call('TIME')
-local micros = time[1] * 1000000 + time[2]
-""",
-    STEP,
-    NEEDS_NO_MEMORY,
-    """
-local found = redis.call('HMGET', KEYS[1], 'state', 'last')
-if not (found[1] and found[2]) then return 0 end
-open(KEYS[1], found[1])
-drop_expired()
-admit()
-save()
-return s.n
-""",
-)
+ALIVE: Final = _script(STEP, NEEDS_NO_MEMORY, _UP_TO_DATE, "return used and s.n or 0")
 
 # In: an id of this eviction, so that a repeat does not hit whoever came after its victims; the token of the one that is
 # meant, or nothing if all are.
 # Out: how many held, and were told that they do no more.
 EVICT: Final = _script(
-    """
-local time = redis.call('TIME')
-local micros = time[1] * 1000000 + time[2]
-""",
     STEP,
     """
 local note = '=' .. ARGV[1]

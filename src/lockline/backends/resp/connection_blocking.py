@@ -256,13 +256,19 @@ class BlockingLink(Pool[BlockingConnection]):
         self.make_room()
 
     async def ask(self, request: bytes, until: float) -> Any:
+        return self._use(BlockingConnection.ask, request, until)
+
+    async def ask_all(self, requests: Sequence[bytes], until: float) -> list[Any]:
+        return self._use(BlockingConnection.ask_all, requests, until)  # type: ignore[no-any-return]
+
+    def _use(self, ask: Callable[[BlockingConnection, T, float], Any], what: T, until: float) -> Any:
         while True:
             try:
                 connection = self.take(until) if self.line else self.free.pop()
             except IndexError:
                 connection = self.take(until)
             try:
-                reply = connection.ask(request, until)
+                reply = ask(connection, what, until)
             except DiedIdle:
                 self.drop(connection)
                 continue
@@ -275,20 +281,6 @@ class BlockingLink(Pool[BlockingConnection]):
             if self.line:
                 self.call_next()
             return reply
-
-    async def ask_all(self, requests: Sequence[bytes], until: float) -> list[Any]:
-        while True:
-            connection = self.take(until)
-            try:
-                replies = connection.ask_all(requests, until)
-            except DiedIdle:
-                self.drop(connection)
-                continue
-            except BaseException:
-                self.drop(connection)
-                raise
-            self.give_back(connection)
-            return replies
 
     def forget(self) -> None:
         for connection in self.take_all_free():
