@@ -154,18 +154,23 @@ class EtcdBackend:
 
     async def _place_seen(self, own: EtcdClaim, seen: Any, revision: int, until: float) -> Grant | Waiting:
         """Where the claim stands, by the line as the transaction saw it."""
-        if not seen.kvs or seen.kvs[0].key != own.key:
+        if seen.kvs and seen.kvs[0].key == own.key:
+            answer = self._judge(own, seen, max(seen.count - 1, 1), revision) or await self._look(
+                own, until, whole=True
+            )
+        else:
             # A repeat: others have come since, and the end of the line says nothing of its place.
             answer = await self._look(own, until, serializable=False)
-            return Waiting(0) if isinstance(answer, Gone) else answer
+        return Waiting(0) if isinstance(answer, Gone) else answer
+
+    def _judge(self, own: EtcdClaim, seen: Any, ahead: int, revision: int) -> Grant | Waiting | None:
+        """Where the claim stands, by the line from it towards its head; None if that has to be seen further."""
         keepers = blockers(_ahead(seen.kvs[1:]), own.claim)
         if keepers:
-            self._trust(own, keepers, revision)
-            return Waiting(max(seen.count - 1, 1))
-        if not seen.more:
-            return Grant(own.token)
-        answer = await self._look(own, until, whole=True)
-        return Waiting(0) if isinstance(answer, Gone) else answer
+            own.ahead, own.revision = keepers, revision
+            own.trusts = self._runtime.now() + NET * random.uniform(1, 2)
+            return Waiting(ahead)
+        return None if seen.more else Grant(own.token)
 
     async def _take_in(self, own: EtcdClaim, kv: Any, lease: ServerLease, expires: float, until: float) -> bool:
         """Take in a claim that an earlier request of ours has put there; False if its token is not known any more."""
@@ -244,18 +249,10 @@ class EtcdBackend:
                     continue
                 self._claims.drop(claim.id)
                 return Gone()
-            keepers = blockers(_ahead(seen.kvs[1:]), claim)
-            if keepers:
-                self._trust(own, keepers, seen.header.revision)
-                return Waiting(len(seen.kvs) - 1)
-            if not seen.more:
-                return Grant(own.token)
+            answer = self._judge(own, seen, len(seen.kvs) - 1, seen.header.revision)
+            if answer is not None:
+                return answer
             limit = 0
-
-    def _trust(self, own: EtcdClaim, keepers: list[SeenClaim], revision: int) -> None:
-        """These keep the claim from holding, as of that revision and until a watch says otherwise."""
-        own.ahead, own.revision = keepers, revision
-        own.trusts = self._runtime.now() + NET * random.uniform(1, 2)
 
     # -- the end of claims, and what keeps them from it --------------------------------------------
 

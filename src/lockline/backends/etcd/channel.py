@@ -13,12 +13,9 @@ from . import messages as m
 from .commands import AUTHENTICATE, TXN, Method
 from .connection import EtcdLink
 from .grpc import Broken, GrpcCall, GrpcRefused, NotTaken, framed
-from .members import Members, Unreachable
+from .members import LONGEST_PAUSE, PAUSE, Members, Unreachable
 from .target import EtcdTarget
 
-PAUSE: Final = 0.05
-LONGEST_PAUSE: Final = 0.5
-"""A server that says again and again that it cannot serve now is asked less and less often."""
 QUICK: Final = 0.5
 """An answer that came so soon says that this member is well: should it be slow later, another may be tried at once."""
 FOREVER: Final = float("inf")
@@ -113,6 +110,7 @@ class EtcdChannel(Members):
                     # It answers, so the connection is well. What it lacks (a leader, space) another member may have.
                     if link is not None and refused.code != EXHAUSTED:
                         await self._move(link, False, until)
+                    # Who says again and again that it cannot serve now is asked less and less often.
                     pause = min(pause * 1.5, LONGEST_PAUSE)
             now = self.now()
             if now + pause >= until:

@@ -52,19 +52,9 @@ class LoopEtcdLink(EtcdLink, asyncio.Protocol):
         """Wait for the end of this call; whether it came by then."""
         if call.done:
             return True
-        loop = asyncio.get_running_loop()
-        waiter: asyncio.Future[None] = loop.create_future()
-
-        def settle() -> None:
-            if not waiter.done():
-                waiter.set_result(None)
-
-        call.wake = settle
-        timer = loop.call_later(max(0.0, until - clock.now()), settle)
-        try:
-            await waiter
-        finally:
-            timer.cancel()
+        signal = self._runtime.signal()
+        call.wake = signal.set
+        await signal.wait(until)
         return call.done
 
     def _fileno(self) -> int:

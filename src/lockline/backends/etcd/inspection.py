@@ -25,8 +25,7 @@ async def look(channel: Way, keys: Keys, name: str, mine: Mapping[str, EtcdClaim
     now = channel.now()
     line = seen_claims(answer.kvs)
     line = [claim for claim in line if claim.id not in mine or mine[claim.id].expires > now]
-    young = [claim.create for claim in line if not claim.token and claim.id not in mine]
-    found = dict(zip(young, await tokens(channel, keys.fence, young, until), strict=True))
+    line = await _with_tokens(channel, keys, line, mine, until)
     asked = list(dict.fromkeys(claim.lease for claim in line if claim.id not in mine))[:LEASES_ASKED]
     left = {lease: await _time_to_live(channel, lease, until) for lease in asked}
     count = admitted(line)
@@ -36,9 +35,8 @@ async def look(channel: Way, keys: Keys, name: str, mine: Mapping[str, EtcdClaim
         remaining = own.expires - now if own is not None else min(claim.ttl, left.get(claim.lease, claim.ttl))
         standings.append(
             Standing(
-                id=claim.id, owner=claim.owner, kind=claim.kind, holds=at < count, weight=claim.weight,
-                token=own.token if own is not None else claim.token or found[claim.create], capacity=claim.capacity,
-                ttl=claim.ttl, remaining=max(0.0, remaining), since=claim.since,
+                id=claim.id, owner=claim.owner, kind=claim.kind, token=claim.token, holds=at < count, weight=claim.weight,
+                capacity=claim.capacity, ttl=claim.ttl, remaining=max(0.0, remaining), since=claim.since,
                 meta=json.loads(claim.meta) if claim.meta else None,
             )
         )  # fmt: skip
@@ -49,6 +47,16 @@ async def _time_to_live(channel: Way, lease: int, until: float) -> float:
     answer = await channel.ask(TIME_TO_LIVE, m.LeaseTimeToLiveRequest(ID=lease), until)
     # Whole seconds, rounded down: half a second more is nearer the truth, and never nothing while it lives.
     return float(answer.TTL) + 0.5 if answer.TTL >= 0 else 0.0
+
+
+async def _with_tokens(
+    channel: Way, keys: Keys, line: list[SeenClaim], mine: Mapping[str, EtcdClaim], until: float
+) -> list[SeenClaim]:
+    """The same claims, and their tokens where they are too young to have them written down."""
+    young = [claim.create for claim in line if not claim.token and claim.id not in mine]
+    found = dict(zip(young, await tokens(channel, keys.fence, young, until), strict=True))
+    found |= {own.create: own.token for own in mine.values()}
+    return [claim._replace(token=claim.token or found.get(claim.create, 0)) for claim in line]
 
 
 async def tokens(channel: Way, fence: bytes, creates: Sequence[int], until: float) -> list[int]:
@@ -87,9 +95,7 @@ async def evict(channel: Way, keys: Keys, name: str, token: int | None, until: f
     line = seen_claims(answer.kvs)
     victims = line[: admitted(line)]
     if token is not None:
-        young = [victim.create for victim in victims if not victim.token]
-        found = dict(zip(young, await tokens(channel, keys.fence, young, until), strict=True))
-        victims = [victim for victim in victims if (victim.token or found[victim.create]) == token]
+        victims = [victim for victim in await _with_tokens(channel, keys, victims, {}, until) if victim.token == token]
     return sum([await _evict(channel, keys, victim, until) for victim in victims])
 
 
