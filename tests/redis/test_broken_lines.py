@@ -56,6 +56,33 @@ def test_a_waiter_whose_reply_gets_lost_still_has_its_turn(town: Town, lost: int
     town.direct.wait_until_free("x")
 
 
+@pytest.mark.parametrize("spoilt", range(4))
+def test_an_answer_that_makes_no_sense_is_as_good_as_none(town: Town, spoilt: int) -> None:
+    """Something on the way speaks another protocol."""
+    alice, bob = town.far(), town.near()
+    alice.lock("x").acquire().release()
+    town.proxy.spoil_reply(b"HTTP/1.1 502 Bad Gateway\r\n\r\n", b"EVALSHA", skip=spoilt)
+    for _ in range(2):
+        lease = alice.lock("x").acquire(timeout=5)
+        assert bob.lock("x").try_acquire() is None
+        lease.release()
+        after = bob.lock("x").try_acquire()
+        assert after is not None, "nothing was left behind"
+        after.release()
+    assert town.proxy.lost == 1
+
+
+def test_a_subscription_that_brings_nonsense_is_made_anew(town: Town) -> None:
+    alice, bob = town.far(), town.near()
+    held = bob.lock("x").acquire()
+    town.proxy.spoil_reply(b"HTTP/1.1 502 Bad Gateway\r\n\r\n", b"SUBSCRIBE")
+    waiting = alice.lock("x").acquire.start()
+    town.direct.wait_for_line("x", holders=1, waiters=1)
+    wait_for(lambda: town.proxy.lost == 1, 5, "the nonsense")
+    held.release()
+    waiting.result(5).release()
+
+
 def test_a_lost_reply_with_no_time_left_leaves_nothing_behind(town: Town) -> None:
     alice, bob = town.far(), town.near()
     alice.lock("x").acquire().release()

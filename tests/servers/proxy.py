@@ -28,7 +28,8 @@ class Link:
         self.client = client
         self.late: dict[socket.socket, deque[tuple[float, bytes]]] = {client: deque(), server: deque()}
         self.swallowed: dict[socket.socket, bytes] = {client: b"", server: b""}
-        self.loses_reply = False
+        self.reply_instead: bytes | None = None
+        """What the client gets for its next answer: nothing and the end, or this."""
         self.stranded = False
 
 
@@ -50,7 +51,7 @@ class Proxy:
         self._holes = False
         self._refuses = False
         self._delay = 0.0
-        self._lose: list[tuple[bytes, int]] = []
+        self._lose: list[tuple[bytes, int, bytes]] = []
         self._closing = False
         self.requests = 0
         """How many packets came from clients."""
@@ -65,8 +66,12 @@ class Proxy:
 
     def drop_reply(self, containing: bytes = b"", skip: int = 0) -> None:
         """Lose the answer to the next request (that contains this, after `skip` such ones), and cut that connection."""
+        self.spoil_reply(b"", containing, skip)
+
+    def spoil_reply(self, instead: bytes, containing: bytes = b"", skip: int = 0) -> None:
+        """The same with another answer in its place, on a connection that lives on."""
         with self._mutex:
-            self._lose.append((containing, skip))
+            self._lose.append((containing, skip, instead))
 
     def cut(self) -> None:
         """Break every connection."""
@@ -191,10 +196,12 @@ class Proxy:
         if end is link.client:
             self.requests += 1
             self._note_request(link, data)
-        elif link.loses_reply:
+        elif link.reply_instead is not None:
             self.lost += 1
-            self._close(link)
-            return
+            data, link.reply_instead = link.reply_instead, None
+            if not data:
+                self._close(link)
+                return
         if self._holes or link.stranded:
             link.swallowed[partner] += data
         elif self._delay or link.late[partner]:
@@ -203,13 +210,13 @@ class Proxy:
             self._send(link, partner, data)
 
     def _note_request(self, link: Link, data: bytes) -> None:
-        for at, (containing, skip) in enumerate(self._lose):
+        for at, (containing, skip, instead) in enumerate(self._lose):
             if containing in data:
                 if skip:
-                    self._lose[at] = (containing, skip - 1)
+                    self._lose[at] = (containing, skip - 1, instead)
                 else:
                     del self._lose[at]
-                    link.loses_reply = True
+                    link.reply_instead = instead
                 return
 
     def _send(self, link: Link, end: socket.socket, data: bytes) -> None:
