@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from lockline.core.claim import Claim
-from lockline.core.live import Handle, LiveClaim
+from lockline.core.handle import Handle
+from lockline.core.live import LiveClaim
 from lockline.errors import LeaseDropped, LeaseLost, NotHeld
 from lockline.runtime.blocking import BlockingRuntime
 from lockline.runtime.clock import DRIFT, validity
@@ -147,7 +148,7 @@ def test_a_released_claim_cannot_be_lost_any_more(clock: Clock) -> None:
     handle = Handle(it, writes=False)
     told: list[object] = []
     handle.on_lost(told.append)
-    it.released = True
+    it.give_up()
     it.lose("evicted")
     clock.time += 100
     assert it.lost is None
@@ -174,5 +175,5 @@ def test_a_lost_or_released_lease_goes_without_a_warning(clock: Clock) -> None:
         if end == "lost":
             it.lose("evicted")
         else:
-            it.released = True
+            it.give_up()
         del handle

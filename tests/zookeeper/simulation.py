@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from lockline.backends.zookeeper.session import PROOFS, Session
-from lockline.core.live import Ceiling
+from lockline.core.claim import Ceiling
 
 TICK = 2.0
 FOR_EVER = float("inf")

@@ -2,51 +2,38 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
-import logging
 import secrets
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from ..errors import (
-    AcquireTimeout,
     BackendUnavailable,
     ClientClosed,
     ConfigError,
     LeaseLost,
     LocklineError,
-    WouldDeadlock,
-    printable,
 )
 from ..runtime import Runtime
-from ..runtime.clock import clock_time
 from ..runtime.fork import tell_after_fork
-from . import waiting
+from . import reentrance, waiting
 from .arguments import a_ttl
 from .ask import Ask
 from .backend import Backend, Guarding, Sessional
-from .claim import Claim, Grant, Line, Unanswered, Waiting
-from .keeper import Keeper
-from .live import RENEWALS_PER_TTL, Call, H, Handle, LiveClaim, not_held
-from .removals import BATCH
+from .claim import Claim, Grant, Unanswered, Waiting
+from .closing import CLOSING, release_all
+from .handle import H, Handle, not_held
+from .keeper import WITHDRAWAL, Keeper
+from .live import GIVEN_BACK, RENEWALS_PER_TTL, Call, LiveClaim, State
 from .waiting import PAUSE
 
 T = TypeVar("T")
-
-log = logging.getLogger("lockline")
 
 PATIENCE = 10.0
 """How long a question about a line may take (look, list, evict)."""
 GRACE = 0.2
 """How much longer than its caller's time a call may ask the store: a timeout of zero is no reason not to ask."""
-WITHDRAWAL = 0.25
-"""How long a call that was cut short, or whose time is over, may take to undo what it may have done; the keeper has longer."""
-CLOSING = 2.0
-"""How long a client that is closed waits for a store that says nothing."""
-LONGEST_CLOSING = 10.0
-"""And how long for one that answers, however much there is to release."""
 A_TRY = 3.0
 """How long a try may take that has no timeout: a store that works answers at once."""
 LONGEST_PAUSE = 0.25
@@ -82,7 +69,7 @@ class Engine:
     def forked(self) -> None:
         """In a child: nothing is held, nothing inherited is used, the parent notices nothing."""
         for live in self._keeper.kept():
-            live.released = True
+            live.give_up()
         self._keeper.reset()
         self._begin()
         self.backend.forked()
@@ -112,15 +99,15 @@ class Engine:
         if mine:
             if ask.kind != "permit":
                 await self._clear_away(mine)
-            held = self._held_already(ask, mine)
+            held = reentrance.held_already(ask, mine)
             if held is not None:
                 if ask.ttl > held.claim.ttl:
                     await self.extend(held, ask.ttl)
                 return make(held)
-            if self._would_wait_for_itself(ask, mine):
+            if reentrance.would_wait_for_itself(ask, mine):
                 if not wait:
                     return None
-                raise self._deadlock_error(ask, mine)
+                raise reentrance.deadlock_error(ask, mine)
         began = self.runtime.now()
         deadline = None if timeout is None else began + timeout
         # A try is over with the first answer, and with the first silence.
@@ -141,12 +128,7 @@ class Engine:
                 if outcome:
                     return make(live)
             except BaseException as problem:
-                live.released = True
-                self._keeper.drop(live)
-                self._forget(live)
-                if not getattr(problem, "unsent", False):
-                    await self._withdraw(claim, None if deadline is None else deadline + WITHDRAWAL)
-                self._keeper.strike(claim)
+                await self._give_back(live, deadline, unsent=getattr(problem, "unsent", False))
                 if not self._may_go_on(problem, began + ask.ttl if deadline is None else deadline):
                     raise
                 await self.runtime.sleep(pause)
@@ -158,11 +140,10 @@ class Engine:
             # The place in the line was lost with the store's memory, or while nobody could renew it. Nothing was
             # held, so nothing is lost but the place: stand at the end of the line, until the caller's own deadline.
             self._keeper.drop(live)
-            await self._withdraw(claim, None if deadline is None else deadline + WITHDRAWAL)
-            self._keeper.strike(claim)
+            await self._keeper.withdraw(claim, deadline)
             # A store that answers slower than the ttl would keep us here for ever.
             if deadline is not None and self.runtime.now() >= deadline:
-                raise await self._timeout_error(live, self.runtime.now() - began, deadline)
+                raise await waiting.timeout_error(self.backend, live, began, deadline)
 
     def _may_go_on(self, problem: BaseException, until: float) -> bool:
         """Whether the store was silent, and may be asked again: until the caller's deadline, or else for one ttl."""
@@ -177,9 +158,6 @@ class Engine:
         until = sent + (claim.ttl if wait else min(claim.ttl, A_TRY))
         if deadline is not None and wait:
             until = min(until, max(deadline, sent + GRACE))
-        if wait:
-            # Before the claim stands: a hint that comes between would have nowhere to go.
-            self._hints.expect(claim.id)
         answer = await self.backend.enter(claim, wait=wait, until=until)
         if answer is None:
             return None
@@ -188,7 +166,8 @@ class Engine:
         live.acknowledge(sent, claim.ttl)
         waited = type(answer) is not Grant
         if isinstance(answer, Waiting):
-            self._refuse_to_wait_for_a_waiter(live)
+            if (holder := self._exclusive.get(claim.name)) is not None:
+                reentrance.refuse_to_wait_for_a_waiter(live, holder)
             # What stands nowhere cannot be renewed; the keeper first hears of it when it holds.
             if answer.stands:
                 self._keeper.add(live)
@@ -197,12 +176,10 @@ class Engine:
             except waiting.Overdue as overdue:
                 if overdue.problem is not None:
                     raise overdue.problem from None
-                raise await self._timeout_error(live, self.runtime.now() - began, self.runtime.now()) from None
+                raise await waiting.timeout_error(self.backend, live, began, self.runtime.now()) from None
             if won is None:
                 return False
             answer = won
-        if wait:
-            self._hints.stop_expecting(claim.id)
         if answer.sent is not None:
             live.count_from(answer.sent, claim.ttl)
             waited = False
@@ -225,68 +202,22 @@ class Engine:
             raise self._closed_error()
         return True
 
-    async def _withdraw(self, claim: Claim, until: float | None = None) -> None:
-        """Undo a claim that may have been applied; what cannot be undone by then, the keeper undoes."""
-        now = self.runtime.now()
-        until = now + WITHDRAWAL if until is None else min(until, now + WITHDRAWAL)
-        if now >= until:
-            self._keeper.owe(claim)
-            return
-        try:
-            await self.backend.leave(claim, until)
-        except LocklineError:
-            self._keeper.owe(claim)
-        except BaseException:
-            self._keeper.owe(claim)
-            raise
-
     # -- re-entrance -------------------------------------------------------------------------------
 
     async def _clear_away(self, mine: list[LiveClaim]) -> None:
         """Withdraw what this thread or task has in its own way and in nobody's hands: dropped, or cut short on the way."""
         for live in [live for live in mine if not live.handles and not live.under_way()]:
-            live.released = True
-            self._keeper.drop(live)
-            self._forget(live)
-            await self._withdraw(live.claim)
+            await self._give_back(live)
+
+    async def _give_back(self, live: LiveClaim, deadline: float | None = None, *, unsent: bool = False) -> None:
+        """Nobody wants this claim any more, whatever became of it; nothing has to be undone of what was never sent."""
+        live.give_up()
+        self._keeper.drop(live)
+        self._forget(live)
+        if unsent:
             self._keeper.strike(live.claim)
-
-    def _held_already(self, ask: Ask, mine: list[LiveClaim]) -> LiveClaim | None:
-        """The claim of this very thread or task that the ask may share."""
-        for live in mine:
-            kind = live.claim.kind
-            shares = (
-                ask.kind == kind == "rlock"
-                or (ask.kind == "read" and kind in ("read", "write"))
-                or (ask.kind == kind == "write")
-            )
-            if shares and live.remaining() > 0:
-                return live
-        return None
-
-    def _would_wait_for_itself(self, ask: Ask, mine: list[LiveClaim]) -> bool:
-        """Whether a claim of this thread or task stands in the way of what it asks for now."""
-        if ask.kind == "permit":
-            return False
-        return any(live.claim.kind != "permit" and live.remaining() > 0 for live in mine)
-
-    def _deadlock_error(self, ask: Ask, mine: list[LiveClaim]) -> WouldDeadlock:
-        kinds = {live.claim.kind for live in mine}
-        if ask.kind == "write" and "read" in kinds:
-            cure = "a reader cannot become a writer; take the write lock first and downgrade it"
         else:
-            cure = "use client.rlock(name) where the same thread or task may ask again"
-        return WouldDeadlock(f"this thread or task holds {ask.name!r} already and would wait for itself; {cure}")
-
-    def _refuse_to_wait_for_a_waiter(self, live: LiveClaim) -> None:
-        """The holder may be a task that waits for this very one to end."""
-        holder = self._exclusive.get(live.claim.name)
-        if holder is None or holder.remaining() <= 0 or not self.runtime.waits_for(holder.me, live.me):
-            return
-        raise WouldDeadlock(
-            f"{live.claim.name!r} is held by a task that waits for this one; asyncio.wait_for before Python 3.12, gather and "
-            "task groups run what they are given as another task: use acquire(timeout=...) or asyncio.timeout instead"
-        )
+            await self._keeper.withdraw(live.claim, deadline)
 
     def _remember(self, live: LiveClaim) -> None:
         while True:
@@ -322,7 +253,7 @@ class Engine:
 
     async def _release(self, call: Call, handle: Handle) -> None:
         live = handle._live
-        if not handle._open or (live.released and not live.doubtful):
+        if not handle._open or live.state is State.RELEASED:
             handle._open = False
             raise not_held(live)
         if live.shared:
@@ -343,9 +274,7 @@ class Engine:
             raise live.loss()
         self._keeper.drop(live)
         self._forget(live)
-        first, live.doubtful = not live.doubtful, True
-        # Before the request goes out: wherever we are cut short after that, nothing is left that looks like a good lease.
-        live.released = live.lost is None
+        first = live.begin_release()
         # What is lost is only cleared away, which the keeper can do as well.
         patience = PATIENCE if live.lost is None else WITHDRAWAL
         try:
@@ -358,16 +287,15 @@ class Engine:
                 raise live.loss() from None
             raise
         except BaseException:
-            live.doubtful = False
+            live.give_up()
             handle._open = False
             live.tell()
-            await self._withdraw(live.claim)
-            self._keeper.strike(live.claim)
+            await self._keeper.withdraw(live.claim)
             raise
-        if live.lost is None and not there and first:
-            live.released = False
-            live.lose("expired" if self.runtime.now() >= live.deadline else "evicted")
-        live.doubtful = False
+        if there or not first:
+            live.give_up()
+        elif live.lost is None:
+            live.find_gone()
         handle._open = False
         self._keeper.strike(live.claim)
         if live.lost is not None:
@@ -382,13 +310,8 @@ class Engine:
             return
         handle._open = False
         live = handle._live
-        if live.handles or live.under_way() or live.claim.id not in self._keeper.books:
-            return
-        live.released = live.lost is None
-        self._keeper.drop(live)
-        self._forget(live)
-        await self._withdraw(live.claim)
-        self._keeper.strike(live.claim)
+        if not live.handles and not live.under_way() and live.claim.id in self._keeper.books:
+            await self._give_back(live)
 
     async def extend(self, live: LiveClaim, ttl: object) -> None:
         """Make the claim good for at least that long from now, once; its regular renewal goes on as before."""
@@ -435,7 +358,7 @@ class Engine:
             self._keeper.strike(live.claim)
             live.lose(fate.reason or "evicted")
             self._forget(live)
-        elif not live.released:
+        elif live.state not in GIVEN_BACK:
             live.acknowledge(sent, claim.ttl)
             # The next regular renewal is due as before, whatever was asked for once.
             live.due = sent + live.claim.ttl / 3
@@ -460,23 +383,6 @@ class Engine:
             raise self._closed_error()
         return await question(self.runtime.now() + PATIENCE)
 
-    async def _timeout_error(self, live: LiveClaim, waited: float, deadline: float) -> AcquireTimeout:
-        holders: tuple[str, ...] = ()
-        ahead = None
-        try:
-            # Not all of the time that is left for a withdrawal.
-            line: Line = await self.backend.look(live.claim.name, max(deadline, self.runtime.now()) + WITHDRAWAL / 2)
-        except LocklineError:
-            pass
-        else:
-            holders = tuple(
-                f"{printable(held.owner)} since {clock_time(held.since)}, token {held.token}"
-                for held in line.holders[:3]
-            )
-            ids = [claim.id for claim in line.claims]
-            ahead = ids.index(live.claim.id) if live.claim.id in ids else None
-        return AcquireTimeout(live.claim.name, waited=waited, holders=holders, ahead=ahead)
-
     # -- the end -----------------------------------------------------------------------------------
 
     def _closed_error(self) -> ClientClosed:
@@ -490,43 +396,10 @@ class Engine:
         self._hints.close()
         await self._keeper.stop(self.runtime.now() + CLOSING)
         try:
-            until = await self._release_all()
+            until = await release_all(self.backend, self.runtime, self._keeper)
             # Those who waited withdraw their own claims on the way out.
             while self._keeper.others_under_way(self.runtime.me()) and self.runtime.now() < until:
                 await self.runtime.sleep(0.005)
             await self._keeper.settle(until)
         finally:
             await self.backend.close()
-
-    async def _release_all(self) -> float:
-        """Give back every lease, many at a time; until when what is left to do may go on."""
-        held = [live for live in self._keeper.kept() if live.token is not None]
-        for live in held:
-            self._keeper.drop(live)
-            live.note_loss("closed")
-        listened_to = [live for live in held if live.listened_to]
-        told: list[LiveClaim] = []
-        for live in listened_to:
-            self.runtime.call_aside(functools.partial(_tell, live, told))
-        claims = [live.claim for live in held]
-        # Only now: to take note of thousands takes its own time on a busy machine.
-        until = self.runtime.now() + CLOSING
-        latest = until - CLOSING + LONGEST_CLOSING
-        for at in range(0, len(claims), BATCH):
-            try:
-                await self.backend.leave_all(claims[at : at + BATCH], until)
-            except LocklineError as problem:
-                log.warning("%d leases were not released on close: %s", len(claims) - at, problem)
-                # A store that cannot be reached will not be in a moment either.
-                return self.runtime.now() if getattr(problem, "unsent", False) else until
-            until = min(max(until, self.runtime.now() + CLOSING / 2), latest)
-        # Whoever ends the program next shall not end a callback with it; one that takes its time keeps nobody.
-        patience = self.runtime.now() + WITHDRAWAL
-        while len(told) < len(listened_to) and self.runtime.now() < patience:
-            await self.runtime.sleep(0.002)
-        return until
-
-
-def _tell(live: LiveClaim, told: list[LiveClaim]) -> None:
-    live.tell()
-    told.append(live)

@@ -11,7 +11,8 @@ from ..runtime import Runtime
 from ..runtime import Worker as Running
 from .backend import Backend, Calling
 from .claim import Claim, Unanswered
-from .live import RENEWALS_PER_TTL, Handle, LiveClaim
+from .handle import Handle
+from .live import RENEWALS_PER_TTL, LiveClaim
 from .removals import Removals
 from .waiting import Hints
 from .worker import LINGER, Worker
@@ -22,6 +23,8 @@ TICK = 0.5
 """The longest sleep of the worker: how long a push about a held claim (an eviction) may lie unread while nobody waits."""
 SOON = 1 / 12
 """Claims that are due within this share of their ttl travel along with one that is due now."""
+WITHDRAWAL = 0.25
+"""How long a call that was cut short, or whose time is over, may take to undo what it may have done; the background has longer."""
 A_MOMENT = 0.1
 """How long the end of a client waits for each request that is still under way."""
 AT_ONCE = 4
@@ -46,10 +49,14 @@ class Keeper:
         self._backend = backend
         self._runtime = runtime
         self._forget = forget
-        self.hints = Hints(runtime, backend.reader, self.ring)
+        self.hints = Hints(runtime, backend.reader, self.ring, self._expects)
         """Where pushes arrive: one about a claim that is held (an eviction) is followed at once, not at the next tick."""
         backend.report_to(self.hints)
         self.reset()
+
+    def _expects(self, claim_id: str) -> bool:
+        live = self.books.get(claim_id)
+        return live is not None and live.token is None
 
     def ring(self) -> None:
         """Have the worker look round now, if there is one; safe from anywhere."""
@@ -87,7 +94,12 @@ class Keeper:
     def add(self, live: LiveClaim) -> None:
         """Keep this claim alive from now on."""
         self._kept[live.claim.id] = live
-        self._worker.by(min(live.due, live.deadline))
+        if self.hints.early and live.token is not None:
+            self.hints.pass_on(live.claim.id)
+        # Looked at here and not asked there: this is on the way of every acquire.
+        planned = self._worker.planned
+        if live.due < planned or live.deadline < planned:
+            self._worker.wake()
 
     def drop(self, live: LiveClaim) -> None:
         """Leave this claim alone from now on."""
@@ -102,6 +114,23 @@ class Keeper:
         except RuntimeError as problem:
             # Whoever owes has an error of its own to tell; the next one who wakes the worker starts it.
             log.error("a claim on %r is left to its ttl for now: %s", claim.name, problem)
+
+    async def withdraw(self, claim: Claim, deadline: float | None = None) -> None:
+        """Undo a claim that may have been applied; what cannot be undone soon, at a caller's deadline at once, is owed."""
+        now = self._runtime.now()
+        until = now + WITHDRAWAL if deadline is None else min(deadline, now) + WITHDRAWAL
+        if now >= until:
+            self.owe(claim)
+            return
+        try:
+            await self._backend.leave(claim, until)
+        except LocklineError:
+            self.owe(claim)
+        except BaseException:
+            self.owe(claim)
+            raise
+        else:
+            self.strike(claim)
 
     def others_under_way(self, me: object) -> bool:
         """Whether a call that is not this thread's or task's own is at a claim that it will strike out."""
@@ -179,7 +208,7 @@ class Keeper:
         for live in list(self.books.values()):
             if live.answered_for() or live.claim.id not in self.books:
                 continue
-            live.released = live.lost is None
+            live.give_up()
             self.removals.owe(live.claim)
             self.drop(live)
             self.strike(live.claim)

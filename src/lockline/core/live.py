@@ -5,20 +5,20 @@ from __future__ import annotations
 import copy
 import inspect
 import logging
-import warnings
 import weakref
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from enum import Enum
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..errors import Cause, ConfigError, LeaseDropped, LeaseLost, NotHeld, Reason
+from ..errors import Cause, LeaseLost, Reason
 from ..runtime import Runtime, Signal
-from ..runtime.block import Block
-from ..runtime.clock import clock_time, validity
+from ..runtime.clock import TRUSTED, clock_time
 from .claim import Ceiling, Claim
 
-log = logging.getLogger("lockline")
+if TYPE_CHECKING:
+    from .handle import Handle
 
-H = TypeVar("H", bound="Handle")
+log = logging.getLogger("lockline")
 
 RENEWALS_PER_TTL = 3
 
@@ -40,8 +40,22 @@ Weak, because one that was cut before it began would else keep itself alive, and
 """
 
 
+class State(Enum):
+    """The life of a claim, which only ever goes forward."""
+
+    WAITING = "waiting"
+    HOLDING = "holding"
+    RELEASING = "releasing"
+    """A release went out, and no answer has come."""
+    RELEASED = "released"
+    LOST = "lost"
+
+
+GIVEN_BACK = (State.RELEASING, State.RELEASED)
+
+
 class LiveClaim:
-    """The state of one claim. It only ever goes forward: waits, holds, and then is either released or lost."""
+    """One claim of this client: it waits, holds, and then is either released or lost."""
 
     # What most claims never change is said once for all; a claim is made for each acquire.
     limit = float("inf")
@@ -52,11 +66,10 @@ class LiveClaim:
     due = 0.0
     ask_at = float("inf")
     """When to ask whether it is still there, of one that is not renewed: never, unless it was spoken of."""
+    state = State.WAITING
     lost: LeaseLost | None = None
-    released = False
+    """How it was lost; noted before the state says so, so that of two who change that at once the loss stays."""
     abandoned = False
-    doubtful = False
-    """A release went out and no answer came."""
     silence: Silence | None = None
     """Since when renewals have failed, and how; None while they are answered."""
     call: Call | None = None
@@ -105,7 +118,7 @@ class LiveClaim:
 
     def answered_for(self) -> bool:
         """Whether somebody will still see to the end of this claim: a call, an open handle, or its ttl once that was dropped."""
-        return self.under_way() or (not self.released and (self.abandoned or self.handles > 0))
+        return self.under_way() or (self.state not in GIVEN_BACK and (self.abandoned or self.handles > 0))
 
     @property
     def deadline(self) -> float:
@@ -121,13 +134,13 @@ class LiveClaim:
         if self.ends and self.runtime.now() >= self.deadline:
             self.expire()
             return
-        self.ends = max(self.ends, min(sent + validity(ttl), self.limit))
+        self.ends = max(self.ends, min(sent + ttl * TRUSTED, self.limit))
         self.due = sent + ttl / RENEWALS_PER_TTL
         self.silence = None
 
     def count_from(self, sent: float, ttl: float) -> None:
         """The claim was won by a request that was sent then: only that counts, whatever was confirmed while it waited."""
-        self.ends = sent + validity(ttl)
+        self.ends = sent + ttl * TRUSTED
         self.due = sent + ttl / RENEWALS_PER_TTL
 
     def put_off(self, until: float, problem: object) -> None:
@@ -138,15 +151,18 @@ class LiveClaim:
             self.ask_at = until
 
     def grant(self, token: int) -> None:
-        """From here on the claim holds."""
+        """From here on the claim holds, unless it was lost meanwhile."""
         self.token = token
+        self.state = State.HOLDING
+        if self.lost is not None:
+            self.state = State.LOST
         if self.max_hold is not None:
             self.limit = self.runtime.now() + self.max_hold
             self.ends = min(self.ends, self.limit)
 
     def remaining(self) -> float:
         """Seconds until the confirmed ttl ends; zero at once, and for ever, when it or the session may no longer be trusted."""
-        if self.lost is not None or self.released or self.token is None:
+        if self.state is not State.HOLDING:
             return 0.0
         now = self.runtime.now()
         left = self.ends - now
@@ -157,15 +173,35 @@ class LiveClaim:
 
     def expire(self) -> None:
         """Note that the deadline has passed. Whoever listens is told by the keeper."""
-        if self.lost is None and not self.released:
-            self.lost = self._loss("expired")
+        if self.state not in GIVEN_BACK:
+            self._end("expired")
+
+    def _end(self, reason: Reason) -> None:
+        if self.lost is None:
+            self.lost = self._loss(reason)
+        self.state = State.LOST
+
+    def begin_release(self) -> bool:
+        """A release goes out: from here on nothing looks like a good lease, wherever it is cut short. Whether it is the first."""
+        first = self.state is not State.RELEASING
+        if self.lost is None:
+            self.state = State.RELEASING
+        return first
+
+    def give_up(self) -> None:
+        """It is given back, or will be; what was lost stays lost."""
+        if self.lost is None:
+            self.state = State.RELEASED
+
+    def find_gone(self) -> None:
+        """The release found that the store had it no more."""
+        self._end("expired" if self.runtime.now() >= self.deadline else "evicted")
 
     def note_loss(self, reason: Reason) -> None:
         """The claim is gone: note it, and wake those who wait for that."""
-        if self.released:
+        if self.state in GIVEN_BACK:
             return
-        if self.lost is None:
-            self.lost = self._loss(reason)
+        self._end(reason)
         if self._signal is not None:
             self._signal.set()
 
@@ -221,8 +257,8 @@ class LiveClaim:
             self._signal = self.runtime.signal()
         while True:
             self.remaining()
-            if self.lost is not None or self.released:
-                return self.lost is not None
+            if self.state in (State.LOST, *GIVEN_BACK):
+                return self.state is State.LOST
             now = self.runtime.now()
             if until is not None and now >= until:
                 return False
@@ -260,125 +296,3 @@ def _takes_an_argument(callback: Callable[..., object]) -> bool:
     except ValueError:  # a built-in without a signature
         return False
     return True
-
-
-class Handle:
-    """What the caller holds: everything about a lease that needs no I/O."""
-
-    __slots__ = ("__weakref__", "_block", "_given", "_live", "_open", "_writes")
-
-    def __init__(self, live: LiveClaim, writes: bool) -> None:
-        self._live = live
-        self._given = False
-        """Whether the caller has it in hand; before that, and in a `with`, its end without release means that we were cut."""
-        self._block: weakref.ref[Block] | None = None
-        """The `with` that the lease is bound to."""
-        self._open = True
-        self._writes = writes
-        live._handles.append(weakref.ref(self))
-
-    def in_hand(self) -> bool:
-        """Whether somebody may still release it: it was not, and the block that would is not left."""
-        return self._open and (self._block is None or self._block() is not None)
-
-    @property
-    def name(self) -> str:
-        """The name of the lock."""
-        return self._live.claim.name
-
-    @property
-    def token(self) -> int:
-        """The fencing token: greater than that of every earlier grant on this name."""
-        token = self._live.token
-        assert token is not None
-        return token
-
-    @property
-    def id(self) -> str:
-        """The grant: unique to this hold, where a token alone could come from elsewhere too."""
-        return self._live.claim.id
-
-    @property
-    def owner(self) -> str:
-        """Who holds it, as others see it."""
-        return self._live.claim.owner
-
-    @property
-    def kind(self) -> str:
-        """What is held: lock, rlock, read, write or permit."""
-        return self._live.claim.kind
-
-    @property
-    def ttl(self) -> float:
-        """Seconds for which each renewal makes the lease good."""
-        return self._live.claim.ttl
-
-    @property
-    def valid(self) -> bool:
-        """Whether the lease may still be trusted. No I/O; once False, for ever False."""
-        return self._open and self._live.remaining() > 0
-
-    def remaining(self) -> float:
-        """Seconds left by the local clock; zero once released or lost. No I/O."""
-        return self._live.remaining() if self._open else 0.0
-
-    def check(self) -> None:
-        """Raise LeaseLost if the lease can no longer be trusted, NotHeld if it was released. No I/O."""
-        if self.valid:
-            return
-        if self._live.lost is not None:
-            raise self._live.loss()
-        raise not_held(self._live)
-
-    def on_lost(self, callback: Callable[..., object]) -> None:
-        """Call back once when the lease is lost, with the LeaseLost if the callback takes an argument.
-
-        Sync: in a thread of its own. Asyncio: in the loop. At once if it is lost already.
-        """
-        if not callable(callback):
-            raise ConfigError(f"on_lost takes something to call, not {callback!r}")
-        if inspect.iscoroutinefunction(callback):
-            raise ConfigError("on_lost calls, it does not await: give it a plain function, which may start a task")
-        self._live.listen(callback)
-
-    def headers(self) -> dict[str, str]:
-        """The HTTP headers that show this lease to a server behind an HttpFence. No I/O."""
-        from ..fence.sequencer import headers_of
-
-        return headers_of(self)
-
-    def sequencer(self) -> str:
-        """The lease as a short printable text (name, mode, token, grant), for a fence elsewhere. No I/O."""
-        from ..fence.sequencer import write_sequencer
-
-        return write_sequencer(self)
-
-    def __repr__(self) -> str:
-        state = "released" if not self._open else f"{self.remaining():.1f} s left" if self.valid else "lost"
-        return f"<{type(self).__name__} {self.name!r} token {self._live.token} {state}>"
-
-    def __del__(self, warn: Any = warnings.warn) -> None:
-        # A lease that nobody can reach any more is not renewed: the lock is free when its ttl is over.
-        if not getattr(self, "_open", False):
-            return
-        live = self._live
-        self._open = False
-        if live.released or live.handles:
-            return
-        if not self._given:
-            # Cut short on its way: the keeper finds that nobody answers for it, and gives it back.
-            live.wake_keeper()
-            return
-        live.abandoned = True
-        if live.remaining() > 0:
-            warn(
-                f"the lease on {live.claim.name!r} was dropped without release: nothing renews it any more, and the lock stays "
-                "taken until its ttl is over; keep what acquire() returns, or use `with`",
-                LeaseDropped,
-                stacklevel=2,
-            )
-
-
-def not_held(live: LiveClaim) -> NotHeld:
-    """The error for a lease that was released before."""
-    return NotHeld(f"the lease on {live.claim.name!r} (token {live.token}) has been released already")

@@ -14,7 +14,8 @@ from .ask import Ask, ask_for
 from .backend import Backend
 from .claim import WHOLE
 from .engine import Engine
-from .live import H, Handle, LiveClaim
+from .handle import H, Handle
+from .live import LiveClaim
 
 F = TypeVar("F", bound=Callable[..., Any])
 L = TypeVar("L", bound="AnyLock[Any]")

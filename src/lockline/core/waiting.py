@@ -5,17 +5,22 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
-from ..errors import BackendUnavailable, ClientClosed
+from ..errors import AcquireTimeout, BackendUnavailable, ClientClosed, LocklineError, printable
 from ..runtime import Mailbox, Runtime
+from ..runtime.clock import clock_time
 from .claim import Claim, Gone, Grant, Waiting
 
 if TYPE_CHECKING:
+    from .backend import Backend
     from .live import LiveClaim
 
 PAUSE: Final = 0.05
 """How long a waiter whose store does not answer waits before it asks again."""
 A_LOOK: Final = 0.5
 """How long a look that is due may take at least: the caller's own deadline must not make it impossible."""
+
+LAST_LOOK: Final = 0.125
+"""How long the look may take that tells who was in the way: not all of the time that is left for a withdrawal."""
 
 
 class Reader(Protocol):
@@ -34,21 +39,27 @@ class Hints:
     A hint says no more than "look again". Nothing is decided by it.
     """
 
-    def __init__(self, runtime: Runtime, reader: Reader | None, wake_keeper: Callable[[], None]) -> None:
+    def __init__(
+        self, runtime: Runtime, reader: Reader | None, wake_keeper: Callable[[], None],
+        will_wait: Callable[[str], bool] = lambda claim_id: True,
+    ) -> None:  # fmt: skip
         self._runtime = runtime
         self._reader = reader
         self._wake_keeper = wake_keeper
+        self._will_wait = will_wait
         self.closed = False
         self.forked()
 
     def forked(self) -> None:
         """In a child: nobody waits, and nothing was heard."""
         self._mailbox: Mailbox = (
-            self._runtime.mailbox(self._for_keeper)
+            self._runtime.mailbox(self._not_expected)
             if self._reader is None
-            else self._runtime.mailbox(self._for_keeper, self._reader.receive, self._reader.nudge)
+            else self._runtime.mailbox(self._not_expected, self._reader.receive, self._reader.nudge)
         )
         self._unread: list[str] = []
+        self.early: set[str] = set()
+        """Claims whose hint was here before the answer that told them to wait."""
 
     # -- from the backend --------------------------------------------------------------------------
 
@@ -60,6 +71,15 @@ class Hints:
         """Nobody knows what was missed: everyone who waits looks again."""
         self._mailbox.deliver_all()
 
+    def _not_expected(self, claim_id: str) -> None:
+        if self._will_wait(claim_id):
+            self.early.add(claim_id)
+            # Both look after they have changed something: one of them sees the other.
+            if self._mailbox.is_open(claim_id):
+                self._mailbox.deliver(claim_id)
+        else:
+            self._for_keeper(claim_id)
+
     def _for_keeper(self, claim_id: str) -> None:
         self._unread.append(claim_id)
         self._wake_keeper()
@@ -67,8 +87,17 @@ class Hints:
     # -- for the core ------------------------------------------------------------------------------
 
     def expect(self, claim_id: str) -> None:
-        """From now on a hint for this claim is kept until it is taken: before its request goes out."""
+        """From now on a hint for this claim is kept until it is taken; one that was early counts."""
         self._mailbox.open(claim_id)
+        if claim_id in self.early:
+            self._mailbox.deliver(claim_id)
+            self.early.discard(claim_id)
+
+    def pass_on(self, claim_id: str) -> None:
+        """The claim holds without having waited: a hint that was early is the keeper's."""
+        if claim_id in self.early:
+            self.early.discard(claim_id)
+            self._for_keeper(claim_id)
 
     def stop_expecting(self, claim_id: str) -> None:
         """It waits no longer. A hint that nobody took is the keeper's: the claim may hold by now."""
@@ -78,6 +107,7 @@ class Hints:
     def forget(self, claim_id: str) -> None:
         """Nothing is left of this claim."""
         self._mailbox.close(claim_id)
+        self.early.discard(claim_id)
 
     async def wait(self, claim_id: str, until: float) -> bool:
         """Take the hint for this claim; False when none came by then."""
@@ -112,6 +142,7 @@ async def turn(
     """The grant once it is the claim's turn; None when its place was lost. Overdue at the caller's deadline."""
     now, claim = live.runtime.now, live.claim
     look_by = stands.look_by
+    hints.expect(claim.id)
     silences = 0
     problem: BackendUnavailable | None = None
     while True:
@@ -153,6 +184,7 @@ async def turn(
             continue
         silences = 0
         if type(answer) is Grant:
+            hints.stop_expecting(claim.id)
             return answer
         if type(answer) is Gone:
             return None
@@ -160,3 +192,21 @@ async def turn(
         look_by = answer.look_by
         if not answer.stands:
             live.count_from(now(), claim.ttl)
+
+
+async def timeout_error(backend: Backend, live: LiveClaim, began: float, deadline: float) -> AcquireTimeout:
+    """What a caller is told whose time is over: who holds it, and how many were ahead."""
+    now = live.runtime.now()
+    holders: tuple[str, ...] = ()
+    ahead = None
+    try:
+        line = await backend.look(live.claim.name, max(deadline, now) + LAST_LOOK)
+    except LocklineError:
+        pass
+    else:
+        holders = tuple(
+            f"{printable(held.owner)} since {clock_time(held.since)}, token {held.token}" for held in line.holders[:3]
+        )
+        ids = [claim.id for claim in line.claims]
+        ahead = ids.index(live.claim.id) if live.claim.id in ids else None
+    return AcquireTimeout(live.claim.name, waited=now - began, holders=holders, ahead=ahead)

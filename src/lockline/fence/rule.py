@@ -21,7 +21,7 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from ..core import arguments
-from ..core.live import Handle
+from ..core.handle import Handle
 from ..errors import ConfigError, StaleToken
 
 LARGEST: Final = 2**63 - 1

@@ -32,6 +32,7 @@ class Mailbox(Protocol):
     def open(self, key: str) -> None:
         """From now on a hint for this key is kept until somebody takes it."""
 
+    def is_open(self, key: str) -> bool: ...
     def close(self, key: str) -> bool:
         """Nobody waits for this key any more; whether a hint lay there."""
 

@@ -131,6 +131,9 @@ class BlockingMailbox:
         if key not in self._slots:
             self._slots.setdefault(key, _Slot())
 
+    def is_open(self, key: str) -> bool:
+        return key in self._slots
+
     def close(self, key: str) -> bool:
         slot = self._slots.pop(key, None)
         if slot is None:

@@ -13,6 +13,8 @@ _CLOCK_ID: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 DRIFT = 0.01
 """The share of a ttl that is given away for clocks that run at different speeds."""
+TRUSTED = 1 - DRIFT
+"""The share for which a holder may trust it, counted from before its request was sent."""
 
 
 now: Final[Callable[[], float]] = functools.partial(time.clock_gettime, _CLOCK_ID)
@@ -21,7 +23,7 @@ now: Final[Callable[[], float]] = functools.partial(time.clock_gettime, _CLOCK_I
 
 def validity(ttl: float) -> float:
     """How long a holder may trust a ttl, counted from before its request was sent."""
-    return ttl * (1 - DRIFT)
+    return ttl * TRUSTED
 
 
 def clock_time(moment: float) -> str:

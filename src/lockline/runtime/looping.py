@@ -103,6 +103,9 @@ class LoopMailbox:
     def open(self, key: str) -> None:
         self._slots.setdefault(key, LoopSignal())
 
+    def is_open(self, key: str) -> bool:
+        return key in self._slots
+
     def close(self, key: str) -> bool:
         slot = self._slots.pop(key, None)
         return slot is not None and slot.is_set()
