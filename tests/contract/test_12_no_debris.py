@@ -103,4 +103,4 @@ def test_a_client_remembers_nothing_of_what_it_gave_back(world: Scene) -> None:
         engine = party.client.real._engine
         assert not engine._mine
         assert not engine._keeper.books
-        world.wait_for(partial(lambda keeper: not keeper._kept and not keeper._debts, engine._keeper))
+        world.wait_for(partial(lambda keeper: not keeper._kept and not keeper.removals, engine._keeper))
