@@ -190,23 +190,23 @@ class Lock(AnyLock[Lease]):
         return _Acquiring(self._acquire(arguments.a_timeout(timeout)))
 
     async def _acquire(self, timeout: float | None) -> Lease:
-        lease = await self._engine.acquire(self._ask, timeout, self._lease)
+        lease = await self._engine.acquire(self._terms, timeout, self._lease)
         assert lease is not None
         lease._given = True
         return lease
 
     async def try_acquire(self) -> Lease | None:
         """The lease, or None if the line has no room now."""
-        lease = await self._engine.acquire(self._ask, None, self._lease, wait=False)
+        lease = await self._engine.acquire(self._terms, None, self._lease, wait=False)
         if lease is not None:
             lease._given = True
         return lease
 
     def _lease(self, live: LiveClaim) -> Lease:
-        return Lease(self._engine, live, self._ask.kind == "write")
+        return Lease(self._engine, live, self._terms.kind == "write")
 
     async def __aenter__(self) -> Lease:
-        lease = await self._engine.acquire(self._ask, None, self._lease)
+        lease = await self._engine.acquire(self._terms, None, self._lease)
         assert lease is not None
         self._entered.append(lease)
         return await lease.__aenter__()

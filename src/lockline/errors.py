@@ -109,6 +109,9 @@ class BackendUnavailable(LocklineError, ConnectionError):
 class ClientClosed(BackendUnavailable):
     """The client was closed, before the call or while it waited."""
 
+    def __init__(self, message: str = "this client is closed; connect a new one") -> None:
+        super().__init__(message)
+
 
 class QuorumNotReached(BackendUnavailable):
     """Too few of the servers agreed; `nodes` says what happened at each."""

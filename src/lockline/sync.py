@@ -100,7 +100,7 @@ class Lock(AnyLock[Lease]):
         """The lease, when it is this claim's turn; AcquireTimeout if that did not come in time."""
         lease = None
         try:
-            lease = run(self._engine.acquire(self._ask, arguments.a_timeout(timeout), self._lease))
+            lease = run(self._engine.acquire(self._terms, arguments.a_timeout(timeout), self._lease))
             assert lease is not None
             lease._given = True
             return lease
@@ -112,7 +112,7 @@ class Lock(AnyLock[Lease]):
         """The lease, or None if the line has no room now."""
         lease = None
         try:
-            lease = run(self._engine.acquire(self._ask, None, self._lease, wait=False))
+            lease = run(self._engine.acquire(self._terms, None, self._lease, wait=False))
             if lease is not None:
                 lease._given = True
             return lease
@@ -121,12 +121,12 @@ class Lock(AnyLock[Lease]):
             raise
 
     def _lease(self, live: LiveClaim) -> Lease:
-        return Lease(self._engine, live, self._ask.kind == "write")
+        return Lease(self._engine, live, self._terms.kind == "write")
 
     def __enter__(self) -> Lease:
         lease = None
         try:
-            lease = run(self._engine.acquire(self._ask, None, self._lease))
+            lease = run(self._engine.acquire(self._terms, None, self._lease))
             assert lease is not None
             if not bind(self, lease):
                 self._entered.append(lease)

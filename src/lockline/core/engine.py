@@ -19,13 +19,13 @@ from ..runtime import Runtime
 from ..runtime.fork import tell_after_fork
 from . import reentrance, waiting
 from .arguments import a_ttl
-from .ask import Ask
 from .backend import Backend, Guarding, Sessional
 from .claim import Claim, Grant, Unanswered, Waiting
 from .closing import CLOSING, release_all
-from .handle import H, Handle, not_held
+from .handle import H, Handle, check, not_held
 from .keeper import WITHDRAWAL, Keeper
 from .live import GIVEN_BACK, RENEWALS_PER_TTL, Call, LiveClaim, State
+from .terms import Terms
 from .waiting import PAUSE
 
 T = TypeVar("T")
@@ -77,37 +77,37 @@ class Engine:
     # -- acquire -----------------------------------------------------------------------------------
 
     def acquire(
-        self, ask: Ask, timeout: float | None, make: Callable[[LiveClaim], H], wait: bool = True
+        self, terms: Terms, timeout: float | None, make: Callable[[LiveClaim], H], wait: bool = True
     ) -> Coroutine[Any, Any, H | None]:
         """The handle that is made of the claim once it holds; AcquireTimeout when it did not by then.
 
         If it may not wait: None, with nothing left behind, when it does not hold at once.
         """
         call: Call = []
-        coroutine = self._acquire(call, ask, timeout, make, wait)
+        coroutine = self._acquire(call, terms, timeout, make, wait)
         call.append(weakref.ref(coroutine))
         return coroutine
 
     async def _acquire(
-        self, call: Call, ask: Ask, timeout: float | None, make: Callable[[LiveClaim], H], wait: bool
+        self, call: Call, terms: Terms, timeout: float | None, make: Callable[[LiveClaim], H], wait: bool
     ) -> H | None:
         if self._closed:
-            raise self._closed_error()
+            raise ClientClosed()
         me = self.runtime.me()
-        key = (me, ask.name)
+        key = (me, terms.name)
         mine = self._mine.get(key)
         if mine:
-            if ask.kind != "permit":
+            if terms.kind != "permit":
                 await self._clear_away(mine)
-            held = reentrance.held_already(ask, mine)
+            held = reentrance.held_already(terms, mine)
             if held is not None:
-                if ask.ttl > held.claim.ttl:
-                    await self.extend(held, ask.ttl)
+                if terms.ttl > held.claim.ttl:
+                    await self.extend(held, terms.ttl)
                 return make(held)
-            if reentrance.would_wait_for_itself(ask, mine):
+            if reentrance.would_wait_for_itself(terms, mine):
                 if not wait:
                     return None
-                raise reentrance.deadlock_error(ask, mine)
+                raise reentrance.deadlock_error(terms, mine)
         began = self.runtime.now()
         deadline = None if timeout is None else began + timeout
         # A try is over with the first answer, and with the first silence.
@@ -116,10 +116,10 @@ class Engine:
         pause = PAUSE
         while True:
             claim = Claim(
-                ask.name, f"{self._prefix}-{next(self._numbers)}", self.owner, ask.kind, ask.weight, ask.capacity,
-                ask.ttl, self.runtime.wall(), ask.meta,
+                terms.name, f"{self._prefix}-{next(self._numbers)}", self.owner, terms.kind, terms.weight, terms.capacity,
+                terms.ttl, self.runtime.wall(), terms.meta,
             )  # fmt: skip
-            live = LiveClaim(claim, self.runtime, key, ask.renews, ask.max_hold, self._keeper.ring)
+            live = LiveClaim(claim, self.runtime, key, terms.renews, terms.max_hold, self._keeper.ring)
             live.call = call
             # Before the request goes out: whoever finds it there, and nobody who answers for it, withdraws it.
             self._keeper.note(live)
@@ -129,7 +129,7 @@ class Engine:
                     return make(live)
             except BaseException as problem:
                 await self._give_back(live, deadline, unsent=getattr(problem, "unsent", False))
-                if not self._may_go_on(problem, began + ask.ttl if deadline is None else deadline):
+                if not self._may_go_on(problem, began + terms.ttl if deadline is None else deadline):
                     raise
                 await self.runtime.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
@@ -199,7 +199,7 @@ class Engine:
                 if not live.renews:
                     raise
         if self._closed:
-            raise self._closed_error()
+            raise ClientClosed()
         return True
 
     # -- re-entrance -------------------------------------------------------------------------------
@@ -345,10 +345,7 @@ class Engine:
         self._forget(live)
 
     async def _change(self, live: LiveClaim, claim: Claim) -> None:
-        if live.remaining() <= 0:
-            if live.lost is not None:
-                raise live.loss()
-            raise not_held(live)
+        check(live)
         sent = self.runtime.now()
         (fate,) = await self.backend.renew([claim], live.deadline)
         if isinstance(fate, Unanswered):
@@ -368,8 +365,7 @@ class Engine:
 
     def guard(self, live: LiveClaim) -> object:
         """What the store itself can check in the caller's own transaction; ConfigError where it has none."""
-        if live.remaining() <= 0:
-            raise live.loss() if live.lost is not None else not_held(live)
+        check(live)
         if not isinstance(self.backend, Guarding):
             raise ConfigError(f"{self.backend.url} has no transactions that could check a lease; use lockline.fence")
         assert live.token is not None
@@ -380,13 +376,10 @@ class Engine:
     async def ask(self, question: Callable[[float], Awaitable[T]]) -> T:
         """Put a question to the backend, with a deadline."""
         if self._closed:
-            raise self._closed_error()
+            raise ClientClosed()
         return await question(self.runtime.now() + PATIENCE)
 
     # -- the end -----------------------------------------------------------------------------------
-
-    def _closed_error(self) -> ClientClosed:
-        return ClientClosed("this client is closed; connect a new one")
 
     async def close(self) -> None:
         """Release what is held, end every wait, let go of connections. Again is harmless."""

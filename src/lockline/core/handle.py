@@ -135,3 +135,9 @@ class Handle:
 def not_held(live: LiveClaim) -> NotHeld:
     """The error for a lease that was released before."""
     return NotHeld(f"the lease on {live.claim.name!r} (token {live.token}) has been released already")
+
+
+def check(live: LiveClaim) -> None:
+    """LeaseLost or NotHeld if the claim does not hold."""
+    if live.remaining() <= 0:
+        raise live.loss() if live.lost is not None else not_held(live)

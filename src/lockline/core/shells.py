@@ -10,12 +10,12 @@ from typing import Any, Generic, NoReturn, TypeVar
 from ..errors import ConfigError, LocklineError, NotHeld
 from ..guarantees import Guarantees
 from . import arguments
-from .ask import Ask, ask_for
 from .backend import Backend
 from .claim import WHOLE
 from .engine import Engine
 from .handle import H, Handle
 from .live import LiveClaim
+from .terms import Terms, terms_for
 
 F = TypeVar("F", bound=Callable[..., Any])
 L = TypeVar("L", bound="AnyLock[Any]")
@@ -69,15 +69,15 @@ class AnyLease(Handle):
 class AnyLock(Generic[H]):
     """A handle factory without state of its own."""
 
-    def __init__(self, engine: Engine, ask: Ask) -> None:
+    def __init__(self, engine: Engine, terms: Terms) -> None:
         self._engine = engine
-        self._ask = ask
+        self._terms = terms
         self._entered: list[H] = []
 
     @property
     def name(self) -> str:
         """The name of the lock."""
-        return self._ask.name
+        return self._terms.name
 
     def release(self) -> NoReturn:
         """Explains: a lock holds nothing, the lease that `acquire` returned does."""
@@ -111,22 +111,22 @@ class AnyRWLock(Generic[L]):
 
     _lock_class: type[L]
 
-    def __init__(self, engine: Engine, ask: Ask) -> None:
+    def __init__(self, engine: Engine, terms: Terms) -> None:
         self._engine = engine
-        self._ask = ask
+        self._terms = terms
 
     @property
     def name(self) -> str:
         """The name of the lock."""
-        return self._ask.name
+        return self._terms.name
 
     def read(self) -> L:
         """The shared side: any number of readers, and no writer that came before them."""
-        return self._lock_class(self._engine, self._ask._replace(kind="read", weight=1))
+        return self._lock_class(self._engine, self._terms._replace(kind="read", weight=1))
 
     def write(self) -> L:
         """The exclusive side. While it is held, the same thread or task may also read."""
-        return self._lock_class(self._engine, self._ask._replace(kind="write", weight=WHOLE))
+        return self._lock_class(self._engine, self._terms._replace(kind="write", weight=WHOLE))
 
 
 class AnyClient(Generic[L, RW]):
@@ -163,7 +163,7 @@ class AnyClient(Generic[L, RW]):
         meta: Mapping[str, Any] | None = None,
     ) -> L:
         """One at a time."""
-        return self._lock_class(self._engine, ask_for("lock", 1, name, ttl, renew, max_hold, meta))
+        return self._lock_class(self._engine, terms_for("lock", 1, name, ttl, renew, max_hold, meta))
 
     def rlock(
         self,
@@ -175,7 +175,7 @@ class AnyClient(Generic[L, RW]):
         meta: Mapping[str, Any] | None = None,
     ) -> L:
         """One at a time; the thread or task that holds it may take it again, under the same token."""
-        return self._lock_class(self._engine, ask_for("rlock", 1, name, ttl, renew, max_hold, meta))
+        return self._lock_class(self._engine, terms_for("rlock", 1, name, ttl, renew, max_hold, meta))
 
     def rwlock(
         self,
@@ -187,7 +187,7 @@ class AnyClient(Generic[L, RW]):
         meta: Mapping[str, Any] | None = None,
     ) -> RW:
         """Many readers or one writer, in order of arrival."""
-        return self._rwlock_class(self._engine, ask_for("read", WHOLE, name, ttl, renew, max_hold, meta))
+        return self._rwlock_class(self._engine, terms_for("read", WHOLE, name, ttl, renew, max_hold, meta))
 
     def semaphore(
         self,
@@ -200,8 +200,8 @@ class AnyClient(Generic[L, RW]):
         meta: Mapping[str, Any] | None = None,
     ) -> L:
         """At most `limit` at a time, each with its own lease and token."""
-        ask = ask_for("permit", arguments.a_limit(limit), name, ttl, renew, max_hold, meta)
-        return self._lock_class(self._engine, ask)
+        terms = terms_for("permit", arguments.a_limit(limit), name, ttl, renew, max_hold, meta)
+        return self._lock_class(self._engine, terms)
 
     def locked(
         self,

@@ -147,7 +147,7 @@ async def turn(
     problem: BackendUnavailable | None = None
     while True:
         if hints.closed:
-            raise ClientClosed("this client is closed; connect a new one")
+            raise ClientClosed()
         moment = now()
         if live.lost is not None or moment >= live.deadline:
             return None

@@ -95,7 +95,7 @@ class Members:
         After `give_up` it no longer waits for a member that says no.
         """
         if self._closed:
-            raise ClientClosed("this client is closed; connect a new one")
+            raise ClientClosed()
         link, token = self.link, self.token
         ready = link is not None and link.grpc.broken is None and link.grpc.opening.done
         if link is not None and ready and (token or self._target.user is None):

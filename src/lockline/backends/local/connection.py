@@ -181,7 +181,7 @@ class SqliteConnections:
 
     def _refuse(self, thread: int) -> NoReturn:
         if self._closed:
-            raise ClientClosed("this client is closed; connect a new one")
+            raise ClientClosed()
         if self._forking == thread:
             raise BackendUnavailable("this thread is in the middle of a fork")
         raise Busy

@@ -221,7 +221,7 @@ class Peers:
         if listener is not None:
             return listener
         if self._over:
-            raise ClientClosed("this client is closed; connect a new one")
+            raise ClientClosed()
         made = self._listen()
         listener = self._listeners.setdefault("mine", made)
         listener.kept = True

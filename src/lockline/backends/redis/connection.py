@@ -53,7 +53,7 @@ class Connections:
             link = self._links.setdefault(address, self._make(server, not sentinel))
         # After the look, so that nobody is left with a link that `close` did not see.
         if self._closed:
-            raise ClientClosed("this client is closed; connect a new one")
+            raise ClientClosed()
         return link
 
     async def ask(self, address: Address, request: bytes, until: float) -> Any:

@@ -88,7 +88,7 @@ class BlockingSubscriptions(Subscriptions):
 
     def _subscribe(self, address: Address, until: float) -> BlockingSubscription:
         if self._closed:
-            raise ClientClosed("this client is closed; connect a new one")
+            raise ClientClosed()
         one = self.open.get(address)
         if one is None:
             channel = self._channel(address)
@@ -230,7 +230,7 @@ class AsyncioSubscriptions(Subscriptions):
     async def listen(self, address: Address, until: float) -> str:
         async with alone(self._opening.setdefault(address, asyncio.Lock()), address, until):
             if self._closed:
-                raise ClientClosed("this client is closed; connect a new one")
+                raise ClientClosed()
             channel = self._channel(address)
             if address not in self.open:
                 one = AsyncioSubscription(self._target.server(address), self._take, partial(self._lose, address))
@@ -241,7 +241,7 @@ class AsyncioSubscriptions(Subscriptions):
                     self._unready.discard(one)
                 if self._closed:
                     one.close(ConnectionAbortedError("the client was closed"))
-                    raise ClientClosed("this client is closed; connect a new one")
+                    raise ClientClosed()
                 self.open[address] = one
             if address in self._lost:
                 self._lost.discard(address)

@@ -381,7 +381,7 @@ class AsyncioFanout:
 
     async def talk(self, note: Note, until: float, *, kept: bool = False) -> AsyncioTalk:
         if self.closed:
-            raise ClientClosed("this client is closed; connect a new one")
+            raise ClientClosed()
         needed = majority(len(self.labels))
         if not self.wires:
             self.wires = [NodeConnection(self, node) for node in range(len(self.labels))]

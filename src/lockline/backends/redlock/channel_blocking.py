@@ -116,7 +116,7 @@ class BlockingFanout:
 
     async def talk(self, note: Note, until: float, *, kept: bool = False) -> Bundle:
         if self.closed:
-            raise ClientClosed("this client is closed; connect a new one")
+            raise ClientClosed()
         self._used = clock.now()
         # Its own are for when the others are in use: those have their connections already.
         bundle = (self._bundles.take_idle() or self._kept.take(until)) if kept else self._bundles.take(until)

@@ -226,7 +226,7 @@ class AsyncioLink:
         """The one that is open, or a new one."""
         async with alone(self._opening, self._server.address, until):
             if self._closed:
-                raise ClientClosed("this client is closed; connect a new one")
+                raise ClientClosed()
             pipeline = self._pipeline
             if pipeline is None or pipeline.connection.broken is not None:
                 self._unready = AsyncioConnection(self._server)
@@ -243,7 +243,7 @@ class AsyncioLink:
                 vet((await pipeline.ask_all((INFO,), until))[0], self._server.address)
                 self._vets = False
             if self._closed:
-                raise ClientClosed("this client is closed; connect a new one")
+                raise ClientClosed()
         except BaseException:
             connection.close(ConnectionAbortedError("not usable"))
             raise

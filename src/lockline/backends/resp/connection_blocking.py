@@ -235,7 +235,7 @@ class BlockingLink(Pool[BlockingConnection]):
     def take(self, until: float) -> BlockingConnection:
         """A connection of the caller's own until it is given back or dropped."""
         if self._closed:
-            raise ClientClosed("this client is closed; connect a new one")
+            raise ClientClosed()
         connection = super().take(until)
         if connection is None:
             raise NoAnswer(self._address, "every connection is in use", sent=False, late=True)

@@ -95,7 +95,7 @@ class KazooChannel:
         patience = until if insist else min(until, self._runtime.now() + REFUSAL)
         while True:
             if self._closed:
-                raise ClientClosed("this client is closed; connect a new one")
+                raise ClientClosed()
             if not self.ours and threading.current_thread() is self.client._connection._connection_routine:
                 raise WouldDeadlock(
                     "a state listener of your KazooClient keeps kazoo from reading the answer; do this in another thread"

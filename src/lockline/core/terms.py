@@ -14,7 +14,7 @@ AN_HOUR: Final = 3600.0
 """A longer ttl is mostly a number of milliseconds."""
 
 
-class Ask(NamedTuple):
+class Terms(NamedTuple):
     """What a lock object wants each time it is acquired; checked at construction."""
 
     name: str
@@ -27,7 +27,7 @@ class Ask(NamedTuple):
     meta: str
 
 
-def ask_for(
+def terms_for(
     kind: Kind,
     capacity: int,
     name: object,
@@ -35,7 +35,7 @@ def ask_for(
     renew: object,
     max_hold: object,
     meta: Mapping[str, Any] | None,
-) -> Ask:
+) -> Terms:
     """The arguments of a lock, checked."""
     seconds = a_ttl(ttl)
     if seconds > AN_HOUR and max_hold is None and not isinstance(ttl, timedelta):
@@ -45,7 +45,7 @@ def ask_for(
             RuntimeWarning,
             stacklevel=3,
         )
-    return Ask(
+    return Terms(
         name=a_name(name),
         kind=kind,
         weight=1,
