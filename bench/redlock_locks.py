@@ -26,7 +26,6 @@ from report import Report
 
 import lockline
 from lockline.backends.redlock import commands
-from lockline.backends.redlock.commands import command
 from tests.redlock.servers import Servers, servers
 from tests.servers.redis import a_redis
 
@@ -83,7 +82,7 @@ def bare_pair(five: Servers, name: str) -> Pair:
     numbers = iter(range(10**9))
 
     def ask(request: commands.NodeRequest) -> None:
-        data = hiredis.pack_command(command(request, cluster))
+        data = commands.packed(request, cluster)
         for wire in wires:
             wire.sendall(data)
             owed[wire.fileno()] += 1

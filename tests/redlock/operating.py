@@ -33,7 +33,7 @@ def run(*words: str, code: int = 0) -> Any:
 
 def nodes_of(url: str) -> Sequence[Node]:
     """The servers of a URL, as the steps take them."""
-    return from_url(url, asynchronous=False)[0]
+    return from_url(url, "blocking")[0]
 
 
 def a_token(url: str, name: str = "x", ttl: float = LONGEST) -> int:

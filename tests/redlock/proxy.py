@@ -18,6 +18,7 @@ class Proxy:
         self.port = free_port()
         self._server_port = server_port
         self._requests = self._answers = True
+        self._nonsense = False
         self._listener: socket.socket | None = None
         self._pairs: dict[socket.socket, tuple[socket.socket, bool]] = {}
         self._held: list[socket.socket] = []
@@ -51,12 +52,17 @@ class Proxy:
         """Requests arrive; answers do not."""
         self._answers = False
 
+    def speak_nonsense(self) -> None:
+        """Instead of each answer comes what no server says."""
+        self._nonsense = True
+
     def heal(self) -> None:
         """As if nothing had been; what was swallowed is lost, so the old connections break."""
         with self._mutex:
-            if not (self._requests and self._answers):
+            if self._nonsense or not (self._requests and self._answers):
                 self._drop_all()
             self._requests = self._answers = True
+            self._nonsense = False
             if self._listener is None:
                 self._listen()
 
@@ -106,6 +112,8 @@ class Proxy:
             data = one.recv(65536)
             if not data:
                 self._drop(one)
+            elif self._nonsense and not from_client:
+                other.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
             elif self._requests if from_client else self._answers:
                 other.sendall(data)
         except OSError:

@@ -37,7 +37,7 @@ class Servers:
 
     def set_up(self, longest: float = 60.0) -> Servers:
         """What `lockline redlock init` does."""
-        cluster.init(from_url(self.url, asynchronous=False)[0], longest=longest).act()
+        cluster.init(from_url(self.url, "blocking")[0], longest=longest).act()
         return self
 
     def stop(self) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from lockline.backends.redlock import commands
 from lockline.backends.redlock.channel import Note
-from lockline.backends.redlock.commands import Failure, NodeRequest, Reply
+from lockline.backends.redlock.commands import Failure, NodeAnswer, NodeRequest, Reply
 from lockline.backends.redlock.membership import LOOK_AGAIN, Membership
 
 from .model import ModelNode
@@ -144,7 +144,7 @@ class SimulatedTalk:
         self._note = note
         self._open = True
         self._due = 0
-        self._answers: deque[tuple[int, NodeRequest, Reply]] = deque()
+        self._answers: deque[NodeAnswer] = deque()
         self.waiter: tuple[Task, int] | None = None
 
     def send(self, node: int, request: NodeRequest) -> None:
@@ -161,12 +161,12 @@ class SimulatedTalk:
     def take(self, node: int, request: NodeRequest, reply: Reply) -> None:
         self._due -= 1
         if not self._open:
-            self._note(node, request, reply)
+            self._note(NodeAnswer(node, request, reply))
             return
-        self._answers.append((node, request, reply))
+        self._answers.append(NodeAnswer(node, request, reply))
         self._channel.universe.nudge(self)
 
-    async def next(self, until: float) -> tuple[int, NodeRequest, Reply] | None:
+    async def next(self, until: float) -> NodeAnswer | None:
         while not self._answers:
             if not self._due or self._channel.now() >= until:
                 return None

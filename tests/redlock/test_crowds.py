@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from lockline.backends.redlock.pool import Bell, Pool
 
 import lockline
-from lockline.backends.redlock.pool import Bell, Pool
 from lockline.runtime import clock
 from tests.servers.process import wait_for
 
@@ -79,8 +79,8 @@ def test_a_burst_of_tasks_is_granted_whole_although_the_loop_hears_the_answers_l
                 await lease.release()
                 return int(lease.token)
 
-            wires = client._engine.backend.channel.wires
-            made = [wire.since for wire in wires]
+            to_servers = client._engine.backend.channel.connections
+            made = [connection.since for connection in to_servers]
             burst = asyncio.gather(*(one(number) for number in range(600)))
             await asyncio.sleep(0)
             # All requests are out, or about to be; now this loop is deaf for longer than a server may take.
@@ -88,7 +88,7 @@ def test_a_burst_of_tasks_is_granted_whole_although_the_loop_hears_the_answers_l
                 await asyncio.sleep(0.01)
                 time.sleep(0.4)  # noqa: ASYNC251 - this is the point
             assert len(await burst) == 600
-            assert [wire.since for wire in wires] == made, "a server that answers was taken for silent"
+            assert [connection.since for connection in to_servers] == made, "a server that answers was taken for silent"
 
     asyncio.run(story())
 

@@ -475,4 +475,4 @@ def test_one_lease_without_a_majority_does_not_harm_the_others(five: Servers, pr
 
 def _all_up(client: Any) -> bool:
     channel = client._engine.backend.channel
-    return all(wire.sock is not None for bundle in channel._bundles.idle for wire in bundle.wires)
+    return all(one.sock is not None for bundle in channel._bundles.free for one in bundle.connections)

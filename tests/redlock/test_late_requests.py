@@ -234,7 +234,7 @@ def test_an_acquire_whose_script_was_flushed_is_not_sent_again_after_its_release
             until = one.channel.now() + 5
             talk = await one.channel.talk(nothing, until)
             three[2].command("SCRIPT", "FLUSH")
-            three[2].command("SCRIPT", "LOAD", SCRIPTS["release"].text)
+            three[2].command("SCRIPT", "LOAD", SCRIPTS["release"].body)
             talk.send(2, commands.acquire("x", "a-1.1", 30_000, 0, ""))
             talk.send(2, commands.release("x", "a-1.1", 0, -30_000))
             answers = [await talk.next(until) for _ in range(2)]
@@ -303,3 +303,39 @@ def test_a_lease_never_outlives_the_time_for_which_a_restarted_server_refuses(th
         with pytest.raises(ConfigError, match="drift"):
             lease.extend(40)
         lease.release()
+
+
+@both
+def test_a_server_that_speaks_nonsense_counts_as_one_that_fails(
+    three: Servers, proxied: list[Proxy], flavour: str
+) -> None:
+    with client_of(flavour, url(proxied)) as one, client_of("sync", three.url) as other:
+
+        def pair() -> None:
+            one.do(one.do(lambda: one.client.lock("x").acquire(timeout=5)).release)
+
+        pair()
+        proxied[0].speak_nonsense()
+        for _ in range(3):
+            pair()
+        proxied[1].speak_nonsense()
+        with pytest.raises(QuorumNotReached) as caught:
+            one.do(lambda: one.client.lock("x").try_acquire())
+        assert sum(said == "free" for said in caught.value.nodes.values()) == 1
+        assert any("rotocol" in said for said in caught.value.nodes.values()), caught.value.nodes
+        with pytest.raises(QuorumNotReached):
+            one.do(lambda: one.client.list())
+        for proxy in proxied:
+            proxy.heal()
+        pair()
+        # Nor does it matter where only hints are listened for.
+        held = other.client.lock("x", ttl=30).acquire()
+        back = threading.Timer(0.6, held.release)
+        back.start()
+        nonsense = threading.Timer(0.2, proxied[0].speak_nonsense)
+        nonsense.start()
+        try:
+            pair()
+        finally:
+            back.join()
+            nonsense.join()

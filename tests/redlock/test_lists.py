@@ -117,7 +117,7 @@ def test_a_secret_is_not_shown_and_settings_arrive_as_they_were_meant() -> None:
     url = "redlock://:pw@a,b,c?tls=yes&ssl_password=SECRET&ssl_ca_certs=/etc/a%2Bb%26c.pem&prefix=app/"
     with lockline.connect(url) as client:
         assert client.url == "redlock://a,b,c?tls=yes&ssl_ca_certs=/etc/a%2Bb%26c.pem&prefix=app/"
-    for node in from_url(url, asynchronous=False)[0]:
+    for node in from_url(url, "blocking")[0]:
         assert node.options["ssl_ca_certs"] == "/etc/a+b&c.pem"
         assert node.options["ssl_password"] == "SECRET"
 

@@ -11,7 +11,7 @@ import pytest
 import lockline
 from lockline import LeaseLost, QuorumNotReached
 from lockline.backends.redlock import cluster
-from lockline.backends.redlock.cluster import OperatorError, Server
+from lockline.backends.redlock.cluster import GreetedServer, OperatorError
 from tests.servers.process import wait_for
 from tests.servers.redis import RedisServer, a_folder
 
@@ -90,13 +90,13 @@ def interrupt(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
         done += 1
         return real(*args, **options)
 
-    install, ask = Server.install, Server.ask
+    install, ask = GreetedServer.install, GreetedServer.ask
 
-    def counted_ask(self: Server, request: Any, cluster: str) -> Any:
+    def counted_ask(self: GreetedServer, request: Any, cluster: str) -> Any:
         return counted(ask, self, request, cluster) if request.op == "open" else ask(self, request, cluster)
 
-    monkeypatch.setattr(Server, "ask", counted_ask)
-    monkeypatch.setattr(Server, "install", lambda *args, **options: counted(install, *args, **options))
+    monkeypatch.setattr(GreetedServer, "ask", counted_ask)
+    monkeypatch.setattr(GreetedServer, "install", lambda *args, **options: counted(install, *args, **options))
 
 
 @pytest.mark.parametrize(

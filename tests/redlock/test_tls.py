@@ -40,7 +40,7 @@ def url() -> Iterator[str]:
                 server.start()
             hosts = ",".join(f"127.0.0.1:{port}" for _, port in made)
             address = f"redlock://{hosts}?tls=yes&ssl_ca_certs={certificate}"
-            cluster.init(from_url(address, asynchronous=False)[0]).act()
+            cluster.init(from_url(address, "blocking")[0]).act()
             yield address
         finally:
             for server, _ in made:

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import hiredis
@@ -16,12 +15,7 @@ import pytest
 
 import lockline
 from lockline import aio
-from lockline.backends.redlock import (
-    channel_asyncio,
-    connection_blocking,
-    subscription_asyncio,
-    subscription_blocking,
-)
+from lockline.backends.resp import commands
 from tests.servers.process import wait_for
 
 from .servers import Servers, servers
@@ -44,9 +38,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> set[type]:
         types.update(map(type, words))
         return hiredis.pack_command(words)  # type: ignore[arg-type]
 
-    watched = SimpleNamespace(**{**vars(hiredis), "pack_command": pack})
-    for module in (connection_blocking, subscription_blocking, subscription_asyncio, channel_asyncio):
-        monkeypatch.setattr(module, "hiredis", watched)
+    monkeypatch.setattr(commands, "_pack", pack)
     return types
 
 
@@ -86,8 +78,8 @@ def test_hiredis_is_given_texts_alone_by_tasks(three: Servers, seen: set[type]) 
 
 INTERRUPTED = """
 import signal, sys, time
-import hiredis, lockline
-from lockline.backends.redlock.commands import acquire, command
+import lockline
+from lockline.backends.redlock.commands import acquire, packed
 
 class Interrupt(BaseException):
     pass
@@ -103,7 +95,7 @@ end = time.monotonic() + 2
 while time.monotonic() < end:
     try:
         for _ in range(2000):
-            hiredis.pack_command(command(acquire("x", "id", 12345678, 10**12, ""), "cluster"))
+            packed(acquire("x", "id", 12345678, 10**12, ""), "cluster")
         with client.lock("x", ttl=0.6):
             pass
     except Interrupt:

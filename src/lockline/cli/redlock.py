@@ -39,7 +39,7 @@ def _nodes(url: str | None) -> Sequence[Node]:
     url = default.store(url).url
     if not url.startswith("redlock://"):
         raise ConfigError("a redlock:// URL is needed, as an argument, in LOCKLINE_URL or in lockline.toml")
-    return from_url(url, asynchronous=False)[0]
+    return from_url(url, "blocking")[0]
 
 
 def _act(plan: cluster.Plan, *, dry_run: bool, yes: bool, as_json: bool) -> None:

@@ -37,10 +37,10 @@ def connect(
     asynchronous = runtime.flavour == "asyncio"
     settings: dict[str, str] = {}
     if isinstance(target, str):
-        nodes, settings = from_url(target, asynchronous=asynchronous)
+        nodes, settings = from_url(target, runtime.flavour)
         url = safe(target)
     else:
-        nodes = from_clients(target, asynchronous=asynchronous)
+        nodes = from_clients(target, runtime.flavour)
         url = "redlock://" + ",".join(node.label for node in nodes)
     node_timeout = settings.pop("node_timeout", None) if node_timeout is None else node_timeout
     drift = settings.pop("drift", None) if drift is None else drift

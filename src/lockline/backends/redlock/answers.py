@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...errors import ConfigError, QuorumNotReached
 from .channel import Fanout
-from .commands import Failure, NodeRequest, Reply
+from .commands import Failure, NodeAnswer, Reply
 
 
 def unreached(channel: Fanout, message: str, replies: dict[int, Reply], *, yes: str = "free") -> QuorumNotReached:
@@ -28,7 +28,7 @@ def too_long(ttl: float, lasts: float, longest: float) -> ConfigError:
     )
 
 
-def nothing(node: int, request: NodeRequest, reply: Reply) -> None:
+def nothing(answer: NodeAnswer) -> None:
     """For answers that change nothing when they come late."""
 
 

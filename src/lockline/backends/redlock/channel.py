@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
-from .commands import NodeRequest, Reply
+from ..resp.errors import NoAnswer, Refused
+from .commands import NodeAnswer, NodeRequest
 from .membership import Membership
+from .rules import majority
 
-Note = Callable[[int, NodeRequest, Reply], None]
+SETTLE = 0.02
+"""How long a first connection waits for the slower nodes once a majority is there."""
+LAST_CHANCE = 0.5
+"""How long `close` tries to deliver releases that have not arrived."""
+
+TROUBLE: Final = (NoAnswer, Refused, OSError)
+"""What goes wrong on a connection; TimeoutError is an OSError."""
+
+Note = Callable[[NodeAnswer], None]
 """Takes the answer of a node; those too that come after the conversation."""
 
 
@@ -24,7 +34,7 @@ class Talk(Protocol):
     def follows(self, node: int, attempt: str, sent: float) -> bool:
         """Whether the node does what is sent to it now after that attempt's acquire, sent then: one connection for both."""
 
-    async def next(self, until: float) -> tuple[int, NodeRequest, Reply] | None:
+    async def next(self, until: float) -> NodeAnswer | None:
         """The next answer; None when no more are due, or none came by then."""
 
     def part(self) -> None:
@@ -50,3 +60,17 @@ class Fanout(Protocol):
 
         `kept`: it is about leases that are held, and waits for nobody who wants one.
         """
+
+
+def connect_timeout(node_timeout: float) -> float:
+    """How long a connection may take that has to be made, encrypted, authenticated and greeted."""
+    return max(1.0, 4 * node_timeout)
+
+
+def time_to_connect(now: float, until: float, node_timeout: float, lively: int, nodes: int) -> float:
+    """Until when to wait for connections: some time has to be left for asking, or the servers that are there say nothing.
+
+    With so many known to be silent that the others are too few, this is only to see whether they are back.
+    """
+    patience = connect_timeout(node_timeout) if lively >= majority(nodes) else node_timeout
+    return min(until - min(node_timeout, (until - now) / 2), now + patience)

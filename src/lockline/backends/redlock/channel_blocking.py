@@ -7,58 +7,52 @@ thread, alive only while there is something to do, reconnects what broke and rep
 from __future__ import annotations
 
 import time
-from _thread import start_new_thread
+from _thread import LockType, allocate_lock, start_new_thread
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
-
-import redis
 
 from ...errors import ClientClosed, QuorumNotReached
 from ...runtime import clock
+from ...runtime.blocking import ring
+from ..resp.commands import ServerError
+from ..resp.connection_blocking import BlockingConnection
+from ..resp.errors import NoAnswer
+from ..resp.pool import Pool
 from . import commands
-from .channel import Note
-from .commands import NodeRequest, command
+from .channel import LAST_CHANCE, SETTLE, Note, connect_timeout, time_to_connect
+from .commands import NodeRequest, packed
 from .connection_blocking import Bundle
-from .membership import PREPARATION, Membership, durable, greeting
-from .pool import Bell, Pool
+from .membership import PREPARATION, Greeting, Membership, durable, greet, greeting
 from .rules import majority
-from .target import TROUBLE, Node
+from .target import Node
 
 BUNDLES = 4
 """Conversations that may go on at once; more threads take turns, in order of arrival."""
 KEPT = 2
 """Beside them, for renewals alone: no number of busy threads makes a lease late."""
 MOST_SPARES = BUNDLES + KEPT
-SETTLE = 0.02
-"""How long a first connection waits for the slower nodes once a majority is there."""
 TICK = 0.25
 LINGER = 5.0
-LAST_CHANCE = 0.5
-"""How long `close` tries to deliver releases that have not arrived."""
+OVERDUE = 30.0
+"""Seconds after which a bundle that was taken and not given back counts as lost, though something still refers to it: the traceback
+of an exception that somebody keeps. No conversation lasts that long."""
 
 
-def connect_timeout(node_timeout: float) -> float:
-    """How long a connection may take that has to be made, encrypted, authenticated and greeted."""
-    return max(1.0, 4 * node_timeout)
+class Wakeup:
+    """Wakes one thread, now or when it next waits; one instruction each way."""
 
-
-def time_to_connect(now: float, until: float, node_timeout: float, lively: int, nodes: int) -> float:
-    """Until when to wait for connections: some time has to be left for asking, or the servers that are there say nothing.
-
-    With so many known to be silent that the others are too few, this is only to see whether they are back.
-    """
-    patience = connect_timeout(node_timeout) if lively >= majority(nodes) else node_timeout
-    return min(until - min(node_timeout, (until - now) / 2), now + patience)
-
-
-class Tender:
-    """One background thread."""
-
-    __slots__ = ("ended",)
+    __slots__ = ("_gate",)
 
     def __init__(self) -> None:
-        self.ended = Bell()
+        self._gate: LockType = allocate_lock()
+        self._gate.acquire()
+
+    def call(self) -> None:
+        ring(self._gate)
+
+    def wait(self, seconds: float) -> bool:
+        """Whether it was called by then."""
+        return self._gate.acquire(True, max(0.0, min(seconds, 60.0)))
 
 
 def busy() -> QuorumNotReached:
@@ -82,18 +76,26 @@ class BlockingFanout:
         self._begin()
 
     def _begin(self) -> None:
-        self._bundles = Pool(BUNDLES, lambda: Bundle(self, self._bundles))
-        self._kept = Pool(KEPT, lambda: Bundle(self, self._kept))
-        self.spares: list[deque[Any]] = [deque() for _ in self._nodes]
+        self._bundles = self._pool(BUNDLES)
+        self._kept = self._pool(KEPT)
+        self.spares: list[deque[BlockingConnection]] = [deque() for _ in self._nodes]
         self._wanted: dict[int, None] = {}
         self._retry_at = [0.0] * len(self._nodes)
         self._backoff = [0.1] * len(self._nodes)
         self._debts: list[dict[str, tuple[NodeRequest, float]]] = [{} for _ in self._nodes]
         self.silent: set[int] = set()
         """Nodes that were last seen not to answer, or not to be there."""
-        self._bell = Bell()
-        self._tender: Tender | None = None
+        self._wakeup = Wakeup()
+        self._tender: Wakeup | None = None
+        """Called when the background thread that has it ends."""
         self._used = 0.0
+
+    def _pool(self, most: int) -> Pool[Bundle]:
+        def counts(bundle: Bundle) -> bool:
+            return not bundle.gone and (clock.now() - bundle.began < OVERDUE or bundle in pool.free)
+
+        pool: Pool[Bundle] = Pool(most, lambda: Bundle(self, pool), counts)
+        return pool
 
     def forked(self) -> None:
         """In a child: the parent's sockets are left alone, without a word on them."""
@@ -119,7 +121,7 @@ class BlockingFanout:
             raise ClientClosed()
         self._used = clock.now()
         # Its own are for when the others are in use: those have their connections already.
-        bundle = (self._bundles.take_idle() or self._kept.take(until)) if kept else self._bundles.take(until)
+        bundle = (self._bundles.take_free() or self._kept.take(until)) if kept else self._bundles.take(until)
         if bundle is None:
             raise busy()
         try:
@@ -147,7 +149,7 @@ class BlockingFanout:
         opening: set[int] = set()
         failed: set[int] = set()
         ended: deque[tuple[int, bool]] = deque()
-        bell = Bell()
+        wakeup = Wakeup()
 
         def open_one(node: int) -> None:
             opened = False
@@ -155,7 +157,7 @@ class BlockingFanout:
                 opened = self._open(node)
             finally:
                 ended.append((node, opened))
-                bell.ring()
+                wakeup.call()
 
         settled = float("inf")
         while True:
@@ -166,7 +168,7 @@ class BlockingFanout:
                     failed.add(node)
             up = bundle.begin(note)
             now = clock.now()
-            missing = [wire.node for wire in bundle.wires if wire.sock is None]
+            missing = [one.node for one in bundle.connections if one.sock is None]
             if up >= majority(len(self.labels)) and self.membership.cluster is not None:
                 settled = min(settled, now + SETTLE)
             if now >= min(until, settled) or failed.issuperset(missing):
@@ -177,24 +179,19 @@ class BlockingFanout:
                     opening.add(node)
                     start_new_thread(open_one, (node,))
             if not any(self.spares[node] for node in missing):
-                bell.wait(min(until, settled, now + TICK) - now)
-
-    @property
-    def _connect_timeout(self) -> float:
-        return connect_timeout(self.node_timeout)
+                wakeup.wait(min(until, settled, now + TICK) - now)
 
     def _open(self, node: int) -> bool:
         """Make a connection and be greeted on it: a server that has restarted finds it out here, before anything else."""
-        connection = self._nodes[node].connection(self._connect_timeout)
+        timeout = connect_timeout(self.node_timeout)
+        connection = BlockingConnection(self._nodes[node].within(timeout))
         try:
-            connection.connect()
-            durable = _prepare(connection)
-            said = greeting(_ask(connection, *command(NodeRequest("greet", (durable,)), "", whole=True)))
+            _, said = greeted(connection, clock.now() + 2 * timeout)
             self.membership.met(node, said)
             self._pay(node, connection)
         except Exception as problem:
             # Whatever it is, also a greeting that makes no sense: this server is of no use now.
-            connection.disconnect()
+            connection.close()
             self.silent.add(node)
             self.membership.failed(node, f"unreachable: {problem}")
             return False
@@ -203,14 +200,14 @@ class BlockingFanout:
             self.spares[node].append(connection)
         else:
             # Many calls asked for it while the server was silent, and none of them waits any more.
-            connection.disconnect()
+            connection.close()
         return True
 
     def want(self, node: int) -> None:
         """A connection to this node is missing: let the background make one."""
         if not self.closed:
             self._wanted[node] = None
-            self._bell.ring()
+            self._wakeup.call()
 
     def owe(self, node: int, request: NodeRequest) -> None:
         """A release has to arrive: repeat it until it is acknowledged or its ttl is over."""
@@ -220,14 +217,13 @@ class BlockingFanout:
             if len(debts) < 10_000:
                 debts[request.args[1]] = (request, clock.now() + longest)
 
-    def _pay(self, node: int, connection: Any) -> None:
+    def _pay(self, node: int, connection: BlockingConnection) -> None:
         if self.membership.cluster is None:
             return
         for attempt, (request, until) in list(self._debts[node].items()):
             if clock.now() < until:
-                try:
-                    _ask(connection, *command(commands.again(request), self.cluster))
-                except redis.ResponseError:
+                again = packed(commands.again(request), self.cluster)
+                if isinstance(connection.ask(again, clock.now() + connection.patience), ServerError):
                     # Refused for now (no memory, no replicas): the background asks again.
                     self.want(node)
                     continue
@@ -240,8 +236,8 @@ class BlockingFanout:
             return False
         try:
             self._pay(node, connection)
-        except TROUBLE:
-            connection.disconnect()
+        except NoAnswer:
+            connection.close()
             return False
         self.spares[node].append(connection)
         return True
@@ -252,9 +248,9 @@ class BlockingFanout:
         """A conversation is over: somebody has to look after what it left."""
         if self._tender is None and not self.closed:
             # Started in one instruction, and it enters itself: nothing is left half done. Of two, the first finds itself replaced.
-            start_new_thread(self._tend, (Tender(),))
+            start_new_thread(self._tend, (Wakeup(),))
 
-    def _tend(self, me: Tender) -> None:
+    def _tend(self, me: Wakeup) -> None:
         try:
             if self._tender is None:
                 self._tender = me
@@ -263,18 +259,18 @@ class BlockingFanout:
             # Whatever ended it, the next conversation can start another.
             if self._tender is me:
                 self._tender = None
-            me.ended.ring()
+            me.call()
 
-    def _tend_while_needed(self, me: Tender) -> None:
+    def _tend_while_needed(self, me: Wakeup) -> None:
         while not self.closed and self._tender is me:
-            self._bell.wait(TICK)
+            self._wakeup.wait(TICK)
             now = clock.now()
             for node in list(self._wanted):
                 if self.spares[node] and not self._debts[node]:
                     self._wanted.pop(node, None)
                 elif now >= self._retry_at[node]:
                     self._retry(node)
-            due = [pool.tidy() for pool in (self._bundles, self._kept)]
+            due = [_tidy(pool) for pool in (self._bundles, self._kept)]
             if not any(due) and not any(self._debts) and clock.now() - self._used > LINGER:
                 return
             if self._wanted:
@@ -295,58 +291,62 @@ class BlockingFanout:
     def close(self) -> None:
         self.closed = True
         tender, self._tender = self._tender, None
-        self._bell.ring()
+        self._wakeup.call()
         # A release repeated over another connection may have to leave a tombstone: better to hear of the first one.
         until = clock.now() + min(self.node_timeout, LAST_CHANCE)
-        for bundle in (*self._bundles.empty(), *self._kept.empty()):
+        for bundle in (*self._bundles.take_all_free(), *self._kept.take_all_free()):
             while bundle.tidy() and (left := until - clock.now()) > 0:
                 bundle.read(left)
             bundle.drop()
         if tender is not None:
-            tender.ended.wait(1.0)
+            tender.wait(1.0)
         # What could not be delivered yet gets a last chance; after that only its ttl ends it.
         owing = [node for node, debts in enumerate(self._debts) if debts]
         paid: deque[int] = deque()
-        bell = Bell()
+        wakeup = Wakeup()
 
         def pay(node: int) -> None:
             try:
                 self._open(node)
             finally:
                 paid.append(node)
-                bell.ring()
+                wakeup.call()
 
         for node in owing:
             start_new_thread(pay, (node,))
         until = clock.now() + LAST_CHANCE
         while len(paid) < len(owing) and (left := until - clock.now()) > 0:
-            bell.wait(left)
+            wakeup.wait(left)
         self._no_spares()
 
     def _no_spares(self) -> None:
         for spares in self.spares:
             while spares:
                 try:
-                    spares.pop().disconnect()
+                    spares.pop().close()
                 except IndexError:
                     pass  # taken by another thread in this moment
 
 
-def _ask(connection: Any, *words: Any) -> Any:
-    connection.send_command(*words, check_health=False)
-    return connection.read_response(disable_decoding=True)
+def greeted(connection: BlockingConnection, until: float) -> tuple[str, Greeting]:
+    """Open it and load the scripts of the hot path; whether everything is on the server's disk, and what it says of itself."""
+    connection.open(until)
+    settings, *_ = connection.ask_all(PREPARATION, until)
+    return durable(settings), greeting(connection.ask(greet(settings), until))
 
 
-def _prepare(connection: Any) -> str:
-    """Load the scripts of the hot path; and whether everything is on the server's disk before it answers ("1")."""
-    connection.send_packed_command(connection.pack_commands(PREPARATION), check_health=False)
-    said, *_ = [_answer(connection) for _ in PREPARATION]
-    return durable(said)
-
-
-def _answer(connection: Any) -> Any:
-    try:
-        return connection.read_response(disable_decoding=True)
-    except redis.ResponseError as refused:
-        # CONFIG is forbidden at times; then the server counts as one that may forget.
-        return refused
+def _tidy(pool: Pool[Bundle]) -> bool:
+    """Take in what came late for the bundles that are free; whether anything is still due on them. For the background."""
+    due = False
+    for _ in range(len(pool.free)):
+        try:
+            # The other end of what `take` pops: those are the ones least used.
+            bundle = pool.free.popleft()
+        except IndexError:
+            break
+        try:
+            due = bundle.tidy() or due
+        finally:
+            pool.free.appendleft(bundle)
+            pool.make_room()
+    return due

@@ -6,7 +6,7 @@ from enum import Enum
 
 from ...core.claim import Claim
 from . import rules
-from .commands import Failure, NodeRequest, Reply
+from .commands import Failure, NodeAnswer, Reply
 
 SPREAD = 0.001
 """Waiters that hear of one release try at random moments within this time; it grows while they meet half-way."""
@@ -37,8 +37,9 @@ class Removal:
         """A round of requests goes out to those who have not answered yet."""
         self.repeated = self.repeated is not None
 
-    def hear(self, node: int, reply: Reply) -> None:
+    def hear(self, answer: NodeAnswer) -> None:
         """What a node answered, in time or late."""
+        node, _, reply = answer
         self.replies[node] = reply
         if isinstance(reply, Failure) or self.answers.get(node) is ReleaseAnswer.REMOVED:
             return
@@ -92,8 +93,9 @@ class Attempt:
         """It failed, and every node that gave something, or may have, was told to take it back."""
         self.removal = Removal()
 
-    def note(self, node: int, request: NodeRequest, reply: Reply) -> None:
+    def note(self, answer: NodeAnswer) -> None:
         """What a node answered to an acquire or a promote, in time or late."""
+        node, request, reply = answer
         if isinstance(reply, Failure):
             if request.op == "acquire":
                 self.refusals[node] = reply

@@ -17,10 +17,10 @@ from ...runtime.clock import DRIFT
 from .commands import NodeRequest
 from .rules import majority
 from .steps import (
+    GreetedServer,
     NodeStatus,
     OperatorError,
     Plan,
-    Server,
     all_there_and_different,
     highest,
     members,
@@ -175,7 +175,7 @@ def replace(nodes: Sequence[Node], label: str, *, sleep: Callable[[float], None]
         raise OperatorError(f"{label} was not finished being set up; `lockline redlock init` opens its gate")
     wait = _wait(record.longest)
 
-    def read(server: Server) -> int | None:
+    def read(server: GreetedServer) -> int | None:
         if server.greet().cluster != cluster:
             return None
         reply = server.ask(NodeRequest("highest", ()), cluster)
@@ -257,7 +257,7 @@ def resize(old: Sequence[Node], new: Sequence[Node], *, sleep: Callable[[float],
     longest = record.longest
     wait = _wait(longest)
 
-    def retire(server: Server) -> int | None:
+    def retire(server: GreetedServer) -> int | None:
         said = server.greet()
         if said.state == "known" and said.cluster == successor:
             # Taken over already, and so at least at the floor that was read when a majority had been retired.
@@ -311,4 +311,4 @@ def _finish(new: Sequence[Node], after: Sequence[NodeStatus], successor: str) ->
     return nothing_to_do(f"{members(new)} is set up", cluster=successor)
 
 
-__all__ = ["LONGEST", "NodeStatus", "OperatorError", "Plan", "Server", "init", "replace", "resize", "status"]
+__all__ = ["LONGEST", "GreetedServer", "NodeStatus", "OperatorError", "Plan", "init", "replace", "resize", "status"]

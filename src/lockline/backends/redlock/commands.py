@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final, Literal, NamedTuple
 
+from ..resp.commands import pack
 from . import scripts
 
 
@@ -23,6 +24,15 @@ class Failure(NamedTuple):
 
 
 Reply = list[Any] | Failure
+
+
+class NodeAnswer(NamedTuple):
+    """What one node said to one request."""
+
+    node: int
+    request: NodeRequest
+    reply: Reply
+
 
 TIDYING: Final = ("release", "hide")
 """What is to be done although nobody may wait for the answer any more."""
@@ -144,16 +154,14 @@ def keys_and_arguments(request: NodeRequest, cluster: str) -> tuple[tuple[str, .
     raise AssertionError(op)
 
 
-def command(request: NodeRequest, cluster: str, *, whole: bool = False) -> tuple[Any, ...]:
+def packed(request: NodeRequest, cluster: str, *, whole: bool = False) -> bytes:
     """The command for the wire; `whole` sends the script itself, for a server that has forgotten it."""
     if request.op == "raw":
-        return request.args
+        return pack(request.args)
     if request.op == "scan":
         cursor, prefix = request.args
         pattern = "".join(f"\\{letter}" if letter in "*?[]\\^-" else letter for letter in prefix)
-        return ("SCAN", cursor, "MATCH", f"{scripts.LEASE}{pattern}*", "COUNT", "1000")
+        return pack(("SCAN", cursor, "MATCH", f"{scripts.LEASE}{pattern}*", "COUNT", "1000"))
     keys, arguments = keys_and_arguments(request, cluster)
     script = scripts.SCRIPTS[request.op]
-    # Texts alone: hiredis crashes when a signal handler raises while it turns a number into text.
-    words = (str(len(keys)), *keys, *map(str, arguments))
-    return ("EVAL", script.text, *words) if whole else ("EVALSHA", script.sha, *words)
+    return script.in_full(keys, arguments) if whole else script.by_digest(keys, arguments)

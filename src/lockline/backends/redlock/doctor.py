@@ -6,7 +6,7 @@ from typing import Any
 
 from ...core.backend import Finding
 from ...errors import QuorumNotReached
-from .answers import describe
+from .answers import describe, nothing
 from .channel import Fanout
 from .commands import SETTINGS, Failure, NodeRequest, Reply
 from .membership import durable, settings
@@ -31,7 +31,7 @@ async def examine(channel: Fanout, until: float) -> list[Finding]:
     }
     findings: list[Finding] = []
     try:
-        talk = await channel.talk(lambda node, request, reply: None, until)
+        talk = await channel.talk(nothing, until)
     except QuorumNotReached as unreached:
         return [
             Finding("error", f"{label}: {what}", str(unreached).partition(" (")[0])

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from ...errors import QuorumNotReached
-from .commands import SETTINGS, Reply
+from ..resp.commands import ServerError, pack
+from .commands import SETTINGS, NodeRequest, Reply, packed
 from .rules import majority
 from .scripts import SCRIPTS
 
@@ -34,8 +35,8 @@ class Greeting(NamedTuple):
 
 
 PREPARATION: Final = (
-    SETTINGS.args,
-    *(("SCRIPT", "LOAD", SCRIPTS[op].text) for op in ("acquire", "promote", "extend", "release")),
+    pack(SETTINGS.args),
+    *(pack(("SCRIPT", "LOAD", SCRIPTS[op].body)) for op in ("acquire", "promote", "extend", "release")),
 )
 """What is asked on a new connection before the greeting, all at once. Other scripts are sent whole when they are first used."""
 
@@ -59,8 +60,15 @@ def durable(reply: Reply) -> str:
     return "1" if all(said.get(name) == wanted for name, wanted in DURABLE.items()) else "0"
 
 
-def greeting(reply: Sequence[Any]) -> Greeting:
+def greet(settings: Reply) -> bytes:
+    """The first request on a connection, after the server has told its settings."""
+    return packed(NodeRequest("greet", (durable(settings),)), "", whole=True)
+
+
+def greeting(reply: Any) -> Greeting:
     """The greeting in a node's answer."""
+    if isinstance(reply, ServerError):
+        raise ConnectionRefusedError(f"refused: {reply}")
     words = [word.decode() if isinstance(word, bytes) else word or "" for word in reply]
     if words[0] == "empty":
         return Greeting("empty", words[1])

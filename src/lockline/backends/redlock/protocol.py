@@ -14,7 +14,7 @@ from . import commands, rules
 from .answers import too_long, unreached
 from .channel import Fanout, Talk
 from .claims import Attempt, Extension
-from .commands import Failure, NodeRequest, Reply
+from .commands import Failure, NodeAnswer, NodeRequest
 
 T = TypeVar("T")
 
@@ -120,9 +120,8 @@ class Protocol:
                     attempt.silent = waiting
                     return False
                 continue
-            node, request, reply = answer
-            attempt.note(node, request, reply)
-            if request.op == "acquire":
+            attempt.note(answer)
+            if answer.request.op == "acquire":
                 waiting -= 1
 
     async def _undo(self, talk: Talk, attempt: Attempt, until: float) -> None:
@@ -138,10 +137,9 @@ class Protocol:
             answer = await talk.next(until)
             if answer is None:
                 return
-            node, request, reply = answer
-            if request.op != "release":
-                attempt.note(node, request, reply)
-            elif node in attempt.numbers:
+            if answer.request.op != "release":
+                attempt.note(answer)
+            elif answer.node in attempt.numbers:
                 given -= 1
 
     def _bury(self, talk: Talk, node: int, attempt: Attempt, high: int) -> NodeRequest:
@@ -199,9 +197,9 @@ class Protocol:
         nodes = len(channel.labels)
         undecided = set(extensions)
 
-        def late(node: int, request: NodeRequest, reply: Reply) -> None:
-            if request.op == "promote":
-                extensions[request.args[1]].hold.note(node, request, reply)
+        def late(answer: NodeAnswer) -> None:
+            if answer.request.op == "promote":
+                extensions[answer.request.args[1]].hold.note(answer)
 
         talk = await channel.talk(late, until, kept=True)
         try:
@@ -224,7 +222,7 @@ class Protocol:
                 one = extensions[request.args[1]]
                 if request.op == "promote":
                     if not isinstance(reply, Failure) and reply[0] == b"yes":
-                        one.hold.note(node, request, reply)
+                        one.hold.note(answer)
                     continue
                 one.said[node] = reply
                 if one.alive(nodes) is not None:
@@ -268,8 +266,8 @@ class Protocol:
         nodes = len(channel.labels)
         removals = {attempt.id: attempt.removal for attempt in attempts}
 
-        def hear(node: int, request: NodeRequest, reply: Reply) -> None:
-            removals[request.args[1]].hear(node, reply)
+        def hear(answer: NodeAnswer) -> None:
+            removals[answer.request.args[1]].hear(answer)
 
         talk = await channel.talk(hear, until)
         try:
@@ -281,8 +279,8 @@ class Protocol:
                 answer = await talk.next(until)
                 if answer is None:
                     break
-                hear(*answer)
-                released = answer[1].args[1]
+                hear(answer)
+                released = answer.request.args[1]
                 if removals[released].certain(nodes) is not None:
                     undecided.discard(released)
         finally:

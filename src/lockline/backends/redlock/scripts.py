@@ -16,8 +16,9 @@ never higher than F, whatever the clock does, and a server keeps a bounded numbe
 
 from __future__ import annotations
 
-import hashlib
-from typing import Final, NamedTuple
+from typing import Final
+
+from ..resp.commands import Script
 
 LARGEST: Final = 2**53 - 1
 """The largest whole number that Lua holds exactly. A node refuses to go beyond it."""
@@ -346,13 +347,6 @@ return {'yes', top[2]}
 """
 
 
-class Script(NamedTuple):
-    """One script and the name that a server knows it by."""
-
-    text: str
-    sha: str
-
-
 def script(body: str) -> Script:
     """The script with the pieces that several share put in."""
     pieces = {
@@ -365,7 +359,7 @@ def script(body: str) -> Script:
     text = _PRELUDE + body
     for mark, piece in pieces.items():
         text = text.replace(mark, piece.strip("\n"))
-    return Script(text, hashlib.sha1(text.encode()).hexdigest())
+    return Script(text)
 
 
 SCRIPTS: Final = {

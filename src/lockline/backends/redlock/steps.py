@@ -9,10 +9,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...errors import LocklineError
-from .channel_blocking import _ask, _prepare
-from .commands import NodeRequest, command
-from .membership import Greeting, greeting
-from .target import TROUBLE, Node
+from ...runtime import clock
+from ..resp.commands import ServerError
+from ..resp.connection_blocking import BlockingConnection
+from ..resp.errors import refusal
+from .channel import TROUBLE
+from .channel_blocking import greeted
+from .commands import NodeRequest, packed
+from .membership import Greeting
+from .target import Node
 
 CONNECT_TIMEOUT = 2.0
 
@@ -80,23 +85,27 @@ class Plan:
     result: dict[str, Any] = field(default_factory=dict)
 
 
-class Server:
+class GreetedServer:
     """A connection for the operator; greeted first, like every other."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
         self.label = node.label
-        self._connection = node.connection(CONNECT_TIMEOUT)
+        self._connection: BlockingConnection | None = None
         self.durable = "0"
 
     def greet(self) -> Greeting:
-        self._connection.disconnect()
-        self._connection.connect()
-        self.durable = _prepare(self._connection)
-        return greeting(self.ask(NodeRequest("greet", (self.durable,)), ""))
+        self.close()
+        self._connection = BlockingConnection(self.node.within(CONNECT_TIMEOUT))
+        self.durable, said = greeted(self._connection, clock.now() + 2 * CONNECT_TIMEOUT)
+        return said
 
     def ask(self, request: NodeRequest, cluster: str) -> Any:
-        return _ask(self._connection, *command(request, cluster, whole=True))
+        assert self._connection is not None, "it is greeted first"
+        reply = self._connection.ask(packed(request, cluster, whole=True), clock.now() + CONNECT_TIMEOUT)
+        if isinstance(reply, ServerError):
+            raise refusal(reply, self.node.server.address)
+        return reply
 
     def install(
         self,
@@ -118,13 +127,14 @@ class Server:
         return str(reply[0].decode())
 
     def close(self) -> None:
-        self._connection.disconnect()
+        if self._connection is not None:
+            self._connection.close()
 
 
 @contextlib.contextmanager
-def reached(node: Node) -> Iterator[Server]:
+def reached(node: Node) -> Iterator[GreetedServer]:
     """A server that the step cannot do without."""
-    server = Server(node)
+    server = GreetedServer(node)
     try:
         yield server
     except TROUBLE as problem:
@@ -133,7 +143,7 @@ def reached(node: Node) -> Iterator[Server]:
         server.close()
 
 
-def highest(nodes: Sequence[Node], ask: Callable[[Server], int | None]) -> list[int]:
+def highest(nodes: Sequence[Node], ask: Callable[[GreetedServer], int | None]) -> list[int]:
     """The numbers that those of the servers gave that could; the others are passed over."""
     found = []
     for node in nodes:
@@ -156,7 +166,7 @@ def status(nodes: Sequence[Node]) -> list[NodeStatus]:
     """How each server answers now."""
     found = []
     for node in nodes:
-        server = Server(node)
+        server = GreetedServer(node)
         try:
             said = server.greet()
             found.append(NodeStatus(node.label, said, durable=server.durable == "1"))

@@ -2,58 +2,43 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 import redis
 import redis.asyncio
-from redis.asyncio.connection import ConnectionPool as AsyncConnectionPool
 from redis.connection import ConnectionPool
 
 from ...errors import ConfigError
+from ..resp.target import Server, server_of, spelled
 
 FEWEST = 3
 DEFAULT_PORT = 6379
 
-# What a pool adds for its own bookkeeping; our connections are made outside of it.
-_POOL_ONLY = (
-    "himport_registry",
-    "maint_notifications",
-    "orig_",
-    "retry",
-    "protocol",
-    "decode_responses",
-    "health_check",
-)
-
 
 class Node(NamedTuple):
-    """One server: what people call it, and how redis-py connects to it (authentication and TLS are its own)."""
+    """One server of a cluster: what people call it, and how it is reached."""
 
     label: str
-    make: Any
-    options: dict[str, Any]
+    server: Server
 
-    def connection(self, timeout: float) -> Any:
-        """A redis-py connection of the flavour that the node was made for, not open yet, without hidden retries."""
-        return self.make(
-            **self.options, decode_responses=False, protocol=2, socket_timeout=timeout, socket_connect_timeout=timeout
-        )
-
-
-def _node(label: str, pool: Any) -> Node:
-    options = {
-        key: value
-        for key, value in pool.connection_kwargs.items()
-        if not key.startswith(_POOL_ONLY) and key not in ("socket_timeout", "socket_connect_timeout")
-    }
-    return Node(label, pool.connection_class, options)
+    def within(self, seconds: float) -> Server:
+        """The server, given up after so many seconds."""
+        limits = {"socket_timeout": seconds, "socket_connect_timeout": seconds}
+        # The answers of our scripts are the same in RESP3, and those of CONFIG are not.
+        return replace(self.server, options={**self.server.options, **limits, "protocol": 2})
 
 
-def from_clients(clients: Sequence[Any], *, asynchronous: bool) -> list[Node]:
+def _node(pool: Any, flavour: str) -> Node:
+    server = server_of(pool, flavour, {})
+    return Node(spelled(server.address), server)
+
+
+def from_clients(clients: Sequence[Any], flavour: str) -> list[Node]:
     """A node for each of the user's own clients, reached the way that client reaches it."""
+    asynchronous = flavour == "asyncio"
     wanted = redis.asyncio.Redis if asynchronous else redis.Redis
     nodes = []
     for client in clients:
@@ -61,13 +46,11 @@ def from_clients(clients: Sequence[Any], *, asynchronous: bool) -> list[Node]:
             raise ConfigError(
                 f"redlock over clients takes {'redis.asyncio.Redis' if asynchronous else 'redis.Redis'} objects here, not {client!r}"
             )
-        options = client.connection_pool.connection_kwargs
-        label = options.get("path") or f"{options.get('host', 'localhost')}:{options.get('port', DEFAULT_PORT)}"
-        nodes.append(_node(label, client.connection_pool))
+        nodes.append(_node(client.connection_pool, flavour))
     return checked(nodes)
 
 
-def from_url(url: str, *, asynchronous: bool) -> tuple[list[Node], dict[str, str]]:
+def from_url(url: str, flavour: str = "blocking") -> tuple[list[Node], dict[str, str]]:
     """The nodes that a `redlock://` URL names, and those of its settings that are not about connections.
 
     `redlock://user:secret@h1:6379,other:secret@h2,[::1]:6381/0?tls=yes&ssl_ca_certs=/etc/ca.pem`: credentials are each
@@ -90,12 +73,11 @@ def from_url(url: str, *, asynchronous: bool) -> tuple[list[Node], dict[str, str
         shown = f"[{host}]" if ":" in host else host
         scheme = "rediss" if tls == "yes" else "redis"
         address = f"{scheme}://{credentials}{'@' if credentials else ''}{shown}:{port}/{database or 0}?{query}"
-        pools: Any = AsyncConnectionPool if asynchronous else ConnectionPool
         try:
-            pool = pools.from_url(address)
+            pool = ConnectionPool.from_url(address)
         except (ValueError, TypeError) as problem:
             raise ConfigError(f"{shown}:{port} is not a usable address: {problem}") from None
-        nodes.append(_node(f"{shown}:{port}", pool))
+        nodes.append(_node(pool, flavour))
     return checked(nodes), settings
 
 
@@ -129,7 +111,3 @@ def checked(nodes: list[Node]) -> list[Node]:
         if labels.count(label) > 1:
             raise ConfigError(f"{label} is named twice; a majority has to be of different servers")
     return nodes
-
-
-TROUBLE = (redis.RedisError, OSError, asyncio.IncompleteReadError)
-"""What goes wrong on a connection."""

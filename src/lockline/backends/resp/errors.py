@@ -52,7 +52,7 @@ class NoAnswer(Exception):
         """It was not even tried: the time was over. What happened before is the better story."""
         self.refused = refused
         """There was no connection to be had: somebody said so, or nobody is there. Not the same as silence."""
-        super().__init__(f"{spelled(address)}: {cause or type(cause).__name__}")
+        super().__init__(f"{spelled(address)}: {str(cause) or type(cause).__name__}")
 
 
 def unavailable(problem: NoAnswer, *, unsent: bool = False) -> BackendUnavailable:
