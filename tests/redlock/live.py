@@ -17,7 +17,8 @@ from typing import Any
 
 import lockline
 from lockline.backends.redlock import cluster
-from lockline.backends.redlock.target import TROUBLE, from_url
+from lockline.backends.redlock.channel import TROUBLE
+from lockline.backends.redlock.target import understand
 from lockline.errors import LocklineError
 from tests.servers.redis import a_folder
 
@@ -113,7 +114,7 @@ class Trial:
         ]
         self.url = "redlock://" + ",".join(f"127.0.0.1:{port}" for port in ports)
         # The operator's own list is the clients': the addresses are the members' names.
-        self.nodes = from_url(self.url, "blocking")[0]
+        self.nodes = understand(self.url, "blocking").nodes
         cluster.init(self.nodes, longest=LONGEST).act()
         self._mending: threading.Thread | None = None
 
@@ -236,7 +237,7 @@ class Directed:
         self.random = random.Random(seed)
         self.servers = Servers(folder, 3, *OPTIONS).start()
         self.proxies = {who: [Proxy(node.port) for node in self.servers.nodes] for who in ("ann", "bob")}
-        self.nodes = from_url(self.servers.url, "blocking")[0]
+        self.nodes = understand(self.servers.url, "blocking").nodes
         cluster.init(self.nodes, longest=LONGEST).act()
         self.tokens: list[int] = []
         self.verdict = Verdict()

@@ -13,7 +13,7 @@ from typing import Any
 import lockline
 from lockline import QuorumNotReached
 from lockline.backends.redlock import cluster
-from lockline.backends.redlock.target import Node, from_url
+from lockline.backends.redlock.target import Node, understand
 from tests.servers.redis import RedisServer, a_folder
 
 from .servers import Servers
@@ -33,7 +33,7 @@ def run(*words: str, code: int = 0) -> Any:
 
 def nodes_of(url: str) -> Sequence[Node]:
     """The servers of a URL, as the steps take them."""
-    return from_url(url, "blocking")[0]
+    return understand(url, "blocking").nodes
 
 
 def a_token(url: str, name: str = "x", ttl: float = LONGEST) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from lockline.backends.redlock import cluster
-from lockline.backends.redlock.target import from_url
+from lockline.backends.redlock.target import understand
 from tests.servers.redis import RedisServer, a_folder
 
 
@@ -37,7 +37,7 @@ class Servers:
 
     def set_up(self, longest: float = 60.0) -> Servers:
         """What `lockline redlock init` does."""
-        cluster.init(from_url(self.url, "blocking")[0], longest=longest).act()
+        cluster.init(understand(self.url, "blocking").nodes, longest=longest).act()
         return self
 
     def stop(self) -> None:

@@ -10,9 +10,9 @@ from collections.abc import Callable, Coroutine, Generator
 from typing import Any
 
 from lockline.backends.redlock import commands
-from lockline.backends.redlock.channel import Note
+from lockline.backends.redlock.channel import Fanout, Note
 from lockline.backends.redlock.commands import Failure, NodeAnswer, NodeRequest, Reply
-from lockline.backends.redlock.membership import LOOK_AGAIN, Membership
+from lockline.backends.redlock.membership import LOOK_AGAIN
 
 from .model import ModelNode
 
@@ -177,7 +177,7 @@ class SimulatedTalk:
         self._open = False
 
 
-class SimulatedFanout:
+class SimulatedFanout(Fanout):
     """One client's way to the nodes: one connection to each, in order, until it breaks."""
 
     def __init__(
@@ -185,12 +185,10 @@ class SimulatedFanout:
     ) -> None:
         self.universe = universe
         self.client = client
-        self.labels = [f"node-{node}" for node in range(len(universe.nodes))]
-        self.membership = Membership(self.labels)
+        super().__init__([f"node-{node}" for node in range(len(universe.nodes))], node_timeout)
         self.membership.cluster = CLUSTER
-        self.node_timeout = node_timeout
         # No help from clocks unless a test wants it: numbers have to rise without.
-        self.wall = wall or (lambda: 0)
+        self.wall = wall or (lambda: 0)  # type: ignore[method-assign]
         self._epochs: list[int | None] = [None] * len(self.labels)
         self._made = [0.0] * len(self.labels)
         self._looked = [0.0] * len(self.labels)
@@ -202,9 +200,6 @@ class SimulatedFanout:
 
     async def sleep(self, seconds: float) -> None:
         await Pause(self.universe.now + seconds)
-
-    def patience(self, ttl: float) -> float:
-        return min(self.node_timeout, ttl / 5)
 
     async def talk(self, note: Note, until: float, *, kept: bool = False) -> SimulatedTalk:
         return SimulatedTalk(self, note)

@@ -12,9 +12,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from lockline.backends.redlock.pool import Bell, Pool
 
 import lockline
+from lockline.backends.redlock.channel_blocking import bundle_pool
+from lockline.backends.resp.pool import Pool, Turn
 from lockline.runtime import clock
 from tests.servers.process import wait_for
 
@@ -156,8 +157,8 @@ class FakeBundle:
         self.began = clock.now()
 
 
-def a_pool(most: int) -> Pool:
-    return Pool(most, FakeBundle)  # type: ignore[arg-type]
+def a_pool(most: int) -> Pool[Any]:
+    return bundle_pool(most, lambda pool: FakeBundle())  # type: ignore[arg-type,return-value]
 
 
 def test_bundles_are_handed_over_in_order_of_arrival() -> None:
@@ -176,7 +177,7 @@ def test_bundles_are_handed_over_in_order_of_arrival() -> None:
     for number in range(20):
         threads.append(threading.Thread(target=wait, args=(number,)))
         threads[-1].start()
-        wait_for(lambda want=number + 1: len(pool._line) == want, 5, "its place in the line")
+        wait_for(lambda want=number + 1: len(pool.line) == want, 5, "its place in the line")
     pool.give_back(first)
     for thread in threads:
         thread.join(10)
@@ -193,7 +194,7 @@ def test_a_bundle_that_was_lost_makes_room_for_another() -> None:
     kept = [pool.take(clock.now() + 1) for _ in range(2)]
     assert pool.take(clock.now() + 0.05) is None
     # A traceback may refer to it for ever.
-    kept[0].began -= 3600  # type: ignore[union-attr]
+    kept[0].began -= 3600
     assert pool.take(clock.now() + 1) is not None
 
 
@@ -203,10 +204,10 @@ def test_a_thread_that_was_struck_down_in_the_line_holds_up_nobody() -> None:
     pool = a_pool(1)
     bundle = pool.take(clock.now() + 1)
     assert bundle is not None
-    struck = Bell()
-    pool._line.append(weakref.ref(struck))
+    struck = Turn()
+    pool.line.append(weakref.ref(struck))
     threading.Timer(0.1, pool.give_back, (bundle,)).start()
-    # Its bell is kept alive by a traceback, say: it is passed over all the same.
+    # Its place is kept alive by a traceback, say: it is passed over all the same.
     assert pool.take(clock.now() + 5) is bundle
 
 
@@ -224,7 +225,7 @@ def test_a_thread_that_comes_back_at_once_does_not_overtake_those_who_wait() -> 
 
     waiting = threading.Thread(target=wait)
     waiting.start()
-    wait_for(lambda: len(pool._line) == 1, 5, "its place in the line")
+    wait_for(lambda: len(pool.line) == 1, 5, "its place in the line")
     pool.give_back(bundle)
     assert pool.take(clock.now() + 10) is bundle
     order.append("who came back")

@@ -215,7 +215,7 @@ def test_the_next_attempt_of_a_waiter_is_not_taken_for_the_one_before(three: Ser
         for proxy in proxied[:2]:
             proxy.lose_answers()
         backend._freed("x")
-        wait_for(lambda: any(backend.channel._debts), 5, "an attempt without answers")
+        wait_for(lambda: any(backend.channel._owed), 5, "an attempt without answers")
         for proxy in proxied:
             proxy.heal()
         gone = "lockline:redlock:gone:*"

@@ -11,7 +11,7 @@ import lockline
 from lockline import ConfigError, QuorumNotReached
 from lockline.backends.redlock import cluster
 from lockline.backends.redlock.cluster import OperatorError
-from lockline.backends.redlock.target import from_url
+from lockline.backends.redlock.target import understand
 from tests.servers.process import wait_for
 
 from .operating import FAR, a_token, far_servers, gates, more_servers, nodes_of, run
@@ -116,10 +116,10 @@ def test_the_same_servers_in_another_order_are_the_same_cluster(three: Servers) 
 def test_a_secret_is_not_shown_and_settings_arrive_as_they_were_meant() -> None:
     url = "redlock://:pw@a,b,c?tls=yes&ssl_password=SECRET&ssl_ca_certs=/etc/a%2Bb%26c.pem&prefix=app/"
     with lockline.connect(url) as client:
-        assert client.url == "redlock://a,b,c?tls=yes&ssl_ca_certs=/etc/a%2Bb%26c.pem&prefix=app/"
-    for node in from_url(url, "blocking")[0]:
-        assert node.options["ssl_ca_certs"] == "/etc/a+b&c.pem"
-        assert node.options["ssl_password"] == "SECRET"
+        assert client.url == "redlock://a:6379,b:6379,c:6379?tls=yes&prefix=app/&ssl_ca_certs=/etc/a%2Bb%26c.pem"
+    for node in understand(url, "blocking").nodes:
+        assert node.server.options["ssl_ca_certs"] == "/etc/a+b&c.pem"
+        assert node.server.options["ssl_password"] == "SECRET"
 
 
 def test_port_zero_is_no_port() -> None:

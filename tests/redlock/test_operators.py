@@ -12,7 +12,7 @@ import lockline
 from lockline import ConfigError, QuorumNotReached
 from lockline.backends.redlock import cluster
 from lockline.backends.redlock.cluster import OperatorError
-from lockline.backends.redlock.target import from_url
+from lockline.backends.redlock.target import understand
 from tests.servers.process import wait_for
 from tests.servers.redis import RedisServer, a_folder
 
@@ -82,7 +82,7 @@ def test_init_does_not_take_a_wiped_server_for_a_new_one(bare: Servers) -> None:
 
 
 def test_an_init_that_was_interrupted_can_be_repeated(bare: Servers) -> None:
-    nodes = from_url(bare.url, "blocking")[0]
+    nodes = understand(bare.url, "blocking").nodes
     bare[2].freeze()
     with pytest.raises(OperatorError):
         cluster.init(nodes)
@@ -316,7 +316,7 @@ def test_a_replica_that_was_promoted_is_not_taken_for_its_primary() -> None:
             wait_for(lambda: len(replica.command("KEYS", "*")) == 3, 10, "the copy")
             three[0].kill()
             replica.command("REPLICAOF", "NO", "ONE")
-            (promoted,) = cluster.status([from_url(url_of([replica, *three.nodes[1:]]), "blocking")[0][0]])
+            (promoted,) = cluster.status([understand(url_of([replica, *three.nodes[1:]]), "blocking").nodes[0]])
             assert promoted.durable
             assert promoted.state == "refusing"
         finally:

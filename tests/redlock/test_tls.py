@@ -15,7 +15,7 @@ import pytest
 import lockline
 from lockline import QuorumNotReached
 from lockline.backends.redlock import cluster
-from lockline.backends.redlock.target import from_url
+from lockline.backends.redlock.target import understand
 from tests.servers.process import free_port, missing
 from tests.servers.redis import RedisServer, a_folder
 
@@ -40,7 +40,7 @@ def url() -> Iterator[str]:
                 server.start()
             hosts = ",".join(f"127.0.0.1:{port}" for _, port in made)
             address = f"redlock://{hosts}?tls=yes&ssl_ca_certs={certificate}"
-            cluster.init(from_url(address, "blocking")[0]).act()
+            cluster.init(understand(address, "blocking").nodes).act()
             yield address
         finally:
             for server, _ in made:

@@ -9,7 +9,7 @@ import click
 
 from ..backends import default
 from ..backends.redlock import cluster
-from ..backends.redlock.target import Node, from_url
+from ..backends.redlock.target import Node, understand
 from ..errors import ConfigError
 from . import codes
 from .options import json_option, print_json, seconds
@@ -39,7 +39,7 @@ def _nodes(url: str | None) -> Sequence[Node]:
     url = default.store(url).url
     if not url.startswith("redlock://"):
         raise ConfigError("a redlock:// URL is needed, as an argument, in LOCKLINE_URL or in lockline.toml")
-    return from_url(url, "blocking")[0]
+    return understand(url, "blocking").nodes
 
 
 def _act(plan: cluster.Plan, *, dry_run: bool, yes: bool, as_json: bool) -> None:

@@ -8,13 +8,11 @@ out, and otherwise seldom.
 from __future__ import annotations
 
 import contextlib
-import json
 import random
 from collections.abc import Sequence
-from typing import Any
 
 from ...core.backend import Finding
-from ...core.claim import Claim, Gone, Grant, Line, Standing, Unanswered, Waiting
+from ...core.claim import Claim, Gone, Grant, Line, Unanswered, Waiting
 from ...core.waiting import Hints
 from ...errors import BackendUnavailable, ConfigError, QuorumNotReached
 from ...guarantees import Guarantees
@@ -22,6 +20,7 @@ from ...runtime import Runtime
 from ...runtime.clock import DRIFT
 from . import commands, inspection, rules
 from .answers import parse_lease, unreached
+from .channel import Fanout
 from .claims import SPREAD, Attempt, RedlockClaim
 from .commands import Failure
 from .doctor import examine
@@ -29,6 +28,7 @@ from .protocol import Protocol
 from .scripts import FREED, VICTIM
 from .subscription_asyncio import AsyncioHints
 from .subscription_blocking import BlockingHints
+from .target import RedlockTarget
 
 GUARANTEES = Guarantees(
     exclusion="majority",
@@ -60,15 +60,18 @@ class RedlockBackend:
     guarantees = GUARANTEES
 
     def __init__(
-        self, channel: Any, hints: type[BlockingHints] | type[AsyncioHints], runtime: Runtime, *, url: str, prefix: str,
-        drift: float, nodes: Sequence[Any], node_timeout: float,
-    ) -> None:  # fmt: skip
-        self.url = url
+        self,
+        target: RedlockTarget,
+        runtime: Runtime,
+        channel: Fanout,
+        hints: type[BlockingHints] | type[AsyncioHints],
+    ) -> None:
+        self.url = target.url
         self.channel = channel
-        self.protocol = Protocol(channel, drift, DRIFT)
+        self.protocol = Protocol(channel, target.drift, DRIFT)
         self._runtime = runtime
-        self._prefix = prefix
-        self._subscriptions = hints(nodes, node_timeout, self._freed, self._evicted)
+        self._prefix = target.prefix
+        self._subscriptions = hints(target.nodes, target.node_timeout, self._freed, self._evicted)
         self.reader = self._subscriptions if isinstance(self._subscriptions, BlockingHints) else None
         self._random = random.Random()
         self._begin()
@@ -157,7 +160,9 @@ class RedlockBackend:
         """One attempt under an id that was never used before; QuorumNotReached if too few servers could take part."""
         claim = stood.claim
         stood.tries += 1
-        attempt = Attempt(self._prefix + claim.name, rules.attempt_id(claim.id, stood.tries), claim.ttl, _info(claim))
+        attempt = Attempt(
+            self._prefix + claim.name, rules.attempt_id(claim.id, stood.tries), claim.ttl, inspection.info_of(claim)
+        )
         stood.attempt = attempt
         if await self.protocol.acquire(attempt, until):
             assert attempt.token is not None
@@ -206,7 +211,7 @@ class RedlockBackend:
         if now >= stood.show_at:
             stood.show_at, stood.shown = now + claim.ttl / 2, True
             await inspection.show(
-                self.channel, name, claim.id, self.protocol.milliseconds(claim.ttl), _info(claim), until
+                self.channel, name, claim.id, self.protocol.milliseconds(claim.ttl), inspection.info_of(claim), until
             )
         return self._waits(stood)
 
@@ -244,15 +249,16 @@ class RedlockBackend:
     # -- leave and renew ---------------------------------------------------------------------------
 
     async def leave(self, claim: Claim, until: float) -> bool:
-        return await self.protocol.insist(lambda: self._leave(claim, until), until)
-
-    async def _leave(self, claim: Claim, until: float) -> bool:
-        """One round; QuorumNotReached if too few servers took part."""
         stood = self._stood.get(claim.id)
-        self._no_longer_waits(claim)
         if stood is None:
             return False
-        attempt = stood.attempt
+        # The same one in every round: a renewal that is still under way may find it gone, and forget it.
+        return await self.protocol.insist(lambda: self._leave(stood, until), until)
+
+    async def _leave(self, stood: RedlockClaim, until: float) -> bool:
+        """One round; QuorumNotReached if too few servers took part."""
+        claim, attempt = stood.claim, stood.attempt
+        self._no_longer_waits(claim)
         there = False
         if stood.shown and (attempt is None or attempt.token is None):
             await inspection.hide(self.channel, self._prefix + claim.name, claim.id, until)
@@ -266,13 +272,13 @@ class RedlockBackend:
         held: list[tuple[int, Attempt]] = []
         for at, claim in enumerate(claims):
             stood = self._stood.get(claim.id)
-            self._no_longer_waits(claim)
             if stood is None:
                 continue
+            self._no_longer_waits(claim)
             attempt = stood.attempt
             if stood.shown or attempt is None or attempt.token is None:
                 # It waits, or was cut short: there is more to undo than a lease.
-                there[at] = await self._leave(claim, until)
+                there[at] = await self._leave(stood, until)
             else:
                 held.append((at, attempt))
         for begin in range(0, len(held), TOGETHER):
@@ -306,13 +312,7 @@ class RedlockBackend:
     # -- questions ---------------------------------------------------------------------------------
 
     async def look(self, name: str, until: float) -> Line:
-        seen = await inspection.look(self.channel, self._prefix + name, until)
-        claims = []
-        if seen.holder is not None:
-            held = seen.holder
-            claims.append(_standing(commands.claim_of(held.attempt), held.info, held.number, True, held.remaining))
-        waiting = [_standing(claim, info, 0, False, left) for claim, (info, left) in seen.waiters.items()]
-        return Line(name, (*claims, *sorted(waiting, key=lambda one: one.since)))
+        return (await inspection.look(self.channel, self._prefix + name, until)).line(name)
 
     async def list(self, prefix: str, until: float) -> list[str]:
         names = await inspection.names(self.channel, self._prefix + prefix, until)
@@ -327,12 +327,8 @@ class RedlockBackend:
             raise QuorumNotReached(f"too few servers could be asked which token the holder of {name!r} has", nodes={})
         if token is not None and seen.holder.number != token:
             return 0
-        ttl = float(seen.holder.info.split("\x1f", 2)[1])
-        return int(
-            await inspection.evict(
-                self.channel, self._prefix + name, seen.holder.attempt, self.protocol.milliseconds(ttl), until
-            )
-        )
+        milliseconds = self.protocol.milliseconds(seen.holder.ttl)
+        return int(await inspection.evict(self.channel, self._prefix + name, seen.holder.attempt, milliseconds, until))
 
     async def attend(self) -> None:
         if not self._victim_channel:
@@ -359,18 +355,4 @@ class RedlockBackend:
 
     async def close(self) -> None:
         await self._subscriptions.close()
-        closing = self.channel.close()
-        if closing is not None:
-            await closing
-
-
-def _info(claim: Claim) -> str:
-    return f"{claim.kind}\x1f{claim.ttl!r}\x1f{claim.since!r}\x1f{claim.meta}\x1f{claim.owner}"
-
-
-def _standing(claim_id: str, info: str, token: int, holds: bool, remaining: float) -> Standing:
-    kind, ttl, since, meta, owner = info.split("\x1f", 4)
-    return Standing(
-        id=claim_id, owner=owner, kind=kind, token=token, holds=holds, weight=1, capacity=1, ttl=float(ttl),
-        remaining=remaining, since=float(since), meta=json.loads(meta) if meta else None,
-    )  # fmt: skip
+        await self.channel.close()

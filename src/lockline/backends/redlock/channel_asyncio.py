@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import Sequence
 
 from ...errors import ClientClosed
 from ...runtime import clock
-from .channel import SETTLE, Note, connect_timeout, time_to_connect
+from .channel import SETTLE, Fanout, Note, connect_timeout, time_to_connect
 from .commands import NodeAnswer, NodeRequest, packed
 from .connection_asyncio import ListeningTime, NodeConnection
-from .membership import Membership
 from .rules import majority
 from .target import Node
 
@@ -90,19 +88,14 @@ def _settle(waiter: asyncio.Future[None]) -> None:
         waiter.set_result(None)
 
 
-class AsyncioFanout:
+class AsyncioFanout(Fanout):
     """One event loop."""
 
-    now = staticmethod(clock.now)
-
     def __init__(self, nodes: Sequence[Node], node_timeout: float) -> None:
+        super().__init__([node.label for node in nodes], node_timeout)
         self.nodes = nodes
-        self.labels = [node.label for node in nodes]
-        self.node_timeout = node_timeout
         self.connect_timeout = connect_timeout(node_timeout)
-        self.membership = Membership(self.labels)
         self.connections: list[NodeConnection] = []
-        self.closed = False
         self.listening = ListeningTime(self._look)
         self._inherited: list[list[NodeConnection]] = []
         self._waiters: set[asyncio.Future[None]] = set()
@@ -119,18 +112,8 @@ class AsyncioFanout:
         due = [one.look(now) for one in self.connections]
         return any(due)
 
-    @property
-    def cluster(self) -> str:
-        return self.membership.cluster or ""
-
-    def wall(self) -> int:
-        return time.time_ns() // 1000
-
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
-
-    def patience(self, ttl: float) -> float:
-        return min(self.node_timeout, ttl / 5)
 
     def changed(self) -> None:
         """A node came or went: wake who waits for a majority."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from _thread import LockType, allocate_lock, start_new_thread
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ...errors import ClientClosed, QuorumNotReached
 from ...runtime import clock
@@ -18,11 +18,10 @@ from ..resp.commands import ServerError
 from ..resp.connection_blocking import BlockingConnection
 from ..resp.errors import NoAnswer
 from ..resp.pool import Pool
-from . import commands
-from .channel import LAST_CHANCE, SETTLE, Note, connect_timeout, time_to_connect
+from .channel import LAST_CHANCE, SETTLE, Fanout, Note, OwedReleases, connect_timeout, time_to_connect
 from .commands import NodeRequest, packed
 from .connection_blocking import Bundle
-from .membership import PREPARATION, Greeting, Membership, durable, greet, greeting
+from .membership import PREPARATION, Greeting, durable, greet, greeting
 from .rules import majority
 from .target import Node
 
@@ -62,27 +61,32 @@ def busy() -> QuorumNotReached:
     return error
 
 
-class BlockingFanout:
+def bundle_pool(most: int, make: Callable[[Pool[Bundle]], Bundle]) -> Pool[Bundle]:
+    """A pool that counts no bundle as taken for ever."""
+
+    def counts(bundle: Bundle) -> bool:
+        return not bundle.gone and (clock.now() - bundle.began < OVERDUE or bundle in pool.free)
+
+    pool: Pool[Bundle] = Pool(most, lambda: make(pool), counts)
+    return pool
+
+
+class BlockingFanout(Fanout):
     """Sockets and threads."""
 
-    now = staticmethod(clock.now)
-
     def __init__(self, nodes: Sequence[Node], node_timeout: float) -> None:
+        super().__init__([node.label for node in nodes], node_timeout)
         self._nodes = nodes
-        self.labels = [node.label for node in nodes]
-        self.node_timeout = node_timeout
-        self.closed = False
-        self.membership = Membership(self.labels)
         self._begin()
 
     def _begin(self) -> None:
-        self._bundles = self._pool(BUNDLES)
-        self._kept = self._pool(KEPT)
+        self._bundles = bundle_pool(BUNDLES, lambda pool: Bundle(self, pool))
+        self._kept = bundle_pool(KEPT, lambda pool: Bundle(self, pool))
         self.spares: list[deque[BlockingConnection]] = [deque() for _ in self._nodes]
         self._wanted: dict[int, None] = {}
         self._retry_at = [0.0] * len(self._nodes)
         self._backoff = [0.1] * len(self._nodes)
-        self._debts: list[dict[str, tuple[NodeRequest, float]]] = [{} for _ in self._nodes]
+        self._owed = [OwedReleases(self.membership) for _ in self._nodes]
         self.silent: set[int] = set()
         """Nodes that were last seen not to answer, or not to be there."""
         self._wakeup = Wakeup()
@@ -90,29 +94,12 @@ class BlockingFanout:
         """Called when the background thread that has it ends."""
         self._used = 0.0
 
-    def _pool(self, most: int) -> Pool[Bundle]:
-        def counts(bundle: Bundle) -> bool:
-            return not bundle.gone and (clock.now() - bundle.began < OVERDUE or bundle in pool.free)
-
-        pool: Pool[Bundle] = Pool(most, lambda: Bundle(self, pool), counts)
-        return pool
-
     def forked(self) -> None:
         """In a child: the parent's sockets are left alone, without a word on them."""
         self._begin()
 
-    @property
-    def cluster(self) -> str:
-        return self.membership.cluster or ""
-
-    def wall(self) -> int:
-        return time.time_ns() // 1000
-
     async def sleep(self, seconds: float) -> None:
         time.sleep(seconds)  # noqa: ASYNC251 - this is the blocking flavour
-
-    def patience(self, ttl: float) -> float:
-        return min(self.node_timeout, ttl / 5)
 
     # -- conversations -----------------------------------------------------------------------------
 
@@ -210,24 +197,17 @@ class BlockingFanout:
             self._wakeup.call()
 
     def owe(self, node: int, request: NodeRequest) -> None:
-        """A release has to arrive: repeat it until it is acknowledged or its ttl is over."""
-        if request.op == "release" and self.membership.cluster is not None:
-            longest = min(self.membership.longest, 3600.0)
-            debts = self._debts[node]
-            if len(debts) < 10_000:
-                debts[request.args[1]] = (request, clock.now() + longest)
+        """The node has not answered: if it is a release, it has to arrive."""
+        self._owed[node].add(request)
 
     def _pay(self, node: int, connection: BlockingConnection) -> None:
-        if self.membership.cluster is None:
-            return
-        for attempt, (request, until) in list(self._debts[node].items()):
-            if clock.now() < until:
-                again = packed(commands.again(request), self.cluster)
-                if isinstance(connection.ask(again, clock.now() + connection.patience), ServerError):
-                    # Refused for now (no memory, no replicas): the background asks again.
-                    self.want(node)
-                    continue
-            self._debts[node].pop(attempt, None)
+        for request in self._owed[node].due():
+            said = connection.ask(packed(request, self.cluster), clock.now() + connection.patience)
+            if isinstance(said, ServerError):
+                # Refused for now (no memory, no replicas): the background asks again.
+                self.want(node)
+            else:
+                self._owed[node].settle(request)
 
     def _pay_over_spare(self, node: int) -> bool:
         try:
@@ -266,12 +246,12 @@ class BlockingFanout:
             self._wakeup.wait(TICK)
             now = clock.now()
             for node in list(self._wanted):
-                if self.spares[node] and not self._debts[node]:
+                if self.spares[node] and not self._owed[node]:
                     self._wanted.pop(node, None)
                 elif now >= self._retry_at[node]:
                     self._retry(node)
             due = [_tidy(pool) for pool in (self._bundles, self._kept)]
-            if not any(due) and not any(self._debts) and clock.now() - self._used > LINGER:
+            if not any(due) and not any(self._owed) and clock.now() - self._used > LINGER:
                 return
             if self._wanted:
                 pause = min((self._retry_at[node] for node in list(self._wanted)), default=0.0) - clock.now()
@@ -281,14 +261,14 @@ class BlockingFanout:
 
     def _retry(self, node: int) -> None:
         there = self._pay_over_spare(node) if self.spares[node] else self._open(node)
-        if there and not self._debts[node]:
+        if there and not self._owed[node]:
             self._wanted.pop(node, None)
             self._backoff[node] = 0.1
         else:
             self._backoff[node] = min(2.0, self._backoff[node] * 2)
         self._retry_at[node] = clock.now() + self._backoff[node]
 
-    def close(self) -> None:
+    async def close(self) -> None:
         self.closed = True
         tender, self._tender = self._tender, None
         self._wakeup.call()
@@ -301,7 +281,7 @@ class BlockingFanout:
         if tender is not None:
             tender.wait(1.0)
         # What could not be delivered yet gets a last chance; after that only its ttl ends it.
-        owing = [node for node, debts in enumerate(self._debts) if debts]
+        owing = [node for node, owed in enumerate(self._owed) if owed]
         paid: deque[int] = deque()
         wakeup = Wakeup()
 

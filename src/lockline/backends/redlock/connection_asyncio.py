@@ -11,9 +11,8 @@ from ...runtime import clock
 from ...runtime.looping import TaskWorker
 from ..resp.commands import ServerError, pack
 from ..resp.connection_asyncio import AsyncioConnection, Pipeline
-from . import commands
 from .answers import nothing
-from .channel import LAST_CHANCE, TROUBLE
+from .channel import LAST_CHANCE, TROUBLE, OwedReleases
 from .commands import SETTINGS, TIDYING, Failure, NodeAnswer, NodeRequest, packed
 from .membership import LOOK_AGAIN, PREPARATION, durable, greet, greeting
 
@@ -52,7 +51,7 @@ class NodeConnection:
         self._connection: AsyncioConnection | None = None
         self._lost = asyncio.Event()
         self._due: deque[Awaited] = deque()
-        self._debts: dict[str, tuple[NodeRequest, float]] = {}
+        self._owed = OwedReleases(channel.membership)
         self._repeats: asyncio.TimerHandle | None = None
         self._overdue = False
         self._looked = 0.0
@@ -65,7 +64,7 @@ class NodeConnection:
 
     def send(self, request: NodeRequest, data: bytes, talk: AsyncioTalk | None) -> None:
         if not self.up:
-            self._owe(request)
+            self._owed.add(request)
             if talk is not None:
                 talk.take(NodeAnswer(self.node, request, Failure("unreachable", self.problem)))
             return
@@ -159,17 +158,13 @@ class NodeConnection:
 
     async def _pay(self, pipeline: Pipeline) -> None:
         """Repeat the releases that have to arrive, before anything else goes over the new connection."""
-        for attempt, (request, until) in list(self._debts.items()):
-            if self._channel.membership.cluster is None:
-                return
-            now = clock.now()
-            if now < until:
-                again = packed(commands.again(request), self._channel.cluster)
-                (said,) = await pipeline.ask_all([again], now + self._channel.connect_timeout)
-                if isinstance(said, ServerError):
-                    self._repeat_soon()
-                    continue
-            self._debts.pop(attempt, None)
+        for request in self._owed.due():
+            data = packed(request, self._channel.cluster)
+            (said,) = await pipeline.ask_all([data], clock.now() + self._channel.connect_timeout)
+            if isinstance(said, ServerError):
+                self._repeat_soon()
+            else:
+                self._owed.settle(request)
 
     def _broke(self, why: Exception) -> None:
         self._lose(Failure("error", f"the connection broke: {why}"))
@@ -188,7 +183,7 @@ class NodeConnection:
                 return
             reply = Failure("refused", text)
             if request.op == "release":
-                self._owe(request)
+                self._owed.add(request)
                 self._repeat_soon()
         if request is SETTINGS and talk is None:
             # Its record has to be as true as its settings.
@@ -196,8 +191,8 @@ class NodeConnection:
             self._due.append(Awaited(None, vouch, self._channel.listening.now()))
             self._write(packed(vouch, self._channel.cluster, whole=True))
         elif talk is None and request.op == "release" and not isinstance(reply, Failure):
-            self._debts.pop(request.args[1], None)
-            if not self._debts:
+            self._owed.settle(request)
+            if not self._owed:
                 self._pause = SHORTEST
         if talk is not None:
             talk.take(NodeAnswer(self.node, request, reply))
@@ -218,17 +213,8 @@ class NodeConnection:
 
     def _repeat(self) -> None:
         self._repeats = None
-        for attempt, (request, until) in list(self._debts.items()):
-            if clock.now() >= until:
-                self._debts.pop(attempt, None)
-            elif self.up:
-                again = commands.again(request)
-                self.send(again, packed(again, self._channel.cluster), None)
-
-    def _owe(self, request: NodeRequest) -> None:
-        if request.op == "release" and self._channel.membership.cluster is not None and len(self._debts) < 10_000:
-            longest = min(self._channel.membership.longest, 3600.0)
-            self._debts.setdefault(request.args[1], (request, clock.now() + longest))
+        for request in self._owed.due() if self.up else ():
+            self.send(request, packed(request, self._channel.cluster), None)
 
     def _lose(self, failure: Failure) -> None:
         if not self.up:
@@ -238,7 +224,7 @@ class NodeConnection:
         self.problem = f"{failure.kind}: {failure.text}"
         due, self._due = self._due, deque()
         for talk, request, _ in due:
-            self._owe(request)
+            self._owed.add(request)
             if talk is not None:
                 talk.take(NodeAnswer(self.node, request, failure))
         # Wakes the task that then opens a new one.
@@ -258,7 +244,7 @@ class NodeConnection:
         until = clock.now() + 1.0
         await self._worker.join(clock.now())
         await ended([self._worker], until)
-        if self._debts:
+        if self._owed:
             # What could not be delivered yet gets a last chance; after that only its ttl ends it.
             try:
                 async with asyncio.timeout(LAST_CHANCE):

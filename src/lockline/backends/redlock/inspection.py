@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
+from collections.abc import Callable
 from typing import NamedTuple
 
+from ...core.claim import Claim, Line, Standing
 from . import commands, rules
 from .answers import nothing, parse_lease, unreached
 from .channel import Fanout
-from .commands import Failure, NodeRequest, Reply
+from .commands import Failure, NodeAnswer, NodeRequest, Reply
 from .scripts import LEASE
+
+_BETWEEN = "\x1f"
+
+
+def info_of(claim: Claim) -> str:
+    """What a lease says about its holder, for people."""
+    return _BETWEEN.join((claim.kind, repr(claim.ttl), repr(claim.since), claim.meta, claim.owner))
+
+
+def _standing(claim_id: str, info: str, token: int, holds: bool, remaining: float) -> Standing:
+    kind, ttl, since, meta, owner = info.split(_BETWEEN, 4)
+    return Standing(
+        id=claim_id, owner=owner, kind=kind, token=token, holds=holds, weight=1, capacity=1, ttl=float(ttl),
+        remaining=remaining, since=float(since), meta=json.loads(meta) if meta else None,
+    )  # fmt: skip
 
 
 class Held(NamedTuple):
@@ -22,6 +40,11 @@ class Held(NamedTuple):
     info: str
     remaining: float
 
+    @property
+    def ttl(self) -> float:
+        """The ttl that its lease was taken with."""
+        return float(self.info.split(_BETWEEN, 2)[1])
+
 
 class Seen(NamedTuple):
     """Who holds a name, and who waits for it: claim, info and for how long it is shown."""
@@ -29,42 +52,64 @@ class Seen(NamedTuple):
     holder: Held | None
     waiters: dict[str, tuple[str, float]]
 
+    def line(self, name: str) -> Line:
+        """The same for everybody."""
+        held = self.holder
+        claims = []
+        if held is not None:
+            claims.append(_standing(commands.claim_of(held.attempt), held.info, held.number, True, held.remaining))
+        waiting = [_standing(claim, info, 0, False, left) for claim, (info, left) in self.waiters.items()]
+        return Line(name, (*claims, *sorted(waiting, key=lambda one: one.since)))
+
+
+async def _ask(
+    channel: Fanout, request: NodeRequest, until: float, enough: Callable[[NodeAnswer], bool]
+) -> dict[int, Reply]:
+    """What the nodes said, until that is enough, or all have answered, or the time of one node is over."""
+    replies: dict[int, Reply] = {}
+    talk = await channel.talk(nothing, until)
+    try:
+        until = min(until, channel.now() + channel.patience(float("inf")))
+        talk.send_all(request)
+        while len(replies) < len(channel.labels):
+            answer = await talk.next(until)
+            if answer is None:
+                break
+            replies[answer.node] = answer.reply
+            if enough(answer):
+                break
+    finally:
+        talk.part()
+    return replies
+
 
 async def look(channel: Fanout, name: str, until: float) -> Seen:
     """Who holds the name at a majority of nodes, and who waits for it."""
     nodes = len(channel.labels)
     needed = rules.majority(nodes)
-    replies: dict[int, Reply] = {}
     leases: dict[int, tuple[str, int, str, int]] = {}
     waiters: dict[str, tuple[str, float]] = {}
-    answered = 0
-    talk = await channel.talk(nothing, until)
-    try:
-        until = min(until, channel.now() + channel.patience(float("inf")))
-        talk.send_all(commands.look(name))
-        while len(replies) < nodes:
-            most = max(Counter(lease[0] for lease in leases.values()).values(), default=0)
-            # Decided as soon as the rest cannot change it; and the token is the number that a majority has, not one
-            # that a node beside them gave.
-            equal = max(Counter(lease[:2] for lease in leases.values()).values(), default=0)
-            if equal >= needed or (answered >= needed and most + nodes - len(replies) < needed):
-                break
-            answer = await talk.next(until)
-            if answer is None:
-                break
-            node, _, reply = answer
-            replies[node] = reply
-            if isinstance(reply, Failure) or reply[0] != b"yes":
-                continue
+    asked = answered = 0
+
+    def take(answer: NodeAnswer) -> bool:
+        nonlocal asked, answered
+        asked += 1
+        reply = answer.reply
+        if not isinstance(reply, Failure) and reply[0] == b"yes":
             answered += 1
             if reply[1]:
-                leases[node] = (*parse_lease(reply[1]), int(reply[2]))
+                leases[answer.node] = (*parse_lease(reply[1]), int(reply[2]))
             for claim, shown in zip(reply[4][::2], reply[4][1::2], strict=True):
                 ends, _, info = shown.decode().partition(" ")
                 if int(ends) > int(reply[3]):
                     waiters[claim.decode()] = (info, (int(ends) - int(reply[3])) / 1000)
-    finally:
-        talk.part()
+        # Decided as soon as the rest cannot change it; and the token is the number that a majority has, not one that a node
+        # beside them gave.
+        most = max(Counter(lease[0] for lease in leases.values()).values(), default=0)
+        equal = max(Counter(lease[:2] for lease in leases.values()).values(), default=0)
+        return equal >= needed or (answered >= needed and most + nodes - asked < needed)
+
+    replies = await _ask(channel, commands.look(name), until, take)
     if answered < needed:
         raise unreached(channel, f"too few servers could be asked about {name!r}", replies)
     holder, count = Counter(lease[0] for lease in leases.values()).most_common(1)[0] if leases else ("", 0)
@@ -88,37 +133,23 @@ async def hide(channel: Fanout, name: str, claim: str, until: float) -> None:
 
 
 async def _tell_majority(channel: Fanout, request: NodeRequest, until: float) -> None:
-    needed = rules.majority(len(channel.labels))
-    talk = await channel.talk(nothing, until)
-    try:
-        until = min(until, channel.now() + channel.patience(float("inf")))
-        talk.send_all(request)
-        while needed > 0 and (answer := await talk.next(until)) is not None:
-            needed -= not isinstance(answer[2], Failure)
-    finally:
-        talk.part()
+    told = 0
+
+    def enough(answer: NodeAnswer) -> bool:
+        nonlocal told
+        told += not isinstance(answer.reply, Failure)
+        return told >= rules.majority(len(channel.labels))
+
+    await _ask(channel, request, until, enough)
 
 
 async def evict(channel: Fanout, name: str, holder: str, milliseconds: int, until: float) -> bool:
     """End this holder's lease at every node, with a tombstone, so that it cannot come back by a late message."""
-    needed = rules.majority(len(channel.labels))
-    replies: dict[int, Reply] = {}
-    done = 0
-    talk = await channel.talk(nothing, until)
-    try:
-        until = min(until, channel.now() + channel.patience(float("inf")))
-        talk.send_all(commands.evict(name, holder, milliseconds))
-        while len(replies) < len(channel.labels):
-            answer = await talk.next(until)
-            if answer is None:
-                break
-            replies[answer[0]] = reply = answer[2]
-            done += not isinstance(reply, Failure) and reply[0] in (b"yes", b"no")
-    finally:
-        talk.part()
-    if done < needed:
+    replies = await _ask(channel, commands.evict(name, holder, milliseconds), until, lambda answer: False)
+    said = [reply[0] for reply in replies.values() if not isinstance(reply, Failure)]
+    if said.count(b"yes") + said.count(b"no") < rules.majority(len(channel.labels)):
         raise unreached(channel, f"too few servers could be told to evict {name!r}", replies)
-    return any(not isinstance(reply, Failure) and reply[0] == b"yes" for reply in replies.values())
+    return b"yes" in said
 
 
 async def names(channel: Fanout, prefix: str, until: float) -> list[str]:

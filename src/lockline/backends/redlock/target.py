@@ -1,21 +1,43 @@
-"""The servers of a cluster, from a URL or from the user's own redis-py clients."""
+"""From `redlock://user:secret@h1,other:secret@h2,[::1]:6381/0?tls=yes` or the user's own redis-py clients to a cluster's servers.
+
+Credentials are each server's own; the database number and the options are the same for all.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any, NamedTuple
-from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple
 
 import redis
 import redis.asyncio
-from redis.connection import ConnectionPool
+from redis.connection import URL_QUERY_ARGUMENT_PARSERS
 
 from ...errors import ConfigError
-from ..resp.target import Server, server_of, spelled
+from ...runtime.clock import DRIFT
+from ..resp.target import TLS_NAMES, Server, server_of, settled, spelled, tls_options
+from ..url import TLS, Endpoint, Grammar, Location, a_number
 
 FEWEST = 3
-DEFAULT_PORT = 6379
+NODE_TIMEOUT = 0.25
+
+
+def a_prefix(value: object, what: str) -> str:
+    """What is put before every name; it may be empty."""
+    if not isinstance(value, str) or len(value.encode(errors="replace")) > 200:
+        raise ConfigError(f"{what} is a text of at most 200 bytes, not {value!r}")
+    return value
+
+
+GRAMMAR: Final = Grammar(
+    "redlock://h1:6379,h2:6379,h3:6379",
+    6379,
+    {**TLS, "prefix": a_prefix, "timeout": a_number(0.001, 10.0), "drift": a_number(DRIFT, 0.5, "of the ttl")},
+    host=None,
+    logins=True,
+    old={"node_timeout": "timeout"},
+    hands_on=("ssl_", "client_name"),
+)
 
 
 class Node(NamedTuple):
@@ -31,83 +53,80 @@ class Node(NamedTuple):
         return replace(self.server, options={**self.server.options, **limits, "protocol": 2})
 
 
-def _node(pool: Any, flavour: str) -> Node:
-    server = server_of(pool, flavour, {})
-    return Node(spelled(server.address), server)
+@dataclass(frozen=True, slots=True)
+class RedlockTarget:
+    """All that a client needs to know."""
+
+    url: str
+    """The way here for people: the secrets left out."""
+    nodes: Sequence[Node]
+    node_timeout: float
+    drift: float
+    prefix: str
 
 
-def from_clients(clients: Sequence[Any], flavour: str) -> list[Node]:
-    """A node for each of the user's own clients, reached the way that client reaches it."""
-    asynchronous = flavour == "asyncio"
-    wanted = redis.asyncio.Redis if asynchronous else redis.Redis
-    nodes = []
-    for client in clients:
-        if not isinstance(client, wanted):
-            raise ConfigError(
-                f"redlock over clients takes {'redis.asyncio.Redis' if asynchronous else 'redis.Redis'} objects here, not {client!r}"
-            )
-        nodes.append(_node(client.connection_pool, flavour))
-    return checked(nodes)
+def understand(target: str | Sequence[Any], flavour: str, given: Mapping[str, Any] | None = None) -> RedlockTarget:
+    """The cluster that a URL or a list of clients stands for; ConfigError for whatever is wrong with it."""
+    given = {name: value for name, value in (given or {}).items() if value is not None}
+    if isinstance(target, str):
+        found = GRAMMAR.read(target, given)
+        if found.path and not found.path.isdecimal():
+            raise ConfigError(f"the path of a redlock:// URL is a database number, not {found.path!r}")
+        servers = [_server(host, found, flavour) for host in found.hosts]
+    else:
+        servers = [_server_of(client, flavour) for client in target]
+        options, others = GRAMMAR.values("redlock", given)
+        if others or TLS.keys() & options.keys():
+            raise ConfigError("how to connect is said by the clients that are given, not beside them")
+        found = _location(servers, options)
+    nodes = [Node(spelled(server.address), server) for server in servers]
+    _check([node.label for node in nodes])
+    said = found.options
+    timeout, drift = said.get("timeout", NODE_TIMEOUT), said.get("drift", DRIFT)
+    return RedlockTarget(found.url, nodes, timeout, drift, said.get("prefix", ""))
 
 
-def from_url(url: str, flavour: str = "blocking") -> tuple[list[Node], dict[str, str]]:
-    """The nodes that a `redlock://` URL names, and those of its settings that are not about connections.
-
-    `redlock://user:secret@h1:6379,other:secret@h2,[::1]:6381/0?tls=yes&ssl_ca_certs=/etc/ca.pem`: credentials are each
-    node's own; the database number and the TLS settings are the same for all.
-    """
-    parts = urlsplit(url)
-    settings = dict(parse_qsl(parts.query, keep_blank_values=True))
-    tls = settings.pop("tls", "no")
-    if tls not in ("yes", "no"):
-        raise ConfigError(f"tls is yes or no, not {tls!r}")
-    passed_on = {key: settings.pop(key) for key in list(settings) if key.startswith("ssl_") or key == "client_name"}
-    database = parts.path.strip("/")
-    if database and not database.isdigit():
-        raise ConfigError(f"the path of a redlock:// URL is a database number, not {parts.path!r}")
-    query = urlencode(passed_on)
-    nodes = []
-    for entry in parts.netloc.split(","):
-        credentials, _, place = entry.rpartition("@")
-        host, port = _host_and_port(place, url)
-        shown = f"[{host}]" if ":" in host else host
-        scheme = "rediss" if tls == "yes" else "redis"
-        address = f"{scheme}://{credentials}{'@' if credentials else ''}{shown}:{port}/{database or 0}?{query}"
-        try:
-            pool = ConnectionPool.from_url(address)
-        except (ValueError, TypeError) as problem:
-            raise ConfigError(f"{shown}:{port} is not a usable address: {problem}") from None
-        nodes.append(_node(pool, flavour))
-    return checked(nodes), settings
-
-
-def _host_and_port(place: str, url: str) -> tuple[str, int]:
+def _server(host: Endpoint, found: Location, flavour: str) -> Server:
+    tls = found.tls()
+    parsers: Mapping[str, Any] = URL_QUERY_ARGUMENT_PARSERS
+    others = {name: parsers.get(name, str)(value) for name, value in found.others.items()}
+    if tls is None and any(name.startswith("ssl_") for name in others):
+        raise ConfigError("ssl_… has no meaning without tls=yes")
+    login = {"username": host.user, "password": host.password, "db": int(found.path or 0)}
+    server = Server((host.host, host.port), flavour, settled({**others, **tls_options(tls), **login}), tls is not None)
     try:
-        parts = urlsplit(f"//{place}")
-        host, port = parts.hostname, parts.port
-    except ValueError as problem:
-        raise ConfigError(f"{place!r} in {safe(url)!r} is not host:port: {problem}") from None
-    if not host or parts.path or port == 0:
-        raise ConfigError(f"{place!r} in {safe(url)!r} is not host:port")
-    return unquote(host), port or DEFAULT_PORT
+        # Made and thrown away: an option that redis-py does not know is found now, not at the first request.
+        server.connection()
+    except (ValueError, TypeError, redis.RedisError, OSError) as problem:
+        raise ConfigError(f"{host} is not a usable address: {problem}") from None
+    return server
 
 
-def safe(url: str) -> str:
-    """The URL without secrets."""
-    parts = urlsplit(url)
-    netloc = ",".join(entry.rpartition("@")[2] for entry in parts.netloc.split(","))
-    query = "&".join(part for part in parts.query.split("&") if "password" not in unquote(part.partition("=")[0]))
-    return parts._replace(netloc=netloc, query=query).geturl()
+def _server_of(client: Any, flavour: str) -> Server:
+    """The server of one of the user's own clients, reached the way that client reaches it."""
+    wanted, called = (
+        (redis.asyncio.Redis, "redis.asyncio.Redis") if flavour == "asyncio" else (redis.Redis, "redis.Redis")
+    )
+    if not isinstance(client, wanted):
+        raise ConfigError(f"redlock over clients takes {called} objects here, not {client!r}")
+    return server_of(client.connection_pool, flavour, {})
 
 
-def checked(nodes: list[Node]) -> list[Node]:
-    """At least three, and none named twice."""
-    labels = [node.label for node in nodes]
-    if len(nodes) < FEWEST:
+def _location(servers: Sequence[Server], options: Mapping[str, Any]) -> Location:
+    """Where these are, as a URL would say it."""
+    hosts = tuple(Endpoint(*server.address, server.options.get("username")) for server in servers)
+    first = servers[0] if servers else Server(("", 0), "")
+    trust = {new: first.options[old] for new, old in TLS_NAMES.items() if first.tls and old in first.options}
+    said = {**({"tls": True} if first.tls else {}), **trust, **options}
+    return Location("redlock", hosts, str(first.options.get("db") or ""), said)
+
+
+def _check(labels: list[str]) -> None:
+    """Refuse fewer than three, and one that is named twice."""
+    if len(labels) < FEWEST:
         raise ConfigError(
-            f"redlock needs at least {FEWEST} independent servers, not {len(nodes)}; for one use redis://"
+            f"redlock needs at least {FEWEST} independent servers, not {len(labels)}; for one use redis://"
         )
     for label in labels:
         if labels.count(label) > 1:
             raise ConfigError(f"{label} is named twice; a majority has to be of different servers")
-    return nodes
