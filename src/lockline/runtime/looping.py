@@ -76,6 +76,11 @@ async def stay_cancelled(call: Awaitable[T]) -> T:
     before = task.cancelling()
     try:
         return await call
+    except asyncio.CancelledError:
+        if task.cancelling():
+            raise
+        # Not we: a task that the library runs for us, by somebody who cancels every task that he finds.
+        raise ConnectionAbortedError("cancelled by somebody else") from None
     finally:
         if task.cancelling() > before:
             raise asyncio.CancelledError

@@ -10,7 +10,7 @@ import asyncio
 import os
 import secrets
 import select
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -21,12 +21,17 @@ from ...runtime.section import Inside, Late, Section
 from ..resp import subscription
 from ..resp.connection_asyncio import alone
 from ..resp.errors import NoAnswer
-from ..resp.subscription import AsyncioSubscription, BlockingSubscription, messages
+from ..resp.subscription import AsyncioSubscription, BlockingSubscription
 from ..resp.target import Address
 from .target import Target
 
 MENDING = 0.5
 """Seconds that mending one may take; meanwhile nobody hears the others."""
+
+
+def messages(heard: Sequence[Any]) -> list[str]:
+    """The texts of the messages among what was heard; the rest confirms subscriptions and answers pings."""
+    return [each[2].decode() for each in heard if isinstance(each, list) and each[0] == b"message"]
 
 
 class Subscriptions:

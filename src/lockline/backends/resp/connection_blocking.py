@@ -70,8 +70,8 @@ class BlockingConnection:
     """
 
     __slots__ = (
-        "__weakref__", "_connection", "_spin", "_timeout", "_used", "address", "feed", "gets", "gone", "is_open", "patience",
-        "sock", "tls",
+        "__weakref__", "_connection", "_spin", "_timeout", "_used", "address", "feed", "gets", "gone", "heard_at", "is_open",
+        "patience", "sock", "tls",
     )  # fmt: skip
 
     def __init__(self, server: Server) -> None:
@@ -102,7 +102,7 @@ class BlockingConnection:
         self.tls = isinstance(self.sock, ssl.SSLSocket)
         self._spin = Spin()
         self._timeout = 0.0
-        self._used = clock.now()
+        self._used = self.heard_at = clock.now()
         self.is_open = True
         return self
 
@@ -208,8 +208,12 @@ class BlockingConnection:
         self.sock.sendall(request)
 
     def hear(self, until: float | None = None) -> list[Any]:
-        """Everything that has arrived, pushed or not, waiting for it at most until then; OSError when the connection is gone."""
-        self.feed(self._some() if until is None else self._receive(until))
+        """What has arrived, pushed or not, waiting for it at most until then; OSError when the connection is gone."""
+        try:
+            self.feed(self._some() if until is None else self._receive(until))
+        except (BlockingIOError, InterruptedError, ssl.SSLWantReadError):
+            return []
+        self.heard_at = clock.now()
         heard = []
         while (reply := self.gets()) is not Ellipsis:
             heard.append(reply)

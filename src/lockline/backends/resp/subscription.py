@@ -6,8 +6,7 @@ What is heard is a list each: [b"message", channel, text], [b"subscribe", channe
 from __future__ import annotations
 
 import asyncio
-import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from ...runtime import clock
@@ -21,72 +20,53 @@ QUIET = 1.0
 """Seconds of silence after which a subscription is asked whether it still works; as long again for its answer."""
 
 
-def messages(heard: Sequence[Any]) -> list[str]:
-    """The texts of the messages among what was heard; the rest confirms subscriptions and answers pings."""
-    return [each[2].decode() for each in heard if isinstance(each, list) and each[0] == b"message"]
+class BlockingSubscription(BlockingConnection):
+    """Read by whoever polls its socket; `hear` does not wait."""
 
-
-class BlockingSubscription:
-    """Read by whoever polls its socket; no call waits."""
-
-    __slots__ = ("_connection", "_heard_at", "_pinged_at", "address", "channel", "sock")
+    __slots__ = ("_pinged_at", "channel")
 
     def __init__(self, server: Server, until: float, channel: str = "") -> None:
         """Open it; with a channel, until the server has confirmed that: before, nobody may be sent there."""
-        self.address = server.address
+        super().__init__(server)
         self.channel = channel
-        self._connection = connection = BlockingConnection(server).open(until)
-        self.sock = connection.sock
+        self.open(until)
         try:
-            confirmed = self._subscribe(channel, until) if channel else None
+            confirmed = self._subscribe(until) if channel else None
             self.sock.setblocking(False)
         except OSError as problem:
-            connection.close()
-            raise NoAnswer(server.address, problem, sent=False) from problem
+            self.close()
+            raise NoAnswer(self.address, problem, sent=False) from problem
         except BaseException:
-            connection.close()
+            self.close()
             raise
         if isinstance(confirmed, ServerError):
-            connection.close()
-            raise said_no(confirmed, server.address)
-        self._heard_at = self._pinged_at = clock.now()
+            self.close()
+            raise said_no(confirmed, self.address)
+        self._pinged_at = self.heard_at
 
-    def _subscribe(self, channel: str, until: float) -> Any:
-        self.say("SUBSCRIBE", channel)
-        while not (heard := self._connection.hear(until)):
+    def _subscribe(self, until: float) -> Any:
+        self.say("SUBSCRIBE", self.channel)
+        while not (heard := self.hear(until)):
             pass
         return heard[0]
 
     def say(self, *words: str) -> None:
         """Subscribe to more, or to less; OSError when the connection is gone."""
-        self._connection.send(pack(words))
-
-    def hear(self) -> list[Any]:
-        """What has arrived; OSError when the connection is gone."""
-        try:
-            heard = self._connection.hear()
-        except (BlockingIOError, InterruptedError, ssl.SSLWantReadError):
-            return []
-        self._heard_at = clock.now()
-        return heard
+        self.send(pack(words))
 
     def still_works(self) -> bool:
         """Ask when it has been quiet; False when the last question stayed unanswered."""
         now = clock.now()
-        if now < self._heard_at + QUIET:
+        if now < self.heard_at + QUIET:
             return True
-        if self._pinged_at > self._heard_at:
+        if self._pinged_at > self.heard_at:
             return now < self._pinged_at + QUIET
         self._pinged_at = now
         try:
-            self._connection.send(PING)
+            self.send(PING)
         except OSError:
             return False
         return True
-
-    def close(self) -> None:
-        """End it."""
-        self._connection.close()
 
 
 class AsyncioSubscription:
