@@ -93,8 +93,9 @@ def offer_of(resource: str, holder: Any, lock: str | None = None, exact: bool = 
     unless `lock` names another: two locks count apart, and so their marks lie apart.
     """
     if isinstance(holder, Handle):
-        an_exclusive(holder.kind)
-        name = holder.name
+        name, kind = holder.name, holder.kind
+        if kind in SHARED:
+            an_exclusive(kind)
         if "\0" in name:  # all else was checked when the lock was asked for
             a_name(name, "lock")
         offer = Offer(name, holder.token, holder.id)

@@ -89,14 +89,15 @@ class MarkFile:
             )
         try:
             marks = self.read()
-            mark = passed(self.resource, marks.by_lock.get(offer.lock), offer, writes=writes, exact=exact)
+            before = marks.by_lock.get(offer.lock)
+            mark = passed(self.resource, before, offer, writes=writes, exact=exact)
             if marks.appending is not None and mend is not None:
                 mend(marks.appending)
-            # The mark lasts before the write it allows begins: after a crash no data is newer than the mark.
-            settled = Marks({**marks.by_lock, offer.lock: mark})
-            if settled != marks:
-                self.write(settled)
-            return Entrant(file, settled)
+            if mark != before or marks.appending is not None:
+                # The mark lasts before the write it allows begins: after a crash no data is newer than the mark.
+                marks = Marks({**marks.by_lock, offer.lock: mark})
+                self.write(marks)
+            return Entrant(file, marks)
         except BaseException:
             unlock(file)
             raise
@@ -154,12 +155,15 @@ class MarkFile:
     def read(self) -> Marks:
         """The marks; ConfigError if the file is not one that Lockline wrote."""
         try:
-            with FileIO(self._marks) as file:
-                text = file.readall()
+            fd = os.open(self._marks, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             return Marks({})
         except OSError as problem:
             raise ConfigError(f"the marks in {self._marks!r} cannot be read: {problem.strerror}") from None
+        try:
+            text = _read_all(fd)
+        finally:
+            os.close(fd)
         known, marks = self._known
         if text == known and text:
             return marks
@@ -259,6 +263,15 @@ def replace_file(path: str, draft: str, data: bytes, *, mode: int | None) -> Non
         os.close(fd)
     os.rename(draft, path)
     sync_folder(os.path.dirname(path))
+
+
+def _read_all(fd: int) -> bytes:
+    parts = []
+    while part := os.read(fd, 65536):
+        parts.append(part)
+        if len(part) < 65536:
+            break
+    return b"".join(parts)
 
 
 def write_all(fd: int, data: bytes) -> None:

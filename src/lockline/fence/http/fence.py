@@ -121,7 +121,7 @@ class HttpFence:
                 await app(scope, receive, send)
                 return
             try:
-                asked = self._question(scope["method"], scope["path"], _asgi_headers(scope))
+                asked = self._question(scope["method"], scope["path"], _asgi_headers(scope, self._resource is not None))
                 if asked is None:
                     await app(scope, receive, send)
                     return
@@ -158,7 +158,9 @@ class HttpFence:
             try:
                 raw = environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")
                 path = raw.encode("latin-1").decode(errors="replace")
-                asked = self._question(environ["REQUEST_METHOD"], path, _wsgi_headers(environ))
+                asked = self._question(
+                    environ["REQUEST_METHOD"], path, _wsgi_headers(environ, self._resource is not None)
+                )
                 if asked is None:
                     return app(environ, start_response)
                 resource, offer, writes = asked
@@ -283,18 +285,21 @@ def _busy(resource: str) -> Refusal:
     return Refusal(503, "fence-busy", "Service Unavailable", f"another request stayed inside the fence of {resource!r}")
 
 
-def _asgi_headers(scope: Scope) -> dict[str, str]:
+def _asgi_headers(scope: Scope, every: bool) -> dict[str, str]:
+    """The headers by lower-case name: every one, or those of the fence alone."""
     headers: dict[str, str] = {}
     for raw, value in scope["headers"]:
-        name, text = raw.decode("latin-1").lower(), value.decode("latin-1").strip()
-        # Two tokens are no token: joined, they are not a number.
-        headers[name] = f"{headers[name]}, {text}" if name in headers else text
+        if every or raw in SHOWN_ASGI:
+            name, text = raw.decode("latin-1").lower(), value.decode("latin-1").strip()
+            # Two tokens are no token: joined, they are not a number.
+            headers[name] = f"{headers[name]}, {text}" if name in headers else text
     return headers
 
 
-def _wsgi_headers(environ: Mapping[str, Any]) -> dict[str, str]:
-    return {
-        name[5:].replace("_", "-").lower(): str(value).strip()
-        for name, value in environ.items()
-        if name.startswith("HTTP_")
-    }
+def _wsgi_headers(environ: Mapping[str, Any], every: bool) -> dict[str, str]:
+    keys = [key for key in environ if key.startswith("HTTP_")] if every else SHOWN_WSGI
+    return {key[5:].replace("_", "-").lower(): str(environ[key]).strip() for key in keys if key in environ}
+
+
+SHOWN_ASGI = frozenset(name.encode() for name in (TOKEN, LOCK, GRANT))
+SHOWN_WSGI = [f"HTTP_{name.upper().replace('-', '_')}" for name in (TOKEN, LOCK, GRANT)]

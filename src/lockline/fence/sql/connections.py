@@ -138,10 +138,13 @@ def _rendered(text: str, table: str, style: str) -> tuple[str, tuple[str, ...]]:
 def _bound(text: str, table: str, style: str, resource: str, offer: Offer) -> tuple[str, Any]:
     """The statement as the driver wants it, and the values for it."""
     sql, order = _rendered(text, table, style)
-    if style != "named" and order == FIELDS:
-        return sql, (resource, *offer)
-    if style != "named" and order == PLACE:
-        return sql, (resource, offer.lock)
+    if style != "named":
+        if not order:
+            return sql, ()
+        if order == FIELDS:
+            return sql, (resource, *offer)
+        if order == PLACE:
+            return sql, (resource, offer.lock)
     values = dict(zip(FIELDS, (resource, *offer), strict=True))
     if style == "named":
         return sql, {field: values[field] for field in order}

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from ...core.arguments import a_flag
@@ -97,25 +96,31 @@ class SqlFence:
 
     async def _enter(self, visit: Visit) -> None:
         await visit.connection.prepare()
-        with _wrong_table(visit):
-            try:
-                mark = await DIALECTS[visit.connection.dialect].enter(visit)
-            except Exception as problem:
-                if is_lost_race(problem):
-                    await self._explain(visit, problem)
-                raise
+        try:
+            mark = await DIALECTS[visit.connection.dialect].enter(visit)
+        except Exception as problem:
+            if is_lost_race(problem):
+                await self._explain(visit, problem)
+            _refuse_wrong_table(visit, problem)
+            raise
         if mark != (visit.offer.token, visit.offer.grant):
             raise stale(visit.resource, mark, visit.offer)
 
     async def _look(self, visit: Visit) -> Mark | None:
         await visit.connection.prepare()
-        with _wrong_table(visit):
+        try:
             return await visit.mark()
+        except Exception as problem:
+            _refuse_wrong_table(visit, problem)
+            raise
 
     async def _create(self, visit: Visit) -> None:
         await visit.connection.prepare()
-        with _wrong_table(visit):
+        try:
             await DIALECTS[visit.connection.dialect].create(visit)
+        except Exception as problem:
+            _refuse_wrong_table(visit, problem)
+            raise
 
     async def _explain(self, visit: Visit, problem: Exception) -> None:
         """StaleToken if that is why the database refused; otherwise nothing, and its own error goes up to be retried.
@@ -146,19 +151,13 @@ class SqlFence:
         return await visit._replace(connection=second).mark()
 
 
-@contextmanager
-def _wrong_table(visit: Visit) -> Iterator[None]:
-    """ConfigError for an error that says that the table is missing or of another shape."""
-    try:
-        yield
-    except LocklineError:
-        raise
-    except Exception as problem:
-        found = driver_error(problem)
-        if not DIALECTS[visit.connection.dialect].is_wrong_table(found):
-            raise
-        said = str(found).strip().splitlines()[0]
-        raise ConfigError(f"the table {visit.table!r} is missing or of another shape ({said}); {CURE}") from problem
+def _refuse_wrong_table(visit: Visit, problem: Exception) -> None:
+    """ConfigError if this error says that the table is missing or of another shape."""
+    found = driver_error(problem)
+    if isinstance(problem, LocklineError) or not DIALECTS[visit.connection.dialect].is_wrong_table(found):
+        return
+    said = str(found).strip().splitlines()[0]
+    raise ConfigError(f"the table {visit.table!r} is missing or of another shape ({said}); {CURE}") from problem
 
 
 def _result(connection: SqlConnection, work: Coroutine[Any, Any, Any]) -> Any:

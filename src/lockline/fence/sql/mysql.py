@@ -63,7 +63,7 @@ async def _check_engine(visit: Visit) -> None:
     if "engine" in visit.trusted:
         return
     schema, _, name = visit.table.rpartition(".")
-    row = await visit.row(ENGINE % (f"'{schema}'" if schema else "DATABASE()", name))
+    row = (await visit.run(ENGINE % (f"'{schema}'" if schema else "DATABASE()", name), rows=True)).row
     if row is None:
         return  # no such table: the statement itself will say so
     if str(row[0]).upper() != "YES":

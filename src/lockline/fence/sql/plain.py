@@ -36,7 +36,7 @@ async def enter(visit: Visit) -> Mark | None:
     entered = Mark(visit.offer.token, visit.offer.grant)
     text = ENTER if not visit.exact else CONFIRM if visit.writes else TAKE
     for attempt in range(ATTEMPTS):
-        if await visit.run(text) == 1:
+        if (await visit.run(text)).changed == 1:
             return entered
         mark = await visit.mark()
         if mark is not None or (visit.writes and visit.exact):

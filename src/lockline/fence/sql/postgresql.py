@@ -35,7 +35,7 @@ CREATE_ALONE: Final = "SELECT pg_advisory_xact_lock(7810766240461156710)"
 async def enter(visit: Visit) -> Mark | None:
     await visit.demand_transaction(holds_savepoint)
     text = ENTER if not visit.exact else CONFIRM if visit.writes else TAKE
-    if await visit.run(text) == 1:
+    if (await visit.run(text)).changed == 1:
         return Mark(visit.offer.token, visit.offer.grant)
     return await visit.mark()
 

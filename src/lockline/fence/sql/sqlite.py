@@ -50,15 +50,14 @@ async def create(visit: Visit) -> None:
 async def _check_shape(visit: Visit) -> None:
     """SQLite takes any value in any column; so ask for the table's own words before trusting a comparison."""
     schema, _, name = visit.table.rpartition(".")
-    row = await visit.row(
-        f"SELECT sql FROM {schema + '.' if schema else ''}sqlite_master WHERE type = 'table' AND name = '{name}'"
-    )
+    text = f"SELECT sql FROM {schema + '.' if schema else ''}sqlite_master WHERE type = 'table' AND name = '{name}'"
+    row = (await visit.run(text, rows=True)).row
     if row is None:
         raise ConfigError(f"the table {visit.table!r} is missing or of another shape; {CURE}")
     words = str(row[0])
     if words in visit.trusted:
         return
-    columns = await visit.row(COLUMNS_OF.format(name=name, schema=schema or "main"))
+    columns = (await visit.run(COLUMNS_OF.format(name=name, schema=schema or "main"), rows=True)).row
     if columns is None or columns[0] != SHAPE:
         raise ConfigError(f"the table {visit.table!r} is of another shape: {words}; {CURE}")
     visit.trusted.add(words)

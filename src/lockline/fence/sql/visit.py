@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, NamedTuple, Protocol
 
 from ...errors import ConfigError
 from ..rule import Mark, Offer
-from .connections import SqlConnection
+from .connections import Done, SqlConnection
 from .errors import means_no_transaction
 
 LOOK: Final = "SELECT token, grant_id FROM {table} WHERE resource = {resource} AND lock_name = {lock}"
@@ -42,17 +42,13 @@ class Visit(NamedTuple):
     trusted: set[str]
     """What was found good about the table, by this fence: it is not asked again."""
 
-    async def run(self, text: str) -> int:
-        """How many rows the statement changed."""
-        return (await self.connection.execute(text, self.table, self.resource, self.offer, rows=False)).changed
-
-    async def row(self, text: str) -> Any:
-        """The first row that the statement gives, or None."""
-        return (await self.connection.execute(text, self.table, self.resource, self.offer, rows=True)).row
+    def run(self, text: str, rows: bool = False) -> Coroutine[Any, Any, Done]:
+        """Run one statement, and fetch its first row if it has any."""
+        return self.connection.execute(text, self.table, self.resource, self.offer, rows)
 
     async def mark(self, text: str = LOOK) -> Mark | None:
         """The mark that is in the table; ConfigError if the columns are not what they should be."""
-        row = await self.row(text)
+        row = (await self.run(text, rows=True)).row
         if row is None:
             return None
         token, grant = row[0], row[1]
