@@ -29,7 +29,7 @@ class Method(NamedTuple):
 
 
 def _method(name: str, by_quorum: bool = False) -> Method:
-    return Method(f"/etcdserverpb.{name}", m.kind(f"{name.partition('/')[2]}Response"), by_quorum)
+    return Method(f"/etcdserverpb.{name}", getattr(m, f"{name.partition('/')[2]}Response"), by_quorum)
 
 
 AUTHENTICATE: Final = _method("Auth/Authenticate")

@@ -6,7 +6,7 @@ time, means: no generated code in the tree, no tie between a generator's and the
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
@@ -88,16 +88,9 @@ def _make() -> dict[str, Any]:
     return {n: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"lockline_etcd.{n}")) for n in names}
 
 
-_made_classes: Final = _make()
+# Each under its own name, so that whoever needs one finds it at once: a request is made of several.
+globals().update(_make())
 
+if TYPE_CHECKING:
 
-def kind(name: str) -> Any:
-    """The class of this message."""
-    return _made_classes[name]
-
-
-def __getattr__(name: str) -> Any:
-    try:
-        return _made_classes[name]
-    except KeyError:
-        raise AttributeError(name) from None
+    def __getattr__(name: str) -> Any: ...
