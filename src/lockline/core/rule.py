@@ -56,6 +56,8 @@ def blockers(ahead: Sequence[W], claim: Weighty) -> list[W]:
     n the n just ahead, for a reader the last writer, however many readers stand between. Weights only ever go down, so
     whoever else leaves or becomes lighter makes no room; one of these that becomes lighter (a writer who turned reader) may.
     """
+    if not ahead:
+        return []
     room = claim.capacity - claim.weight
     for one in reversed(ahead):
         if one.weight > min(room, one.capacity - claim.weight):
