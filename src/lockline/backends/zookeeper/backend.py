@@ -11,16 +11,17 @@ from ...core.backend import Findings
 from ...core.claim import Ceiling, Claim, Gone, Grant, Line, Unanswered, Waiting
 from ...core.rule import admitted
 from ...core.waiting import Hints
+from ...core.worker import Worker
 from ...errors import BackendUnavailable
 from ...guarantees import Guarantees
 from ...runtime import Runtime
+from ...runtime.blocking import BlockingRuntime
 from .channel import KazooChannel
 from .claims import Claims, OwnNode
 from .commands import LineCommands, checked
 from .connection import CUT
 from .doctor import findings
 from .entry import NodeMaker
-from .heartbeat import Heartbeat
 from .inspection import LineInspection
 from .session import PROOFS
 from .subscription import Subscription, View
@@ -64,9 +65,10 @@ class ZooKeeperBackend:
         self._claims = Claims(channel, self._commands, runtime, self._forget)
         self._nodes = self._claims.nodes
         self._subscription = Subscription(channel, self._nodes, target.chroot, self._heard)
-        self._heartbeat = Heartbeat(self._beat, runtime)
-        channel.alarm = self._heartbeat.by
-        self._maker = NodeMaker(channel, self._commands, runtime, self._claims, self._subscription, self._heartbeat)
+        # A thread in asyncio too: a loop that is blocked for longer than a ttl must not keep others from the lock.
+        self._worker = Worker(BlockingRuntime(), "lockline-zookeeper", self._beat, self._idle)
+        channel.alarm = self._worker.by
+        self._maker = NodeMaker(channel, self._commands, runtime, self._claims, self._subscription)
         self._inspection = LineInspection(channel, self._commands, self._nodes)
 
     def forked(self) -> None:
@@ -187,14 +189,15 @@ class ZooKeeperBackend:
     async def renew(self, claims: Sequence[Claim], until: float) -> Sequence[Gone | Unanswered | None]:
         return await self._claims.renew(claims, until)
 
-    # -- the heartbeat -----------------------------------------------------------------------------
+    # -- the worker --------------------------------------------------------------------------------
 
-    def _beat(self, now: float) -> float:
-        """In the heartbeat's thread: remove what nobody renewed, keep the session confirmed; when to come again.
+    async def _beat(self) -> float:
+        """In the worker's thread: remove what nobody renewed, keep the session confirmed; when to come again.
 
         A live session keeps its nodes, so a claim whose ttl is over is removed by its own client. Where that is frozen
         or dead, the session ends.
         """
+        now = self._runtime.now()
         session, soonest = self._channel.session, float("inf")
         living: OwnNode | None = None
         for node in list(self._nodes.values()):
@@ -215,6 +218,9 @@ class ZooKeeperBackend:
         if session.due(now) <= now:
             self._channel.post(Transaction([CheckVersion(living.path, -1)]), proof=True, urgent=True)
         return min(soonest, session.due(now))
+
+    def _idle(self) -> bool:
+        return not self._channel.owed and all(node.gone for node in list(self._nodes.values()))
 
     async def attend(self) -> None:
         for node in list(self._nodes.values()):
@@ -256,5 +262,5 @@ class ZooKeeperBackend:
         return Check(node.path[len(self._target.chroot) :], -1)
 
     async def close(self) -> None:
-        self._heartbeat.stop()
+        await self._worker.stop(self._runtime.now())
         await self._channel.close(self._runtime.now() + 2.0)

@@ -44,7 +44,8 @@ class KazooChannel:
         self._changed = changed
         self._fixed = fixed_session
         self._up = runtime.signal()
-        self._owed = OwedAnswers(client)
+        self.owed = OwedAnswers(client)
+        """What the server in use has not answered yet."""
         self._mutex = threading.Lock()
         self._started = False
         self._closed = False
@@ -67,7 +68,7 @@ class KazooChannel:
             if session is not None:
                 session.end()
             self.session = Session(self.client._session_id, granted, asked, sent)
-        self._owed.connected(self._runtime.now())
+        self.owed.connected(self._runtime.now())
         if asked != self.client._session_timeout:
             # A shorter one was wished for while we connected.
             self._drop()
@@ -193,9 +194,9 @@ class KazooChannel:
         session = self.session
         if session is None or session.ended or not self.client.connected:
             return float("inf")
-        silent, again = self._owed.look(now, session.timeout)
+        silent, again = self.owed.look(now, session.timeout)
         if silent:
-            self._hooks.leave(self._owed.line)
+            self._hooks.leave(self.owed.line)
         return again
 
     # -- requests ----------------------------------------------------------------------------------
@@ -231,7 +232,7 @@ class KazooChannel:
         def answered(batch: RequestBatch) -> None:
             # In the connection's own thread, so this is the session that was asked.
             now = self._runtime.now()
-            self._owed.answered(batch, now)
+            self.owed.answered(batch, now)
             if session is not None and session is self.session and batch.decided:
                 session.confirm(batch.left or sent, batch.came or now)
                 if session.due(now) <= now:
@@ -240,8 +241,8 @@ class KazooChannel:
                 then(batch.answers)
 
         batch = RequestBatch(len(requests), sent, done, answered)
-        if self._owed.asked(batch):
-            self.alarm(self._owed.limit(sent))
+        if self.owed.asked(batch):
+            self.alarm(self.owed.limit(sent))
         self._hooks.send([(request, AnswerSlot(batch, at)) for at, request in enumerate(requests)], urgent=urgent)
         return batch
 

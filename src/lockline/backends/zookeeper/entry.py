@@ -13,7 +13,6 @@ from .channel import KazooChannel
 from .claims import Claims, OwnNode
 from .commands import LineCommands, checked
 from .connection import CUT
-from .heartbeat import Heartbeat
 from .session import PROOFS
 from .subscription import Look, Subscription, View
 
@@ -31,14 +30,18 @@ class NodeMaker:
     """Makes the nodes of one client."""
 
     def __init__(
-        self, channel: KazooChannel, commands: LineCommands, runtime: Runtime, claims: Claims, subscription: Subscription, heartbeat: Heartbeat
-    ) -> None:  # fmt: skip
+        self,
+        channel: KazooChannel,
+        commands: LineCommands,
+        runtime: Runtime,
+        claims: Claims,
+        subscription: Subscription,
+    ) -> None:
         self._channel = channel
         self._commands = commands
         self._runtime = runtime
         self._claims = claims
         self._subscription = subscription
-        self._heartbeat = heartbeat
 
     async def create(self, node: OwnNode, until: float, *, doubt: bool, wait: bool) -> bool:
         """Make the node, once however often it takes, and look at the line in the same round trip; whether it held at once."""
@@ -63,7 +66,7 @@ class NodeMaker:
                 continue
             checked(made.answer, made.look)
             if node.session is session and not node.gone:
-                self._heartbeat.by(min(node.expires, sent + session.timeout / PROOFS))
+                self._channel.alarm(min(node.expires, sent + session.timeout / PROOFS))
                 return made.held
 
     async def _make(self, node: OwnNode, requests: list[Any], sent: float, wait: bool, until: float) -> Made:
@@ -151,7 +154,7 @@ class NodeMaker:
             if self._begin(node, stat, sent):
                 node.take_in(line, at)
                 node.stale = not node.holds
-                self._heartbeat.by(node.expires)
+                self._channel.alarm(node.expires)
                 return True
             # Made by a session of ours that has ended; it goes with that, or now.
             node.path = None

@@ -169,6 +169,9 @@ class OwedAnswers:
         self.line: Any = None
         """The connection that all this is about."""
 
+    def __bool__(self) -> bool:
+        return bool(self._owed)
+
     def connected(self, now: float) -> None:
         """In kazoo's thread: there is a new connection."""
         self._heard = now
