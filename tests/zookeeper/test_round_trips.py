@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable
 
@@ -72,6 +73,29 @@ def test_an_uncontended_acquire_is_a_create_and_a_look_and_a_release_is_a_delete
     # One look each; the four-letter words of this test are requests too.
     assert cost.reads <= 60
     assert cost.events == cost.child_events == 0
+
+
+@pytest.mark.usefixtures("lasting")
+def test_handing_on_among_the_threads_of_a_client_costs_a_create_a_look_a_watch_and_a_delete_each(
+    server: ZooKeeper, url: str, client_of: Callable[..., lockline.Client]
+) -> None:
+    client = client_of(url, session=30)
+    client.lock("x", ttl=60).acquire().release()
+
+    def work() -> None:
+        for _ in range(50):
+            with client.lock("x", ttl=60):
+                pass
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    with Counted(server) as cost:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert cost.writes == pytest.approx(600, abs=10)
+    # A release of one's own is no news to the keeper: it looks round, and has holders watch their nodes, twice a second only.
+    assert cost.reads <= 660
 
 
 @pytest.mark.usefixtures("lasting")

@@ -193,10 +193,12 @@ class Subscription:
 
     def take_in(self, node: OwnNode, view: View) -> None:
         """The line was read again."""
+        knows = node.holds and not node.stale
         node.stale = view.line is None
         if view.line is not None:
             node.take_in(view.line, view.places.get(node.claim.id))
-        self._go_on(node)
+        if not knows or node.stale or node.gone:
+            self._go_on(node)
 
     def _on_watched(self, node: OwnNode, names: list[str], answers: list[Any]) -> None:
         for name, answer in zip(names, answers, strict=True):
@@ -254,13 +256,13 @@ class Subscription:
     def watch_own(self, node: OwnNode) -> None:
         """Hear of the eviction of a claim, if it holds and does not listen yet."""
         path = node.path
-        if not node.holds or node.gone or path is None or path in self._own:
+        if not node.holds or node.gone or node.withdrawn or path is None or path in self._own:
             return
         self._own[path] = node.claim.id
 
         def watched(answers: list[Any]) -> None:
             if isinstance(answers[0], problems.NoNodeError):
-                self._heard(node.claim.id)
+                self._hear_of_end(node)
             elif isinstance(answers[0], Exception):
                 self._own.pop(path, None)
 
@@ -280,6 +282,11 @@ class Subscription:
                 node.stale = True
                 node.watched.discard(name)
                 self._go_on(node)
-        own = self._own.pop(path, None)
-        if deleted and own in self._nodes:
-            self._heard(own)
+        own = self._nodes.get(self._own.pop(path, ""))
+        if deleted and own is not None:
+            self._hear_of_end(own)
+
+    def _hear_of_end(self, node: OwnNode) -> None:
+        # One's own release is no news, and would have the keeper look round at each.
+        if not node.withdrawn:
+            self._heard(node.claim.id)
