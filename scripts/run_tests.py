@@ -24,13 +24,21 @@ FULL = bool(os.environ.get("LOCKLINE_FULL"))
 GROUPS: dict[str, tuple[list[str], list[str]]] = {
     "core": (
         ["memory", "local"],
-        ["tests/core", "tests/local", "tests/cli", "tests/docs", "tests/test_shells.py", "tests/test_run_tests.py"],
+        [
+            "tests/core",
+            "tests/local",
+            "tests/cli",
+            "tests/docs",
+            "tests/types",
+            "tests/test_shells.py",
+            "tests/test_run_tests.py",
+        ],
     ),
     "etcd": (["etcd"], ["tests/etcd"]),
     "redis": (["redis"], ["tests/redis"]),
     "zookeeper": (["zookeeper"], ["tests/zookeeper"]),
     "redlock": (["redlock-3"], ["tests/redlock"]),
-    "fence": ([], ["tests/fence"]),
+    "fence": (["bakery"], ["tests/fence", "tests/backends"]),
 }
 MORE_GROUPS: dict[str, tuple[list[str], list[str]]] = {
     "redis topologies": (["redis-sentinel", "redis-cluster"], []),
