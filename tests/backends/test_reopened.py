@@ -28,6 +28,10 @@ PLACES = [
     ("redis+cluster://a,b:2/0?max_connections=2&ca=/ca", "redis+cluster://a:6379,b:2?max_connections=2&ca=/ca"),
     ("etcd://me:secret@h1,h2:1/team/locks", "etcd://me@h1:2379,h2:1/team/locks"),
     ("etcd://h?prefix=team/locks&tls=yes", "etcd://h:2379/team/locks?tls=yes"),
+    ("zk://me:secret@a,[::1]:7/app/x%20y?root=locks&session=4", "zk://me@a:2181,[::1]:7/app/x%20y?prefix=locks&session=4"),
+    ("zk://a?ca=/ca&cert=/c&key=/k&key_password=secret", "zk://a:2181?ca=/ca&cert=/c&key=/k"),
+    ("redlock://a,b:1,[::1]/3?prefix=app/&node_timeout=0.5&drift=0.1", "redlock://a:6379,b:1,[::1]:6379/3?prefix=app/&timeout=0.5&drift=0.1"),
+    ("redlock://me:secret@a,:secret@b,c?tls=yes&ca=/ca", "redlock://me@a:6379,b:6379,c:6379?tls=yes&ca=/ca"),
 ]  # fmt: skip
 
 
@@ -62,6 +66,7 @@ def test_what_the_program_gives_besides(url: str, options: dict[str, Any], shown
         (redis.Redis(host="::1", port=7, ssl=True, ssl_ca_certs="/ca"), {}, "rediss://[::1]:7?ca=/ca"),
         (redis.Redis(unix_socket_path="/run/a b.sock", db=1), {}, "unix:///run/a%20b.sock?db=1"),
         (redis.sentinel.Sentinel([("a", 1)], db=2, ssl=True), {"service": "lines"}, "redis+sentinel://a:1/lines/2?tls=yes"),  # type: ignore[no-untyped-call]
+        ([redis.Redis(host=host, db=2) for host in "abc"], {"prefix": "app/"}, "redlock://a:6379,b:6379,c:6379/2?prefix=app/"),
         (KazooClient(hosts="a:2181,[::1]:7/app"), {}, "zk://a:2181,[::1]:7/app"),
     ],
 )  # fmt: skip
