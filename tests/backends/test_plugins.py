@@ -20,6 +20,8 @@ def connect(target, runtime, *, room=""):
     return memory.connect(f"memory:brought{room}", runtime)
 """
 Install = Callable[..., None]
+ROOT = Path(__file__).parents[2]
+BAKERY = Path(__file__).parent / "bakery"
 
 
 @pytest.fixture
@@ -96,6 +98,14 @@ def test_a_package_that_cannot_be_used_is_named_with_its_fault(
     install("shelf", "shelf", source, attribute)
     with pytest.raises(ConfigError, match=f"shelf: comes from shelf, and its .* {says}"):
         lockline.connect("shelf:")
+
+
+def test_the_page_shows_the_outside_backend_as_it_is_and_it_is_short() -> None:
+    page = (ROOT / "docs" / "write-a-backend.md").read_text()
+    source = (BAKERY / "lockline_bakery.py").read_text()
+    assert source in page
+    assert (BAKERY / "pyproject.toml").read_text().partition("\n\n")[2].strip() in page
+    assert len(source.splitlines()) <= 150
 
 
 def test_whoever_uses_no_package_does_not_pay_for_looking() -> None:

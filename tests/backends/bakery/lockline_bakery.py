@@ -59,9 +59,8 @@ class Book:
                 return answer
             new = Page({n: s for n, s in {**page.lines, name: tuple(line)}.items() if s}, page.tickets + 1, {})
             if page.next.setdefault("page", new) is new:
-                for seat in line[: admitted(line)]:
-                    if seat in before[admitted(before) :]:
-                        seat.tell(seat.claim.id)
+                for seat in {*line[: admitted(line)]} & {*before[admitted(before) :]}:
+                    seat.tell(seat.claim.id)
                 return answer
 
 
