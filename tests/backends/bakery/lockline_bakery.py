@@ -113,7 +113,8 @@ class BakeryBackend:
     def _renew(self, claim: Claim, line: list[Seat], _: int) -> Gone | None:
         for at in _find(claim, line):
             expires = max(line[at].expires, self._book.now() + claim.ttl)
-            line[at] = line[at]._replace(expires=expires, weight=min(line[at].weight, claim.weight))
+            lighter = min(line[at].claim, claim, key=lambda one: one.weight)
+            line[at] = line[at]._replace(claim=lighter, weight=lighter.weight, expires=expires)
             return None
         return Gone()
 
@@ -145,6 +146,5 @@ def _find(claim: Claim, line: list[Seat]) -> list[int]:
 
 
 def _seen(seat: Seat, holds: bool, now: float) -> Standing:
-    (_, id, owner, kind, *_, ttl, since, meta), left = seat.claim, seat.expires - now
-    shown = json.loads(meta or "null")
-    return Standing(id, owner, kind, seat.ticket, holds, seat.weight, seat.capacity, ttl, left, since, shown)
+    (_, id, owner, kind, weight, room, ttl, since, meta), left = seat.claim, seat.expires - now
+    return Standing(id, owner, kind, seat.ticket, holds, weight, room, ttl, left, since, json.loads(meta or "null"))
