@@ -213,7 +213,7 @@ def test_a_socket_that_is_swept_up_before_its_client_says_nothing_and_stays_the_
     client = lockline.connect(url)
     client.lock("x").acquire().release()
     listeners: list[Any] = [
-        one for one in gc.get_objects() if type(one).__name__ == "Listener" and one.folder.parent == tmp_path
+        one for one in gc.get_objects() if type(one).__name__ == "PeerListener" and one.folder.parent == tmp_path
     ]
     assert listeners
     with warnings.catch_warnings():

@@ -19,7 +19,7 @@ from . import inspection
 from .commands import Row, Steps, Told
 from .connection import Busy
 from .doctor import findings
-from .subscription import KeeperSignal, Listener, Peers
+from .subscription import KeeperSignal, PeerListener, Peers
 
 if TYPE_CHECKING:
     import asyncio
@@ -60,7 +60,7 @@ class LocalBackend:
         self._threads = runtime.flavour == "blocking"
         """Who waits reads for himself; in asyncio the loop reads for all."""
         # Beside the file itself, by whatever links it was named: those who use the same file have to meet.
-        self._peers = Peers(lambda: Listener(self._steps.make(), keeper=self._threads))
+        self._peers = Peers(lambda: PeerListener(self._steps.make(), keeper=self._threads))
         self.reader = self._peers if self._threads else None
         self._begin()
 

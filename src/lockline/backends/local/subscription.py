@@ -39,7 +39,7 @@ class OwnSocket(socket.socket):
         pass
 
 
-class Listener:
+class PeerListener:
     """What one client is known and woken by: its sockets in the folder that all share, and the processes whose end it waits for.
 
     Made whole or not at all, and gone with whoever listened.
@@ -197,9 +197,9 @@ def _claims(datagram: bytes) -> list[str]:
 class Peers:
     """This client's sockets, and what it knows of the others."""
 
-    def __init__(self, listen: Callable[[], Listener]) -> None:
+    def __init__(self, listen: Callable[[], PeerListener]) -> None:
         self._listen = listen
-        self._listeners: dict[str, Listener] = {}
+        self._listeners: dict[str, PeerListener] = {}
         self._over = False
 
     # -- the own sockets ---------------------------------------------------------------------------
@@ -211,11 +211,11 @@ class Peers:
         return listener.name if listener is not None else ""
 
     @property
-    def listener(self) -> Listener | None:
+    def listener(self) -> PeerListener | None:
         """What this client hears with, once it listens."""
         return self._listeners.get("mine")
 
-    def open(self) -> Listener:
+    def open(self) -> PeerListener:
         """Listen; once, whoever comes first of several threads."""
         listener = self.listener
         if listener is not None:
@@ -233,13 +233,13 @@ class Peers:
 
     def close(self) -> None:
         """Stop listening for good, and leave no file."""
-        self._end(Listener.close)
+        self._end(PeerListener.close)
 
     def drop(self) -> None:
         """Let go of every handle without a word; all that a forked child may do, and all that one may do whose claims still stand."""
-        self._end(Listener.drop)
+        self._end(PeerListener.drop)
 
-    def _end(self, how: Callable[[Listener], None]) -> None:
+    def _end(self, how: Callable[[PeerListener], None]) -> None:
         self._over = True
         listener = self._listeners.pop("mine", None)
         if listener is not None:
