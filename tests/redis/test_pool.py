@@ -14,7 +14,6 @@ from typing import Any, cast
 
 import pytest
 
-from lockline.backends.redis import connection as connection_module
 from lockline.backends.redis.connection import Connections
 from lockline.backends.redis.target import understand
 from lockline.backends.resp import connection_blocking
@@ -29,7 +28,7 @@ from tests.servers.redis import RedisServer
 
 pytestmark = pytest.mark.server
 
-OURS = {pool_module.__file__, connection_module.__file__, connection_blocking.__file__}
+OURS = {pool_module.__file__, connection_blocking.__file__}
 
 
 @pytest.fixture
@@ -50,16 +49,16 @@ def pool_in(port: Connections, server: RedisServer) -> BlockingLink:
 
 
 def ask(port: Connections, server: RedisServer, seconds: float = 5.0) -> Any:
-    return run(port.ask(server.address, PING, clock.now() + seconds))
+    return run(port.to(server.address).ask(PING, clock.now() + seconds))
 
 
 def all_can_be_had(pool: BlockingLink, most: int) -> None:
-    """As many wires as there may be, at once, and no more."""
+    """As many connections as there may be, at once, and no more."""
     gc.collect()
-    wires = [pool.take(clock.now() + 5) for _ in range(most)]
+    connections = [pool.take(clock.now() + 5) for _ in range(most)]
     assert not pool._has_room()
-    for wire in wires:
-        pool.give_back(wire)
+    for connection in connections:
+        pool.give_back(connection)
     assert not pool.line
 
 
@@ -67,7 +66,7 @@ def test_threads_get_a_connection_in_the_order_in_which_they_came(
     server: RedisServer, port_of: Callable[[int], Connections]
 ) -> None:
     pool = pool_in(port_of(1), server)
-    wire = pool.take(clock.now() + 5)
+    connection = pool.take(clock.now() + 5)
     served: list[int] = []
 
     def wait(n: int) -> None:
@@ -79,7 +78,7 @@ def test_threads_get_a_connection_in_the_order_in_which_they_came(
     for n, thread in enumerate(threads):
         thread.start()
         wait_for(lambda n=n: len(pool.line) == n + 1, 10, "the thread in the line")
-    pool.give_back(wire)
+    pool.give_back(connection)
     for thread in threads:
         thread.join(30)
     assert served == list(range(40))
@@ -115,11 +114,11 @@ def test_whoever_gets_no_connection_in_time_leaves_the_line(
     server: RedisServer, port_of: Callable[[int], Connections]
 ) -> None:
     pool = pool_in(port_of(1), server)
-    wire = pool.take(clock.now() + 5)
+    connection = pool.take(clock.now() + 5)
     with pytest.raises(NoAnswer, match="every connection is in use"):
         pool.take(clock.now() + 0.05)
     assert not pool.line
-    pool.give_back(wire)
+    pool.give_back(connection)
     all_can_be_had(pool, 1)
 
 
@@ -128,12 +127,12 @@ def test_a_connection_that_died_idle_is_replaced_before_anything_is_sent(
 ) -> None:
     port = port_of(2)
     assert ask(port, server) == b"PONG"
-    (wire,) = pool_in(port, server).free
+    (connection,) = pool_in(port, server).free
     server.command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-    wait_for(wire._was_closed, 5, "the end of the connection")
-    wire._used -= 1.0
+    wait_for(connection._was_closed, 5, "the end of the connection")
+    connection._used -= 1.0
     assert ask(port, server) == b"PONG"
-    assert wire.gone
+    assert connection.gone
 
 
 # -- cut anywhere ----------------------------------------------------------------------------------
@@ -145,7 +144,7 @@ class Cut(BaseException):
 
 @contextmanager
 def cut_at(step: int) -> Iterator[list[int]]:
-    """Raise in this thread before the bytecode of that number inside the pool and its wires; counts them."""
+    """Raise in this thread before the bytecode of that number inside the pool and its connections; counts them."""
     seen = [0]
 
     def trace(frame: FrameType, event: str, _: object) -> Any:
@@ -189,9 +188,9 @@ def test_an_exception_between_any_two_bytecodes_costs_no_connection(
             all_can_be_had(pool, 1)
             pool.free[0].sock.shutdown(2)
         elif situation == "in line":
-            wire = pool.take(clock.now() + 5)
-            giver = threading.Timer(0.002, pool.give_back, [wire])
-            del wire
+            connection = pool.take(clock.now() + 5)
+            giver = threading.Timer(0.002, pool.give_back, [connection])
+            del connection
             giver.start()
         try:
             with cut_at(step) as seen:
@@ -215,7 +214,7 @@ def test_a_thread_that_was_struck_down_in_the_line_holds_up_nobody_for_long(
 ) -> None:
     """Somebody keeps its exception, and with that the place in the line that it never left."""
     pool = pool_in(port_of(1), server)
-    wire = pool.take(clock.now() + 5)
+    connection = pool.take(clock.now() + 5)
     stuck = pool_module.Turn()
     pool.line.append(pool_module.weakref.ref(stuck))
     got: list[float] = []
@@ -230,7 +229,7 @@ def test_a_thread_that_was_struck_down_in_the_line_holds_up_nobody_for_long(
         thread.start()
         wait_for(lambda n=n: len(pool.line) == n + 2, 10, "the thread in the line")
     began = time.monotonic()
-    pool.give_back(wire)
+    pool.give_back(connection)
     for thread in threads:
         thread.join(30)
     assert len(got) == 4
@@ -242,14 +241,14 @@ def test_a_connection_that_was_lost_makes_room_for_those_who_wait(
 ) -> None:
     port = port_of(1)
     pool = pool_in(port, server)
-    wire: Any = pool.take(clock.now() + 5)
+    connection: Any = pool.take(clock.now() + 5)
     answers: list[Any] = []
     thread = threading.Thread(target=lambda: answers.append(ask(port, server, 30)))
     thread.start()
     wait_for(lambda: len(pool.line) == 1, 10, "the thread in the line")
     # As if an exception had struck between two steps: nobody gives it back, nobody rings.
-    wire = None
+    connection = None
     gc.collect()
     thread.join(20)
-    assert wire is None
+    assert connection is None
     assert answers == [b"PONG"]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import lockline
-from lockline.backends.redis.scripts import ENTER, LEAVE, LOOK, NO_CHANNEL, STAND
+from lockline.backends.redis.scripts import ENTER, LEAVE, LOOK, NO_CHANNEL, PLACE
 from tests.servers.process import wait_for
 from tests.servers.redis import RedisServer
 
@@ -27,7 +27,7 @@ class Line:
     def __init__(self, server: RedisServer) -> None:
         self.redis = server.client()
         self._numbers = itertools.count(1)
-        for script in (ENTER, LEAVE, STAND, LOOK):
+        for script in (ENTER, LEAVE, PLACE, LOOK):
             self.redis.script_load(script.body)
         self._pipe = self.redis.pipeline(transaction=False)
 
@@ -42,7 +42,7 @@ class Line:
         self._pipe.evalsha(LEAVE.sha, 1, KEY, claim_id, doubtful)
 
     def stand(self, claim_id: str) -> Any:
-        return self.now(self._pipe.evalsha(STAND.sha, 1, KEY, claim_id, NO_CHANNEL, "0"))
+        return self.now(self._pipe.evalsha(PLACE.sha, 1, KEY, claim_id, NO_CHANNEL, "0"))
 
     def look(self) -> Any:
         return self.now(self._pipe.evalsha(LOOK.sha, 1, KEY))

@@ -96,12 +96,12 @@ def test_a_lease_is_renewed_while_every_connection_of_the_threads_is_in_use(
     client = connect(server.url, max_connections=2)
     lease = client.lock("held", ttl=1).acquire()
     pool = client._engine.backend._connections.to(server.address)
-    wires = [pool.take(clock.now() + 5) for _ in range(2)]
+    connections = [pool.take(clock.now() + 5) for _ in range(2)]
     until = time.monotonic() + 2.5
     while time.monotonic() < until:
         assert lease.valid
         time.sleep(0.02)
     lease.extend(1)
-    for wire in wires:
-        pool.give_back(wire)
+    for connection in connections:
+        pool.give_back(connection)
     lease.release()

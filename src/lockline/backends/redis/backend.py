@@ -26,7 +26,7 @@ from .commands import OVERHEAD, Kept, PreparedLine, Wish, key_of, words
 from .connection import Connections
 from .inspection import Inspection
 from .replicas import Replicas
-from .scripts import ENTER, EVICT, LEAVE, NO_CHANNEL, STAND
+from .scripts import ENTER, EVICT, LEAVE, NO_CHANNEL, PLACE
 from .subscription import AsyncioSubscriptions, BlockingSubscriptions
 from .target import Target
 from .topology import topology_of
@@ -194,7 +194,7 @@ class RedisBackend:
         own, key = self._claims.get(claim.id), self._key(claim.name)
         reply: Any = None if own is None else own.token
         if reply is None:
-            reply = await self._stand(claim, key, until)
+            reply = await self._ask_place(claim, key, until)
             if type(reply) is list:
                 return self._waits(claim.id, reply)
         self._claims.pop(claim.id, None)
@@ -204,7 +204,7 @@ class RedisBackend:
             await self._replicate(claim, key, until)
         return Grant(reply)
 
-    async def _stand(self, claim: Claim, key: bytes, until: float) -> Any:
+    async def _ask_place(self, claim: Claim, key: bytes, until: float) -> Any:
         """Ask where the claim stands; on a channel that we do listen to, from now on."""
         address: Address | None = None
         try:
@@ -214,7 +214,7 @@ class RedisBackend:
             if address is not None:
                 self._topology.doubt(address)
             raise unavailable(problem) from problem
-        return (await self.channel.run(Call(STAND, (key,), (claim.id, channel, "0")), until)).value
+        return (await self.channel.run(Call(PLACE, (key,), (claim.id, channel, "0")), until)).value
 
     async def _replicate(self, claim: Claim, key: bytes, until: float) -> None:
         # A turn that comes in the last moment shall not fail for want of time to ask.

@@ -10,7 +10,7 @@ from ..resp.commands import pack
 from ..resp.errors import NoAnswer, refusal
 from ..resp.target import Address
 from .connection import Connections
-from .scripts import STAND
+from .scripts import PLACE
 
 
 class NotReplicated(BackendUnavailable):
@@ -32,7 +32,7 @@ class Replicas:
         """Return when they have it; otherwise it does not count, and the caller withdraws it."""
         left = max(0.0, min(until - self._now(), self._patience)) / 2
         # WAIT waits for the writes of its own connection: write once more there.
-        touch = STAND.in_full((key,), (claim_id, channel, "1"))
+        touch = PLACE.in_full((key,), (claim_id, channel, "1"))
         wait = pack(("WAIT", self._number, max(1, math.ceil(left * 1000))))
         try:
             held, copies = await self._connections.ask_all(address, [touch, wait], until)

@@ -234,7 +234,7 @@ return there
 
 # In: id, channel, "1" to write even where nothing changes (so that WAIT has something to wait for).
 # Out: the ticket if it holds, {ahead, change} if it waits, nothing if it is gone.
-STAND: Final = _script(
+PLACE: Final = _script(
     """
 local id = ARGV[1]
 local found = redis.call('HMGET', KEYS[1], 'state', '+' .. id, '~' .. id)
@@ -372,4 +372,4 @@ return victims
 """,
 )
 
-ALL: Final = (ENTER, LEAVE, STAND, RENEW, LOOK, ALIVE, EVICT)
+ALL: Final = (ENTER, LEAVE, PLACE, RENEW, LOOK, ALIVE, EVICT)

@@ -27,11 +27,11 @@ LOOK_AGAIN = 0.1
 class Turn:
     """One thread's place in the line, and the lock that it sleeps on."""
 
-    __slots__ = ("__weakref__", "gate")
+    __slots__ = ("__weakref__", "sleeps_on")
 
     def __init__(self) -> None:
-        self.gate = allocate_lock()
-        self.gate.acquire()
+        self.sleeps_on = allocate_lock()
+        self.sleeps_on.acquire()
 
 
 class Pool(Generic[T]):
@@ -84,7 +84,7 @@ class Pool(Generic[T]):
             left = until - clock.now()
             if left <= 0:
                 return None
-            if turn.gate.acquire(True, min(left, LOOK_AGAIN)):
+            if turn.sleeps_on.acquire(True, min(left, LOOK_AGAIN)):
                 continue
             first = self._first()
             if first is not None and first is ahead and first is not mine and (self.free or self._has_room()):
@@ -145,7 +145,7 @@ class Pool(Generic[T]):
         first = self._first()
         turn = None if first is None else first()
         if turn is not None:
-            ring(turn.gate)
+            ring(turn.sleeps_on)
 
     def take_all_free(self) -> list[T]:
         """Every free one, taken out."""
