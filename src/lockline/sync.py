@@ -100,7 +100,8 @@ class Lock(AnyLock[Lease]):
         """The lease, when it is this claim's turn; AcquireTimeout if that did not come in time."""
         lease = None
         try:
-            lease = run(self._engine.acquire(self._terms, arguments.a_timeout(timeout), self._lease))
+            seconds = None if timeout is None else arguments.a_timeout(timeout)
+            lease = run(self._engine.acquire(self._terms, seconds, self._lease))
             assert lease is not None
             lease._given = True
             return lease

@@ -141,6 +141,8 @@ class Room:
             # It hears of it by this very answer.
             stood.told = holds
             self._put(claim.name, line, seen)
+            if holds:
+                return Grant(stood.ticket)
         return self._stands(line, at)
 
     def place(self, claim: Claim) -> Grant | Waiting | Gone:

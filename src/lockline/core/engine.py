@@ -24,7 +24,7 @@ from .claim import Claim, Grant, Unanswered, Waiting
 from .closing import CLOSING, release_all
 from .handle import H, Handle, check, not_held
 from .keeper import WITHDRAWAL, Keeper
-from .live import GIVEN_BACK, RENEWALS_PER_TTL, Call, LiveClaim, State
+from .live import GIVEN_BACK, RELEASED, RENEWALS_PER_TTL, Call, LiveClaim
 from .terms import Terms
 from .waiting import PAUSE
 
@@ -52,6 +52,7 @@ class Engine:
         self._keeper = Keeper(backend, runtime, lambda live: (known := forget()) and known(live))
         weakref.finalize(self, self._keeper.abandon).atexit = False
         self._hints = self._keeper.hints
+        self._ring = self._keeper.ring
         self._ceiling_of = backend.ceiling if isinstance(backend, Sessional) else None
         self._closed = False
         self._begin()
@@ -119,7 +120,7 @@ class Engine:
                 terms.name, f"{self._prefix}-{next(self._numbers)}", self.owner, terms.kind, terms.weight, terms.capacity,
                 terms.ttl, self.runtime.wall(), terms.meta,
             )  # fmt: skip
-            live = LiveClaim(claim, self.runtime, key, terms.renews, terms.max_hold, self._keeper.ring)
+            live = LiveClaim(claim, self.runtime, key, terms.renews, terms.max_hold, self._ring)
             live.call = call
             # Before the request goes out: whoever finds it there, and nobody who answers for it, withdraws it.
             self._keeper.note(live)
@@ -253,7 +254,7 @@ class Engine:
 
     async def _release(self, call: Call, handle: Handle) -> None:
         live = handle._live
-        if not handle._open or live.state is State.RELEASED:
+        if not handle._open or live.state is RELEASED:
             handle._open = False
             raise not_held(live)
         if live.shared:

@@ -89,7 +89,6 @@ class Keeper:
     def strike(self, claim: Claim) -> None:
         """Nothing of this claim is left in the store, or it is owed."""
         self.books.pop(claim.id, None)
-        self.hints.forget(claim.id)
 
     def add(self, live: LiveClaim) -> None:
         """Keep this claim alive from now on."""
@@ -165,6 +164,9 @@ class Keeper:
         if self._kept:
             await self._backend.attend()
         self._talked_of.update(self.hints.take())
+        if self.hints.early:
+            # Of those that were never to wait, or were withdrawn.
+            self.hints.early.intersection_update(list(self.books))
         ripe: list[LiveClaim] = []
         soon: list[LiveClaim] = []
         # By those who are at it, so that none that was never begun, or was cut short, keeps its claims from the next.
@@ -209,6 +211,7 @@ class Keeper:
             if live.answered_for() or live.claim.id not in self.books:
                 continue
             live.give_up()
+            self.hints.forget(live.claim.id)
             self.removals.owe(live.claim)
             self.drop(live)
             self.strike(live.claim)

@@ -51,7 +51,9 @@ class State(Enum):
     LOST = "lost"
 
 
-GIVEN_BACK = (State.RELEASING, State.RELEASED)
+# By names of the module: an attribute of an Enum takes longer to find, and these are looked at several times per grant.
+WAITING, HOLDING, RELEASING, RELEASED, LOST = State
+GIVEN_BACK = (RELEASING, RELEASED)
 
 
 class LiveClaim:
@@ -66,7 +68,7 @@ class LiveClaim:
     due = 0.0
     ask_at = float("inf")
     """When to ask whether it is still there, of one that is not renewed: never, unless it was spoken of."""
-    state = State.WAITING
+    state = WAITING
     lost: LeaseLost | None = None
     """How it was lost; noted before the state says so, so that of two who change that at once the loss stays."""
     abandoned = False
@@ -153,16 +155,16 @@ class LiveClaim:
     def grant(self, token: int) -> None:
         """From here on the claim holds, unless it was lost meanwhile."""
         self.token = token
-        self.state = State.HOLDING
+        self.state = HOLDING
         if self.lost is not None:
-            self.state = State.LOST
+            self.state = LOST
         if self.max_hold is not None:
             self.limit = self.runtime.now() + self.max_hold
             self.ends = min(self.ends, self.limit)
 
     def remaining(self) -> float:
         """Seconds until the confirmed ttl ends; zero at once, and for ever, when it or the session may no longer be trusted."""
-        if self.state is not State.HOLDING:
+        if self.state is not HOLDING:
             return 0.0
         now = self.runtime.now()
         left = self.ends - now
@@ -179,19 +181,19 @@ class LiveClaim:
     def _end(self, reason: Reason) -> None:
         if self.lost is None:
             self.lost = self._loss(reason)
-        self.state = State.LOST
+        self.state = LOST
 
     def begin_release(self) -> bool:
         """A release goes out: from here on nothing looks like a good lease, wherever it is cut short. Whether it is the first."""
-        first = self.state is not State.RELEASING
+        first = self.state is not RELEASING
         if self.lost is None:
-            self.state = State.RELEASING
+            self.state = RELEASING
         return first
 
     def give_up(self) -> None:
         """It is given back, or will be; what was lost stays lost."""
         if self.lost is None:
-            self.state = State.RELEASED
+            self.state = RELEASED
 
     def find_gone(self) -> None:
         """The release found that the store had it no more."""
@@ -257,8 +259,8 @@ class LiveClaim:
             self._signal = self.runtime.signal()
         while True:
             self.remaining()
-            if self.state in (State.LOST, *GIVEN_BACK):
-                return self.state is State.LOST
+            if self.state in (LOST, *GIVEN_BACK):
+                return self.state is LOST
             now = self.runtime.now()
             if until is not None and now >= until:
                 return False

@@ -140,9 +140,25 @@ async def turn(
     deadline: float | None,
 ) -> Grant | None:
     """The grant once it is the claim's turn; None when its place was lost. Overdue at the caller's deadline."""
+    hints.expect(live.claim.id)
+    try:
+        grant = await _turn(hints, place, live, stands, deadline)
+    except BaseException:
+        hints.forget(live.claim.id)
+        raise
+    hints.stop_expecting(live.claim.id)
+    return grant
+
+
+async def _turn(
+    hints: Hints,
+    place: Callable[[Claim, float], Awaitable[Grant | Waiting | Gone]],
+    live: LiveClaim,
+    stands: Waiting,
+    deadline: float | None,
+) -> Grant | None:
     now, claim = live.runtime.now, live.claim
     look_by = stands.look_by
-    hints.expect(claim.id)
     silences = 0
     problem: BackendUnavailable | None = None
     while True:
@@ -184,7 +200,6 @@ async def turn(
             continue
         silences = 0
         if type(answer) is Grant:
-            hints.stop_expecting(claim.id)
             return answer
         if type(answer) is Gone:
             return None

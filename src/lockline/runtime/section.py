@@ -48,10 +48,6 @@ class Section:
 
     def __call__(self, work: Callable[..., T], *args: Any) -> T:
         """What the work gives; Inside if this thread is in the section already, having changed nothing."""
-        return self.by(None, work, *args)
-
-    def by(self, until: float | None, work: Callable[..., T], *args: Any) -> T:
-        """The same; Late if nobody let us in by then."""
         try:
             return self._context.run(work, *args)
         except RuntimeError as problem:
@@ -60,6 +56,10 @@ class Section:
         finally:
             if self._waiting:
                 self._let_in()
+        return self._wait(work, args, None)
+
+    def by(self, until: float, work: Callable[..., T], *args: Any) -> T:
+        """The same; Late if nobody let us in by then."""
         return self._wait(work, args, until)
 
     def attempt(self, work: Callable[..., object], *args: Any) -> bool:
@@ -123,7 +123,7 @@ class Section:
         return False
 
 
-_OURS = frozenset({Section.by.__code__, Section.attempt.__code__, Section._wait.__code__})
+_OURS = frozenset({Section.__call__.__code__, Section.attempt.__code__, Section._wait.__code__})
 
 
 def _refused(problem: RuntimeError) -> bool:
