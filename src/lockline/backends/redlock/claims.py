@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from enum import Enum
-
 from ...core.claim import Claim
 from . import rules
 from .commands import Failure, NodeAnswer, Reply
@@ -12,54 +10,50 @@ SPREAD = 0.001
 """Waiters that hear of one release try at random moments within this time; it grows while they meet half-way."""
 
 
-class ReleaseAnswer(Enum):
-    """What a node has said about the release of a lease."""
-
-    REMOVED = 1
-    MISSING = 2
-    """It had no such lease when it was first asked: the lease had run out there, or was evicted."""
-    GONE = 3
-    """It has none now; an earlier request, whose answer did not come, may have removed it."""
-
-
 class Removal:
     """The end of one attempt, node by node, over every round in which it was asked for."""
 
-    __slots__ = ("answers", "repeated", "replies")
+    __slots__ = ("gone", "missing", "removed", "repeated", "replies")
 
     def __init__(self) -> None:
-        self.answers: dict[int, ReleaseAnswer] = {}
+        self.removed: set[int] = set()
+        """Nodes that had the lease, and have it no more."""
+        self.missing: set[int] = set()
+        """Nodes that had no such lease when they were first asked: it had run out there, or was evicted."""
+        self.gone: set[int] = set()
+        """Nodes that have none now; an earlier request, whose answer did not come, may have removed it."""
         self.replies: dict[int, Reply] = {}
         self.repeated: bool | None = None
         """Whether the nodes that have not answered yet were asked before the round that is under way; None before the first."""
 
-    def begin(self) -> None:
-        """A round of requests goes out to those who have not answered yet."""
+    def begin(self, nodes: int) -> list[int]:
+        """The nodes to be asked in a round that begins: those that have not answered in an earlier one."""
         self.repeated = self.repeated is not None
+        return [node for node in range(nodes) if node not in self.removed | self.missing | self.gone]
 
     def hear(self, answer: NodeAnswer) -> None:
         """What a node answered, in time or late."""
         node, _, reply = answer
         self.replies[node] = reply
-        if isinstance(reply, Failure) or self.answers.get(node) is ReleaseAnswer.REMOVED:
+        if isinstance(reply, Failure):
             return
         if reply[0] == b"yes":
-            self.answers[node] = ReleaseAnswer.REMOVED
-        elif reply[0] == b"no":
-            self.answers.setdefault(node, ReleaseAnswer.GONE if self.repeated else ReleaseAnswer.MISSING)
+            self.removed.add(node)
+        elif reply[0] == b"no" and node not in self.removed and node not in self.missing:
+            (self.gone if self.repeated else self.missing).add(node)
 
     def certain(self, nodes: int) -> bool | None:
         """Whether a majority held it, as soon as no other node's answer can change that; else None."""
         needed = rules.majority(nodes)
-        said = list(self.answers.values())
-        if said.count(ReleaseAnswer.REMOVED) >= needed:
+        if len(self.removed) >= needed:
             return True
-        return False if said.count(ReleaseAnswer.MISSING) > nodes - needed else None
+        return False if len(self.missing) > nodes - needed else None
 
     def verdict(self, nodes: int) -> bool | None:
         """Whether a majority held it, as far as can be told; None while too few have answered."""
         certain = self.certain(nodes)
-        return True if certain is None and len(self.answers) >= rules.majority(nodes) else certain
+        answered = self.removed | self.missing | self.gone
+        return True if certain is None and len(answered) >= rules.majority(nodes) else certain
 
 
 class Attempt:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, Literal, NamedTuple
 
-from ..resp.commands import pack
+from ..resp.commands import pack, pack_texts
 from . import scripts
 
 
@@ -32,6 +34,10 @@ class NodeAnswer(NamedTuple):
     node: int
     request: NodeRequest
     reply: Reply
+
+
+new_answer: Callable[[tuple[int, NodeRequest, Reply]], NodeAnswer] = partial(tuple.__new__, NodeAnswer)
+"""One of them, made without a step of Python: each acquire makes as many as there are nodes."""
 
 
 TIDYING: Final = ("release", "hide")
@@ -164,4 +170,6 @@ def packed(request: NodeRequest, cluster: str, *, whole: bool = False) -> bytes:
         return pack(("SCAN", cursor, "MATCH", f"{scripts.LEASE}{pattern}*", "COUNT", "1000"))
     keys, arguments = keys_and_arguments(request, cluster)
     script = scripts.SCRIPTS[request.op]
-    return script.in_full(keys, arguments) if whole else script.by_digest(keys, arguments)
+    if whole:
+        return script.in_full(keys, arguments)
+    return pack_texts(("EVALSHA", script.sha, str(len(keys)), *keys, *map(str, arguments)))

@@ -15,7 +15,7 @@ from ..resp.commands import ServerError
 from ..resp.connection_blocking import BlockingConnection
 from ..resp.pool import Pool
 from .channel import Note
-from .commands import SETTINGS, TIDYING, Failure, NodeAnswer, NodeRequest, packed
+from .commands import SETTINGS, TIDYING, Failure, NodeAnswer, NodeRequest, new_answer, packed
 from .membership import LOOK_AGAIN, durable
 
 if TYPE_CHECKING:
@@ -77,11 +77,9 @@ class BundledConnection:
             self.sock.setblocking(False)
 
     def receive(self) -> bytes:
-        """What has come; OSError when the connection is gone."""
+        """What has come over TLS, also what lies inside the library already, where no poll sees it."""
         data: bytes = self.sock.recv(65536)
-        if not data:
-            raise ConnectionResetError("the server closed it")
-        while self.tls and self.sock.pending():
+        while self.sock.pending():
             data += self.sock.recv(65536)
         return data
 
@@ -231,7 +229,9 @@ class Bundle:
             one = self._by_fd[fd]
             self._torn = True
             try:
-                data = one.receive()
+                data = one.receive() if one.tls else one.sock.recv(65536)
+                if not data:
+                    raise ConnectionResetError("the server closed it")
                 connection = one.connection
                 assert connection is not None
                 connection.feed(data)
@@ -243,7 +243,7 @@ class Bundle:
                         and self._note is not None
                     ):
                         self._due -= 1
-                        self._answers.append(NodeAnswer(one.node, one.due.popleft().request, reply))
+                        self._answers.append(new_answer((one.node, one.due.popleft().request, reply)))
                     else:
                         self._take(one, reply)
             except (BlockingIOError, InterruptedError, TimeoutError):

@@ -290,13 +290,13 @@ class Protocol:
         removal = attempt.removal
         high = max(attempt.high, attempt.token or 0)
         known = commands.release(attempt.name, attempt.id, high, 0)
-        removal.begin()
         nodes = len(self.channel.labels)
-        if len(attempt.numbers) == nodes and not removal.answers:
+        asked = removal.begin(nodes)
+        if len(asked) == nodes == len(attempt.numbers):
             talk.send_all(known)
             return
-        for node in range(nodes):
+        for node in asked:
             if node in attempt.never_done:
                 removal.replies[node] = attempt.refusals[node]
-            elif node not in removal.answers:
+            else:
                 talk.send(node, known if attempt.knows(node) else self._bury(talk, node, attempt, high))
