@@ -12,6 +12,9 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError, NotEmptyError
 
 import lockline
+from lockline.backends.zookeeper.claims import OwnNode
+from lockline.backends.zookeeper.session import Session
+from lockline.runtime.blocking import run
 
 from ..servers.process import wait_for
 from .conftest import chroot
@@ -143,6 +146,25 @@ def test_foreign_nodes_in_the_folder_are_no_claims(client_of: Clients, url: str,
     assert len(client.inspect("x").claims) == 1
     lease.release()
     kazoo.delete(f"{chroot(url)}/x", recursive=True)
+
+
+def test_a_claim_whose_node_was_made_this_very_moment_is_not_taken_for_one_that_has_run_out(
+    client_of: Clients, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = client_of(url)
+    client.lock("first").acquire().release()
+    backend = client._engine.backend
+    begin = OwnNode.begin
+
+    def look_round_and_begin(node: OwnNode, session: Session, token: int, sent: float) -> None:
+        # As the worker would, which comes whenever something else is due.
+        run(backend._beat())  # type: ignore[attr-defined]
+        begin(node, session, token, sent)
+
+    monkeypatch.setattr(OwnNode, "begin", look_round_and_begin)
+    lease = client.lock("x").acquire()
+    assert len(client.inspect("x").holders) == 1
+    lease.release()
 
 
 def test_a_wait_that_timed_out_leaves_nothing_in_the_clients_memory(client_of: Clients, url: str) -> None:

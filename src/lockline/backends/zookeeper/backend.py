@@ -201,7 +201,7 @@ class ZooKeeperBackend:
         session, soonest = self._channel.session, float("inf")
         living: OwnNode | None = None
         for node in list(self._nodes.values()):
-            if node.gone or node.path is None:
+            if node.gone or node.path is None or node.session is None:
                 continue
             if node.expires <= now:
                 node.end = "expired"

@@ -79,9 +79,10 @@ class OwnNode:
 
     def begin(self, session: Session, token: int, sent: float) -> None:
         """The node was made in this session, by a request sent then."""
+        # First: whoever looks for what has run out, in another thread, takes it for begun by its session.
+        self.expires = max(self.expires, sent + self.claim.ttl)
         self.token, self.session, self.end = token, session, None
         self.holds = self.stale = False
-        self.expires = max(self.expires, sent + self.claim.ttl)
         self.watched.clear()
 
     def take_in(self, line: list[Place], at: int | None) -> None:
