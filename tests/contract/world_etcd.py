@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import pytest
 
 from lockline.backends.etcd import messages as m
@@ -22,7 +24,7 @@ class EtcdWorld(World):
     """Each test has a prefix of its own."""
 
     name = "etcd"
-    marks = (pytest.mark.server,)
+    marks: ClassVar[tuple[pytest.MarkDecorator, ...]] = (pytest.mark.server,)
     shortest_ttl = 0.9
     """A killed client's claims go with its lease: whole seconds, a tenth more than the ttl, looked at twice a second."""
     patience = 2.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import ClassVar
 
 import kazoo.protocol.connection
 import kazoo.retry
@@ -19,7 +20,7 @@ class ZooKeeperWorld(World):
     """Each test has a chroot of its own."""
 
     name = "zookeeper"
-    marks = (pytest.mark.server,)
+    marks: ClassVar[tuple[pytest.MarkDecorator, ...]] = (pytest.mark.server,)
     patience = 2.0
 
     def open(self) -> None:

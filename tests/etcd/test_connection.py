@@ -34,12 +34,9 @@ def proxy(single: EtcdCluster) -> Iterator[Proxy]:
         yield proxy
 
 
-def _waiting(client: lockline.Client, name: str, **lock: object) -> tuple[threading.Thread, list[lockline.Lease]]:
+def _waiting(client: lockline.Client, name: str, **lock: Any) -> tuple[threading.Thread, list[lockline.Lease]]:
     granted: list[lockline.Lease] = []
-    thread = threading.Thread(
-        target=lambda: granted.append(client.lock(name, **lock).acquire(timeout=20)),
-        daemon=True,  # type: ignore[arg-type]
-    )
+    thread = threading.Thread(target=lambda: granted.append(client.lock(name, **lock).acquire(timeout=20)), daemon=True)
     thread.start()
     return thread, granted
 

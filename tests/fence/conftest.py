@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 def postgres() -> Iterator[PostgresServer]:
     server = PostgresServer("-c", "synchronous_commit=on")
     try:
-        yield server.start()  # type: ignore[misc]
+        yield server.start()
     finally:
         server.remove()
 
@@ -29,7 +29,7 @@ def postgres() -> Iterator[PostgresServer]:
 def mysql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MysqlServer]:
     server = MysqlServer(tmp_path_factory.mktemp("mysql") / "home")
     try:
-        yield server.start()  # type: ignore[misc]
+        yield server.start()
     finally:
         server.remove()
 
@@ -38,7 +38,7 @@ def mysql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MysqlServer]:
 def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
     server = RedisServer(tmp_path_factory.mktemp("redis"))
     try:
-        yield server.start()  # type: ignore[misc]
+        yield server.start()
     finally:
         server.stop()
 

@@ -24,7 +24,10 @@ Connect = Callable[..., lockline.Client]
 
 def test_forgotten_scripts_are_brought_back_in_every_call(town: Town) -> None:
     alice, bob = town.near(), town.near()
-    flush = lambda: town.server.command("SCRIPT", "FLUSH")  # noqa: E731
+
+    def flush() -> None:
+        town.server.command("SCRIPT", "FLUSH")
+
     flush()
     lease = alice.lock("x", ttl=1).acquire()
     flush()

@@ -46,7 +46,7 @@ class Watch(redis.sentinel.Sentinel):
         (BranchOffice(host="h", port=1, db=2), {}, "redis://h:1/2"),
         (LoopShop(host="h", port=1), {}, "redis://h:1"),
         (LoopShops(host="h", port=1), {}, "redis+cluster://h:1"),
-        (Watch([("h", 1)]), {"service": "lines"}, "redis+sentinel://h:1/lines"),
+        (Watch([("h", 1)]), {"service": "lines"}, "redis+sentinel://h:1/lines"),  # type: ignore[no-untyped-call]
     ],
 )
 def test_a_subclass_is_as_good_as_its_base(client: Any, options: dict[str, Any], url: str) -> None:

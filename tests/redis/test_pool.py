@@ -6,6 +6,7 @@ import gc
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -77,7 +78,7 @@ def test_threads_get_a_connection_in_the_order_in_which_they_came(
     threads = [threading.Thread(target=wait, args=(n,)) for n in range(40)]
     for n, thread in enumerate(threads):
         thread.start()
-        wait_for(lambda n=n: len(pool.line) == n + 1, 10, "the thread in the line")
+        wait_for(partial(lambda n: len(pool.line) == n + 1, n), 10, "the thread in the line")
     pool.give_back(connection)
     for thread in threads:
         thread.join(30)
@@ -216,7 +217,7 @@ def test_a_thread_that_was_struck_down_in_the_line_holds_up_nobody_for_long(
     pool = pool_in(port_of(1), server)
     connection = pool.take(clock.now() + 5)
     stuck = pool_module.Turn()
-    pool.line.append(pool_module.weakref.ref(stuck))
+    pool.line.append(weakref.ref(stuck))
     got: list[float] = []
 
     def wait() -> None:
@@ -227,7 +228,7 @@ def test_a_thread_that_was_struck_down_in_the_line_holds_up_nobody_for_long(
     threads = [threading.Thread(target=wait) for _ in range(4)]
     for n, thread in enumerate(threads):
         thread.start()
-        wait_for(lambda n=n: len(pool.line) == n + 2, 10, "the thread in the line")
+        wait_for(partial(lambda n: len(pool.line) == n + 2, n), 10, "the thread in the line")
     began = time.monotonic()
     pool.give_back(connection)
     for thread in threads:

@@ -63,7 +63,8 @@ class Lines(RuleBasedStateMachine):
         self.raw.close()
 
     def state(self) -> tuple[float, ...]:
-        return STATE.unpack(self.raw.hget(KEY, "state"))
+        kept: Any = self.raw.hget(KEY, "state")
+        return STATE.unpack(kept)
 
     def same(self, ours: Any, model: Any) -> None:
         """The same kind of answer; tickets have other numbers, places may count empty seats."""

@@ -70,7 +70,9 @@ def test_a_connection_that_is_being_made_is_given_up_when_its_client_closes(serv
 def test_whoever_asks_on_a_broken_connection_learns_it_at_once(server: RedisServer) -> None:
     async def story() -> None:
         port = Connections(understand(server.url, "asyncio", {}), AsyncioLink)
-        pipeline = await port.to(server.address).pipeline(clock.now() + 2)
+        link = port.to(server.address)
+        assert isinstance(link, AsyncioLink)
+        pipeline = await link.pipeline(clock.now() + 2)
         pipeline.connection.close(ConnectionAbortedError("gone"))
         with pytest.raises(NoAnswer, match="gone"):
             pipeline.ask([PING], clock.now() + 2)

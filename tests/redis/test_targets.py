@@ -23,7 +23,8 @@ from redis.retry import Retry
 import lockline
 from lockline import BackendUnavailable, ConfigError
 from lockline.backends.redis.commands import key_of, name_of, pattern
-from lockline.backends.redis.target import PATIENCE, understand
+from lockline.backends.redis.target import understand
+from lockline.backends.resp.target import PATIENCE
 from tests.servers.process import free_port, listens, missing, program
 from tests.servers.redis import (
     RedisCluster,
@@ -301,7 +302,7 @@ def test_tls_by_url_and_by_client(certificates: Path, connect: Connect) -> None:
         url = f"rediss://127.0.0.1:{port}?ssl_ca_certs={cert}"
         with redis.Redis.from_url(url) as own:
             _contend(connect(url), connect(own))
-        with redis.Redis(port=port, ssl=True, ssl_cert_reqs=None) as trusting:
+        with redis.Redis(port=port, ssl=True, ssl_cert_reqs=None) as trusting:  # type: ignore[arg-type]
             _contend(connect(url), connect(trusting))
 
         async def story() -> None:
@@ -336,7 +337,7 @@ def test_sentinels_behind_tls(certificates: Path, server: RedisServer, connect: 
         hosts = f"redis+sentinel://127.0.0.1:{sentinel.port}/svc"
         by_url = connect(f"{hosts}?sentinel_ssl=true&sentinel_ssl_ca_certs={cert}")
         options = {"ssl": True, "ssl_cert_reqs": None}
-        own = redis.sentinel.Sentinel([("127.0.0.1", sentinel.port)], sentinel_kwargs=options)
+        own = redis.sentinel.Sentinel([("127.0.0.1", sentinel.port)], sentinel_kwargs=options)  # type: ignore[no-untyped-call]
         _contend(by_url, connect(own, service="svc"))
     finally:
         sentinel.stop()
@@ -346,7 +347,8 @@ def test_sentinels_behind_tls(certificates: Path, server: RedisServer, connect: 
 @pytest.mark.slow
 def test_the_users_sentinel_and_cluster_objects_will_do(connect: Connect) -> None:
     with started(SentinelTrio, "sentinel") as trio:
-        sentinel = redis.sentinel.Sentinel([("127.0.0.1", each.port) for each in trio.sentinels], socket_timeout=1)
+        watching: Any = redis.sentinel.Sentinel
+        sentinel = watching([("127.0.0.1", each.port) for each in trio.sentinels], socket_timeout=1)
         with pytest.raises(ConfigError, match="service"):
             connect(sentinel)
         _contend(connect(sentinel, service=trio.SERVICE), connect(sentinel.master_for(trio.SERVICE)))

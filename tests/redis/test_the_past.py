@@ -60,7 +60,7 @@ class Line:
         self.now()
         stats = self.redis.info("commandstats")
         calls = {name.removeprefix("cmdstat_"): told["calls"] for name, told in stats.items()}
-        return sum(calls.values()) + size * calls.get("hgetall", 0)
+        return int(sum(calls.values()) + size * calls.get("hgetall", 0))
 
     def fields(self) -> int:
         return int(self.redis.hlen(KEY))

@@ -95,7 +95,7 @@ def test_a_lease_is_renewed_while_every_connection_of_the_threads_is_in_use(
 ) -> None:
     client = connect(server.url, max_connections=2)
     lease = client.lock("held", ttl=1).acquire()
-    pool = client._engine.backend._connections.to(server.address)
+    pool = client._engine.backend._connections.to(server.address)  # type: ignore[attr-defined]
     connections = [pool.take(clock.now() + 5) for _ in range(2)]
     until = time.monotonic() + 2.5
     while time.monotonic() < until:

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -98,7 +99,7 @@ def test_one_subscription_whatever_the_number_of_locks(server: RedisServer, conn
     for thread in threads:
         thread.start()
     for n in range(50):
-        wait_for(lambda n=n: len(holder.inspect(f"x{n}").waiters) == 1, 10, "a waiter")
+        wait_for(partial(lambda n: len(holder.inspect(f"x{n}").waiters) == 1, n), 10, "a waiter")
     clients = server.client().client_list()
     assert len(clients) <= 12
     assert len([each for each in clients if int(each["sub"]) > 0]) <= 2

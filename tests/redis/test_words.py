@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import redis
@@ -29,7 +30,12 @@ def test_hiredis_is_given_texts_and_bytes_alone(
 ) -> None:
     seen: list[type] = []
     real = commands_module._pack
-    monkeypatch.setattr(commands_module, "_pack", lambda words: [seen.extend(map(type, words)), real(words)][1])
+
+    def watched(words: Any) -> Any:
+        seen.extend(map(type, words))
+        return real(words)
+
+    monkeypatch.setattr(commands_module, "_pack", watched)
     client = connect(server.url)
     lease = client.lock("x", ttl=0.3).acquire()
 
@@ -60,7 +66,7 @@ def test_a_fence_gives_its_client_no_numbers(server: RedisServer) -> None:
             seen.extend(map(type, words))
             return await send(*words)
 
-        fence._sender.send = watched
+        fence._sender.send = watched  # type: ignore[method-assign]
         fence.enter("counter", 1, lock="x")
         assert fence.incr("counter", 1, 7, lock="x") == 7
         fence.set("ratio", 1, 2.5, ttl=10, lock="x")

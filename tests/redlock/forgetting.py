@@ -6,6 +6,7 @@ The servers' own clocks differ by less than one longest ttl: that is what a floo
 from __future__ import annotations
 
 import copy
+from functools import partial
 from typing import Any
 
 from lockline.backends.redlock.scripts import VOUCHED
@@ -27,8 +28,8 @@ class Restored(Directed):
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed, fault="rollback")
-        self.ann.wall = self._wrong
-        self.bob.wall = lambda: int(self.universe.now * 1e6)
+        self.ann.wall = self._wrong  # type: ignore[method-assign]
+        self.bob.wall = lambda: int(self.universe.now * 1e6)  # type: ignore[method-assign]
         self.offset = 0
         self.universe.steps = [self.random.uniform(0, SKEW) for _ in range(3)]
         self.copies: list[list[Any]] = [[], [], []]
@@ -74,7 +75,8 @@ class Forgetful(Story):
         universe.steps = [self.random.uniform(0, SKEW) for _ in universe.nodes]
         for port in self.ports:
             offset = self.random.choice(WRONG)
-            port.wall = lambda offset=offset: max(0, int(universe.now * 1e6) + offset)
+            wrong = partial(lambda offset: max(0, int(universe.now * 1e6) + offset), offset)
+            port.wall = wrong  # type: ignore[method-assign]
         self.copies: list[list[Any]] = [[node.snapshot()] for node in universe.nodes]
 
     def fault(self) -> None:
@@ -114,7 +116,7 @@ class Switched(Directed):
         for node in self.universe.nodes:
             node.memory.record["durable"] = "1"
         for port in (self.ann, self.bob):
-            port.wall = lambda: int(self.universe.now * 1e6)
+            port.wall = lambda: int(self.universe.now * 1e6)  # type: ignore[method-assign]
 
     async def _play(self) -> None:
         universe, chance = self.universe, self.random

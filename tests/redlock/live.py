@@ -64,16 +64,17 @@ def judge(folder: Path) -> Verdict:
     grants: dict[str, list[tuple[float, float, float, int]]] = {}
     for log in sorted(folder.glob("grants-*.log")):
         for line in log.read_text().splitlines():
-            name, token, sent, answered, until, _, once, written = line.split()
+            name, number, begun, got, ends_at, _, once, written = line.split()
             verdict.grants += 1
             verdict.one_trip += int(once)
             verdict.refused += not int(written)
-            grants.setdefault(name, []).append((float(answered), float(sent), float(until), int(token)))
+            grants.setdefault(name, []).append((float(got), float(begun), float(ends_at), int(number)))
     for name, told in grants.items():
         told.sort()
         tokens = [token for *_, token in told]
         verdict.twice += len(tokens) - len(set(tokens))
-        times, highest = [], []
+        times: list[float] = []
+        highest: list[int] = []
         for answered, sent, _, token in told:
             before = bisect.bisect_left(times, sent)
             if before and highest[before - 1] >= token:

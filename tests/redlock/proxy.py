@@ -86,7 +86,7 @@ class Proxy:
                     if key.fileobj is self._listener:
                         self._accept()
                     elif key.fileobj in self._pairs:
-                        self._pass(key.fileobj)  # type: ignore[arg-type]
+                        self._pass(key.fileobj)
 
     def _accept(self) -> None:
         assert self._listener is not None

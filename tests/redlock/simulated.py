@@ -49,7 +49,7 @@ class Universe:
     def __init__(self, seed: int, nodes: int, *, make: Callable[[Callable[[], float]], ModelNode] = ModelNode) -> None:
         self.random = random.Random(seed)
         self.now = 0.0
-        self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._events: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
         self._order = itertools.count()
         self.steps = [0.0] * nodes
         """By how many milliseconds each node's wall clock has been stepped."""
@@ -74,11 +74,11 @@ class Universe:
 
     # -- events ------------------------------------------------------------------------------------
 
-    def at(self, when: float, act: Callable[..., None], *args: Any) -> None:
+    def at(self, when: float, act: Callable[..., object], *args: Any) -> None:
         """Do this then."""
         heapq.heappush(self._events, (when, next(self._order), act, args))
 
-    def after(self, seconds: float, act: Callable[..., None], *args: Any) -> None:
+    def after(self, seconds: float, act: Callable[..., object], *args: Any) -> None:
         self.at(self.now + seconds, act, *args)
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> Task:

@@ -214,7 +214,7 @@ class Story:
 
     def _kill(self, node: int, kind: str, snapshot: Any) -> None:
         universe = self.universe
-        memory = {"restart": universe.nodes[node].snapshot, "rollback": lambda: snapshot, "wipe": lambda: None}[kind]()
+        memory = {"restart": universe.nodes[node].snapshot(), "rollback": snapshot, "wipe": None}[kind]
         universe.kill(node)
         universe.after(self.random.uniform(0.0, 0.3), self._back, node, memory)
 

@@ -9,6 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -80,7 +81,7 @@ def test_a_burst_of_tasks_is_granted_whole_although_the_loop_hears_the_answers_l
                 await lease.release()
                 return int(lease.token)
 
-            to_servers = client._engine.backend.channel.connections
+            to_servers = client._engine.backend.channel.connections  # type: ignore[attr-defined]
             made = [connection.since for connection in to_servers]
             burst = asyncio.gather(*(one(number) for number in range(600)))
             await asyncio.sleep(0)
@@ -109,7 +110,8 @@ def test_a_thousand_waiters_of_one_client_are_all_granted(five: Servers, record_
             began = time.monotonic()
             held = await client.lock("x", ttl=30).acquire()
             waiting = [asyncio.create_task(one()) for _ in range(1000)]
-            while len(client._engine.backend._queues.get("x", ())) < 1000:  # noqa: ASYNC110
+            queues = client._engine.backend._queues  # type: ignore[attr-defined]
+            while len(queues.get("x", ())) < 1000:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
             made = [now - then for then, now in zip(before, await asyncio.to_thread(connections, five), strict=True)]
             await held.release()
@@ -138,7 +140,8 @@ def test_a_program_that_cancels_all_other_tasks_keeps_its_lease(five: Servers) -
             second = await operator.lock("x", ttl=1.5).acquire(timeout=5)
             # Whoever waits hears of the release, by ears that were begun again.
             third = asyncio.create_task(client.lock("x", ttl=1.5).acquire(timeout=5))
-            while not client._engine.backend._queues:  # noqa: ASYNC110
+            queues = client._engine.backend._queues  # type: ignore[attr-defined]
+            while not queues:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
             await second.release()
             await (await third).release()
@@ -177,7 +180,7 @@ def test_bundles_are_handed_over_in_order_of_arrival() -> None:
     for number in range(20):
         threads.append(threading.Thread(target=wait, args=(number,)))
         threads[-1].start()
-        wait_for(lambda want=number + 1: len(pool.line) == want, 5, "its place in the line")
+        wait_for(partial(lambda want: len(pool.line) == want, number + 1), 5, "its place in the line")
     pool.give_back(first)
     for thread in threads:
         thread.join(10)
@@ -194,6 +197,7 @@ def test_a_bundle_that_was_lost_makes_room_for_another() -> None:
     kept = [pool.take(clock.now() + 1) for _ in range(2)]
     assert pool.take(clock.now() + 0.05) is None
     # A traceback may refer to it for ever.
+    assert kept[0] is not None
     kept[0].began -= 3600
     assert pool.take(clock.now() + 1) is not None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
@@ -69,7 +70,8 @@ def test_calls_that_do_not_insist_say_soon_that_nobody_is_there_and_that_nothing
 def test_closing_releases_thousands_of_leases_at_once(three: Servers, flavour: str) -> None:
     with client_of(flavour, three.url) as one:
         held = [
-            one.do(lambda number=number: one.client.lock(f"many-{number}", ttl=50).acquire()) for number in range(1000)
+            one.do(partial(lambda number: one.client.lock(f"many-{number}", ttl=50).acquire(), number))
+            for number in range(1000)
         ]
     assert not any(lease.valid for lease in held)
     assert not any(three.left_over("lockline:redlock:lease:many-*"))

@@ -378,7 +378,8 @@ def test_one_client_serves_many_waiters_with_few_connections(five: Servers) -> N
         threads = [threading.Thread(target=wait, args=(number,)) for number in range(40)]
         for thread in threads:
             thread.start()
-        wait_for(lambda: len(client._engine.backend._queues) == 40, 10, "forty waits")
+        queues = client._engine.backend._queues  # type: ignore[attr-defined]
+        wait_for(lambda: len(queues) == 40, 10, "forty waits")
         after = [int(node.command("INFO", "clients")["connected_clients"]) for node in five.nodes]
         assert max(now - then for then, now in zip(before, after, strict=True)) <= 8
         for lease in held:
@@ -394,7 +395,8 @@ def test_waiting_claims_do_not_hammer_the_servers(five: Servers) -> None:
         threads = [threading.Thread(target=lambda: _wait_in_vain(client)) for _ in range(10)]
         for thread in threads:
             thread.start()
-        wait_for(lambda: len(client._engine.backend._queues.get("x", ())) == 10, 10, "ten waits")
+        queues = client._engine.backend._queues  # type: ignore[attr-defined]
+        wait_for(lambda: len(queues.get("x", ())) == 10, 10, "ten waits")
         time.sleep(0.2)
         before = int(five[0].command("INFO", "stats")["total_commands_processed"])
         time.sleep(1.5)
@@ -458,7 +460,12 @@ def test_one_lease_without_a_majority_does_not_harm_the_others(five: Servers, pr
         with failing(five, proxied, "dead"):
             client.lock("warm").acquire().release()
             lame = client.lock("lame", ttl=1.0).acquire()
-        wait_for(lambda: client.lock("warm").acquire().release() or _all_up(client), 5, "all five again")
+
+        def all_up() -> bool:
+            client.lock("warm").acquire().release()
+            return bool(_all_up(client))
+
+        wait_for(all_up, 5, "all five again")
         sound = client.lock("sound", ttl=1.0).acquire()
         five[1].command("DEL", "lockline:redlock:lease:lame")
         five[2].freeze()

@@ -6,6 +6,7 @@ import random
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
@@ -92,7 +93,7 @@ def test_closing_a_client_while_threads_listen_gives_them_a_typed_error_alone(th
             threads = [threading.Thread(target=wait, args=(client, lease.name), daemon=True) for lease in held]
             for thread in threads:
                 thread.start()
-            wait_for(lambda held=held: all(other.inspect(one.name).waiters for one in held), 10, "waiters")
+            wait_for(partial(lambda held: all(other.inspect(one.name).waiters for one in held), held), 10, "waiters")
             client.close()
             for thread in threads:
                 thread.join(10)

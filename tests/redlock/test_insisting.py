@@ -6,6 +6,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -183,7 +184,9 @@ def test_who_knows_of_one_lease_tells_it_although_of_another_nothing_can_be_said
     three: Servers, proxied: list[Proxy], flavour: str
 ) -> None:
     with client_of(flavour, url(proxied)) as one:
-        held = [one.do(lambda name=name: one.client.lock(name, ttl=20, renew=False).acquire()) for name in "xyz"]
+        held = [
+            one.do(partial(lambda name: one.client.lock(name, ttl=20, renew=False).acquire(), name)) for name in "xyz"
+        ]
         lost, doubtful, sound = [lease._live.claim for lease in held]
         for node in three.nodes:
             node.command("DEL", "lockline:redlock:lease:x")

@@ -168,7 +168,8 @@ class Partial(SimulatedFanout):
         self._members = members
 
     def send(self, talk: Any, node: int, request: NodeRequest) -> None:
-        super().send(talk and Renamed(talk, node), self._members[node], request)
+        renamed: Any = talk and Renamed(talk, node)
+        super().send(renamed, self._members[node], request)
 
 
 class Renamed:
@@ -235,7 +236,7 @@ def test_a_resource_that_checks_only_writes_loses_updates() -> None:
 def test_a_release_without_a_tombstone_is_overtaken_by_its_own_acquire(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not a wrong token, but a lease that nobody holds and nobody can take until its ttl is over."""
 
-    def stranded(burial: Callable[[ModelNode, str], None]) -> int:
+    def stranded(burial: Callable[[ModelNode, str], object]) -> int:
         node = ModelNode(lambda: 0.0)
         node.apply(NodeRequest("install", (1000, 0)), CLUSTER)
         node.apply(NodeRequest("release", ("x", "a-1.1", 0, 1000)), CLUSTER)
@@ -244,4 +245,4 @@ def test_a_release_without_a_tombstone_is_overtaken_by_its_own_acquire(monkeypat
         return len(node.memory.leases)
 
     assert stranded(lambda node, attempt: None) == 0
-    assert stranded(lambda node, attempt: node.memory.tombstones.pop(attempt, None) and None) == 1
+    assert stranded(lambda node, attempt: node.memory.tombstones.pop(attempt, None)) == 1

@@ -139,7 +139,7 @@ def test_a_wiped_server_stays_out_until_it_is_replaced(how: str) -> None:
 def test_replace_reads_the_numbers_after_it_has_waited_and_not_before() -> None:
     with far_servers(3, LONGEST) as three:
         three[0].command("FLUSHALL")
-        granted = []
+        granted: list[Any] = []
         plan = cluster.replace(
             nodes_of(three.url),
             f"127.0.0.1:{three[0].port}",

@@ -119,7 +119,7 @@ def test_a_setting_that_was_changed_at_run_time_is_noticed_by_a_client_that_stay
 
         def noticed() -> bool:
             lock()
-            return three[0].command("HGET", "lockline:redlock:node", "durable") == "0"
+            return bool(three[0].command("HGET", "lockline:redlock:node", "durable") == "0")
 
         wait_for(noticed, 5, "the record to say so")
         three[0].kill()

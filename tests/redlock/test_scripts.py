@@ -14,7 +14,8 @@ import redis
 from lockline.backends.redlock import commands, scripts
 from lockline.backends.redlock.commands import NodeRequest, keys_and_arguments
 from lockline.backends.redlock.membership import greeting
-from lockline.backends.redlock.scripts import LARGEST, REMEMBERED, Script
+from lockline.backends.redlock.scripts import LARGEST, REMEMBERED
+from lockline.backends.resp.commands import Script
 from tests.servers.redis import RedisServer, a_redis
 
 from .model import ModelNode
@@ -97,9 +98,11 @@ class Lockstep(Timed):
             name, attempt, _, hint, info = args
             request = commands.acquire(name, attempt, 10**9, hint, info)
         elif op == "extend":
-            request = commands.extend(*args[:3], 10**9)
+            name, attempt, number, *_ = args
+            request = commands.extend(name, attempt, number, 10**9)
         elif op == "release" and args[3] > 0:
-            request = commands.release(*args[:3], 10**9)
+            name, attempt, number, *_ = args
+            request = commands.release(name, attempt, number, 10**9)
         answer = ask(self.real, request, cluster)
         assert _without_times(answer) == _without_times(said), (request, answer, said)
         type(self).compared += 1
@@ -119,7 +122,7 @@ def _without_times(reply: list[Any]) -> list[Any]:
 def test_model_and_script_give_the_same_answers_in_every_history(seed: int) -> None:
     with a_redis("--databases", "8") as started:
         connections = [redis.Redis(port=started.port, db=number) for number in range(3)]
-        stepped = type("Stepped", (Lockstep,), {"connections": [Flushing(one) for one in connections]})
+        stepped: Any = type("Stepped", (Lockstep,), {"connections": [Flushing(one) for one in connections]})
         story = Story(seed, nodes=3, clients=5, names=3, make=stepped)
         story.universe.repeat = 0.1
         chance = story.random
@@ -175,7 +178,7 @@ def test_random_requests_get_the_same_answer_from_both(connection: redis.Redis) 
         assert _without_times(ask(connection, request, cluster)) == _without_times(model.apply(request, cluster)), (
             request
         )
-    lowest = connection.zrange(scripts.COUNTERS, 0, -1, withscores=True)
+    lowest: Any = connection.zrange(scripts.COUNTERS, 0, -1, withscores=True)
     assert {name.decode(): int(score) for name, score in lowest} == model.memory.counters
 
 
@@ -208,7 +211,7 @@ def test_a_release_that_teaches_a_node_names_it_never_gave_keeps_no_more_counter
     for number in range(50):
         request = commands.release(f"name-{number}", f"a-{number}.1", FAR + 2000 + number, 0)
         assert ask(connection, request) == model.apply(request, "c")
-    kept = connection.zrange(scripts.COUNTERS, 0, -1, withscores=True)
+    kept: Any = connection.zrange(scripts.COUNTERS, 0, -1, withscores=True)
     assert {name.decode(): int(score) for name, score in kept} == model.memory.counters
     assert len(kept) == REMEMBERED
 

@@ -36,7 +36,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> set[type]:
 
     def pack(words: tuple[Any, ...]) -> bytes:
         types.update(map(type, words))
-        return hiredis.pack_command(words)  # type: ignore[arg-type]
+        return bytes(hiredis.pack_command(words))
 
     monkeypatch.setattr(commands, "_pack", pack)
     return types

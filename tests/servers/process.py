@@ -11,6 +11,7 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Self
 
 import pytest
 
@@ -109,7 +110,7 @@ class ServerProcess:
         """Whether the process is there."""
         return self._process is not None and self._process.poll() is None
 
-    def start(self, wait: bool = True) -> ServerProcess:
+    def start(self, wait: bool = True) -> Self:
         """Start it and wait until it serves."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with open(self.folder / "server.log", "ab") as log:

@@ -16,6 +16,7 @@ from kazoo.security import make_acl
 
 import lockline
 from lockline import BackendUnavailable
+from lockline.core.claim import Unanswered
 from lockline.runtime.blocking import run
 from lockline.runtime.clock import now
 
@@ -72,6 +73,7 @@ def test_a_change_that_the_acl_forbids_is_refused_at_once_and_the_lease_stays_go
     assert int(facts(server.port)["zk_packets_received"]) - before < 30
     claims = [lease._live.claim._replace(weight=1, kind="read"), beside._live.claim]
     refused, renewed = run(client._engine.backend.renew(claims, now() + 2))
+    assert isinstance(refused, Unanswered)
     assert "credentials do not fit" in str(refused.problem)
     assert renewed is None
     assert lease.valid

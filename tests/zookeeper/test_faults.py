@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +115,11 @@ def faults(
 
     def kill(server: ZooKeeper) -> Callable[[], None]:
         server.kill()
-        return lambda: server.start() and None  # type: ignore[func-returns-value]
+
+        def undo() -> None:
+            server.start()
+
+        return undo
 
     def leader() -> ZooKeeper:
         until = time.monotonic() + 20
@@ -132,7 +137,7 @@ def faults(
         return lambda: os.kill(crowd.processes[worker].pid, signal.SIGCONT)
 
     for number, server in enumerate(ensemble.servers, 1):
-        yield f"server {number} killed", lambda server=server: kill(server)
+        yield f"server {number} killed", partial(kill, server)
     yield "the leader killed", lambda: kill(leader())
     yield "the leader cut off", lambda: cut(ensemble.servers.index(leader()))
     yield "a client cut off", lambda: cut(3)

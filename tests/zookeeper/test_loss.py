@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 from kazoo.client import KazooClient
@@ -48,7 +49,7 @@ def test_the_same_client_has_a_new_session_at_its_next_acquire(
     for _ in range(3):
         lease = client.lock("x").acquire(timeout=10)
         end_session(kazoo, client)
-        wait_for(lambda lease=lease: not lease.valid, 5, "the loss")
+        wait_for(partial(lambda lease: not lease.valid, lease), 5, "the loss")
         again = client.lock("x").acquire(timeout=10)
         assert again.token > lease.token
         assert again.valid

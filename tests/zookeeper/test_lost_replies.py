@@ -161,7 +161,8 @@ def test_a_release_whose_reply_was_lost_is_one_although_a_renewal_finds_the_clai
     lease = client.lock("x", ttl=30).acquire()
     backend = client._engine.backend
     channel = backend._channel  # type: ignore[attr-defined]
-    connected, fates = channel.connected, []
+    connected = channel.connected
+    fates: list[object] = []
     releases = itertools.count()
 
     async def connected_again(ttl: float | None, until: float, *, insist: bool = True, tried: bool = False) -> object:

@@ -78,7 +78,7 @@ def test_a_parent_that_is_removed_all_the_time_never_comes_out_as_an_error(
 
     remover = threading.Thread(target=remove)
     remover.start()
-    tokens = []
+    tokens: list[int] = []
     until = time.monotonic() + 20
     while (len(tokens) < 100 or removed[0] < 10) and time.monotonic() < until:
         with client.lock("x") as lease:

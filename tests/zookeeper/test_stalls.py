@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -71,7 +72,7 @@ def test_what_was_held_up_on_its_way_and_then_confirmed_is_not_trusted_as_news(
             time.sleep(2 + trial * 0.3)
             risen = session.ceiling.until
             wait_for(
-                lambda session=session, risen=risen, lease=lease: session.ceiling.until > risen or not lease.valid,
+                partial(lambda *seen: seen[0].ceiling.until > seen[1] or not seen[2].valid, session, risen, lease),
                 3, "a confirmation",
             )  # fmt: skip
             risen = session.ceiling.until

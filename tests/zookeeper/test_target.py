@@ -112,7 +112,7 @@ def test_a_password_in_a_wrong_url_is_not_repeated_in_the_error() -> None:
 @pytest.mark.parametrize("target", ["zk://a", KazooClient(hosts="a")])
 def test_an_acl_that_kazoo_could_not_write_is_refused_before_anything_is_sent(target: object, acl: object) -> None:
     with pytest.raises(ConfigError, match="acl is open"):
-        lockline.connect(target, acl=acl)  # type: ignore[arg-type]
+        lockline.connect(target, acl=acl)
 
 
 def test_your_own_client_keeps_its_acl_unless_another_is_asked_for() -> None:
