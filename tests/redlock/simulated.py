@@ -195,7 +195,7 @@ class SimulatedFanout(Fanout):
         self._arrives = [0.0] * len(self.labels)
         self._answers = [0.0] * len(self.labels)
 
-    def now(self) -> float:  # type: ignore[override]
+    def now(self) -> float:
         return self.universe.now
 
     async def sleep(self, seconds: float) -> None:
