@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import weakref
+from collections import OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
-from . import Runtime
+from . import Runtime, Signal
 
-NET: Final = 0.02
+NET: Final = 0.5
 """How long a lost wake-up can go unnoticed: an exception may strike between leaving and telling those who wait."""
 
 
@@ -28,8 +29,9 @@ class Exclusive:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._alone = runtime.section()
-        self._left = runtime.signal()
         self._holder: dict[str, weakref.ref[_Holder]] = {}
+        self._waiting: OrderedDict[Signal, None] = OrderedDict()
+        """Whom to call, one at a time and in order of arrival: all at once would only be in each other's way."""
 
     @asynccontextmanager
     async def __call__(self, until: float) -> AsyncIterator[bool]:
@@ -41,22 +43,39 @@ class Exclusive:
             self._leave(mine)
 
     async def _enter(self, mine: weakref.ref[_Holder], until: float) -> bool:
-        while (there := self._holder.setdefault("holder", mine)) is not mine:
-            now = self._runtime.now()
-            if there() is None:
-                self._leave(there)
-            elif now >= until:
-                return False
-            else:
-                self._left.clear()
+        if self._holder.setdefault("holder", mine) is mine:
+            return True
+        signal, entered = self._runtime.signal(), False
+        try:
+            while (there := self._holder.setdefault("holder", mine)) is not mine:
+                now = self._runtime.now()
+                if there() is None:
+                    self._leave(there)
+                    continue
+                if now >= until:
+                    return False
+                signal.clear()
+                self._waiting[signal] = None
+                # Whoever left before we stood there calls nobody.
                 if self._holder.get("holder") is there:
-                    await self._left.wait(min(until, now + NET))
-        return True
+                    await signal.wait(min(until, now + NET))
+            entered = True
+            return True
+        finally:
+            self._waiting.pop(signal, None)
+            if not entered:
+                self._call_next()  # we may have been called ourselves, in vain
 
     def _leave(self, there: weakref.ref[_Holder]) -> None:
         if self._holder.get("holder") is there:
             self._alone(self._clear, there)
-            self._left.set()
+            self._call_next()
+
+    def _call_next(self) -> None:
+        try:
+            self._waiting.popitem(last=False)[0].set()
+        except KeyError:
+            pass  # nobody waits
 
     def _clear(self, there: weakref.ref[_Holder]) -> None:
         if self._holder.get("holder") is there:
