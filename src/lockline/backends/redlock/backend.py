@@ -339,7 +339,7 @@ class RedlockBackend:
                 self._victim_channel = VICTIM + commands.client_of(held[0])
                 # In the background: nothing may hold up the keeper.
                 try:
-                    self._runtime.spawn(self._listen_for_evictions, "lockline-ears")
+                    self._runtime.spawn(self._listen_for_evictions, "lockline-hints")
                 except RuntimeError:
                     self._victim_channel = ""  # no thread to be had now
         self._subscriptions.drain()

@@ -90,7 +90,7 @@ class BlockingFanout(Fanout):
         self.silent: set[int] = set()
         """Nodes that were last seen not to answer, or not to be there."""
         self._wakeup = Wakeup()
-        self._tender: Wakeup | None = None
+        self._background: Wakeup | None = None
         """Called when the background thread that has it ends."""
         self._used = 0.0
 
@@ -224,25 +224,25 @@ class BlockingFanout(Fanout):
 
     # -- the background ----------------------------------------------------------------------------
 
-    def tended(self) -> None:
+    def look_after(self) -> None:
         """A conversation is over: somebody has to look after what it left."""
-        if self._tender is None and not self.closed:
+        if self._background is None and not self.closed:
             # Started in one instruction, and it enters itself: nothing is left half done. Of two, the first finds itself replaced.
-            start_new_thread(self._tend, (Wakeup(),))
+            start_new_thread(self._work, (Wakeup(),))
 
-    def _tend(self, me: Wakeup) -> None:
+    def _work(self, me: Wakeup) -> None:
         try:
-            if self._tender is None:
-                self._tender = me
-                self._tend_while_needed(me)
+            if self._background is None:
+                self._background = me
+                self._work_while_needed(me)
         finally:
             # Whatever ended it, the next conversation can start another.
-            if self._tender is me:
-                self._tender = None
+            if self._background is me:
+                self._background = None
             me.call()
 
-    def _tend_while_needed(self, me: Wakeup) -> None:
-        while not self.closed and self._tender is me:
+    def _work_while_needed(self, me: Wakeup) -> None:
+        while not self.closed and self._background is me:
             self._wakeup.wait(TICK)
             now = clock.now()
             for node in list(self._wanted):
@@ -270,7 +270,7 @@ class BlockingFanout(Fanout):
 
     async def close(self) -> None:
         self.closed = True
-        tender, self._tender = self._tender, None
+        background, self._background = self._background, None
         self._wakeup.call()
         # A release repeated over another connection may have to leave a tombstone: better to hear of the first one.
         until = clock.now() + min(self.node_timeout, LAST_CHANCE)
@@ -278,8 +278,8 @@ class BlockingFanout(Fanout):
             while bundle.tidy() and (left := until - clock.now()) > 0:
                 bundle.read(left)
             bundle.drop()
-        if tender is not None:
-            tender.wait(1.0)
+        if background is not None:
+            background.wait(1.0)
         # What could not be delivered yet gets a last chance; after that only its ttl ends it.
         owing = [node for node, owed in enumerate(self._owed) if owed]
         paid: deque[int] = deque()

@@ -304,7 +304,7 @@ class Bundle:
             self.drop()
         else:
             self._pool.give_back(self)
-        self._channel.tended()
+        self._channel.look_after()
 
     def drop(self) -> None:
         """Of no use any more: what is due on it will not be heard, what must arrive is repeated."""
