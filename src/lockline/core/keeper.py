@@ -7,8 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ..errors import LocklineError, Reason
-from ..runtime import Runtime
-from ..runtime import Worker as Running
+from ..runtime import Running, Runtime
 from .backend import Backend, Calling
 from .claim import Claim, Unanswered
 from .handle import Handle

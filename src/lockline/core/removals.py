@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ..errors import LocklineError
-from ..runtime import Runtime, Worker
+from ..runtime import Running, Runtime
 from .backend import Backend
 from .claim import Claim
 
@@ -36,7 +36,7 @@ class Removals:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._debts: dict[str, Debt] = {}
-        self._settler: Worker | None = None
+        self._settler: Running | None = None
 
     def __bool__(self) -> bool:
         return bool(self._debts)
@@ -83,6 +83,6 @@ class Removals:
         except RuntimeError as problem:
             log.debug("what is owed has to wait: %s", problem)
 
-    def under_way(self) -> Worker | None:
+    def under_way(self) -> Running | None:
         """Who is at it in the background."""
         return self._settler

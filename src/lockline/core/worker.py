@@ -6,8 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from ..runtime import Runtime, Signal
-from ..runtime import Worker as Running
+from ..runtime import Running, Runtime, Signal
 from ..runtime.section import Inside
 
 log = logging.getLogger("lockline")

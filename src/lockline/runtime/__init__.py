@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol, TypeVar
 T = TypeVar("T")
 
 
-class Section(Protocol):
+class Alone(Protocol):
     """What only one thread at a time may do; see `section.Section`."""
 
     def __call__(self, work: Callable[..., T], *args: Any) -> T: ...
@@ -58,7 +58,7 @@ class Runtime(Protocol):
         """This process, for people."""
 
     async def sleep(self, seconds: float) -> None: ...
-    def section(self) -> Section:
+    def section(self) -> Alone:
         """Runs one piece of work at a time, without an await in it, and is left however the work ends."""
 
     def signal(self) -> Signal: ...
@@ -73,7 +73,7 @@ class Runtime(Protocol):
         from their own reader and leave both out.
         """
 
-    def spawn(self, work: Callable[[], Awaitable[None]], name: str, *, lasting: bool = False) -> Worker:
+    def spawn(self, work: Callable[[], Awaitable[None]], name: str, *, lasting: bool = False) -> Running:
         """Run this in the background: a daemon thread or a task.
 
         One that lasts is begun again when somebody cancels it who cancels every task there is. RuntimeError where no thread
@@ -94,7 +94,7 @@ class Runtime(Protocol):
         """What an ended task returned; None for threads."""
 
 
-class Worker(Protocol):
+class Running(Protocol):
     """A background worker that can be waited for."""
 
     def alive(self) -> bool: ...

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ...runtime import Section
+from ...runtime import Alone
 from ...runtime.section import Inside
 from . import messages as m
 from .channel import EtcdChannel
@@ -22,7 +22,7 @@ class Watches:
     """Who is to be told of which key. Whatever goes wrong with a watch, the one it is for is told to look again."""
 
     def __init__(
-        self, channel: EtcdChannel, alone: Section, home: bytes, tell: Callable[[str], object], tell_home: Callable[[bytes, bool], None]
+        self, channel: EtcdChannel, alone: Alone, home: bytes, tell: Callable[[str], object], tell_home: Callable[[bytes, bool], None]
     ) -> None:  # fmt: skip
         self._channel = channel
         self._alone = alone

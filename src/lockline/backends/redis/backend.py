@@ -12,7 +12,7 @@ from ...core.claim import Claim, Gone, Grant, Line, Unanswered, Waiting
 from ...core.waiting import Hints
 from ...errors import BackendUnavailable
 from ...guarantees import Guarantees
-from ...runtime import Runtime, Worker
+from ...runtime import Running, Runtime
 from ..resp.commands import ServerError, pack
 from ..resp.connection_asyncio import AsyncioLink
 from ..resp.connection_blocking import BlockingLink
@@ -92,7 +92,7 @@ class RedisBackend:
         self._wishes: Kept[Wish, bytes] = Kept()
         self._claims: dict[str, OwnClaim] = {}
         self._doubts = Doubts()
-        self._listener: Worker | None = None
+        self._listener: Running | None = None
 
     def forked(self) -> None:
         for connections in (self._for_waits, self._for_keeper, self._connections):
