@@ -198,7 +198,13 @@ class RedlockBackend:
             if not stood.subscribed:
                 stood.subscribed = True
                 await self._subscriptions.subscribe(FREED + name, until)
-            grant = await self._try(stood, until)
+            # What is heard of while it tries makes it sooner than what the try itself finds out.
+            stood.next_try = float("inf")
+            try:
+                grant = await self._try(stood, until)
+            except BaseException:
+                stood.next_try = 0.0
+                raise
             if grant is not None:
                 self._no_longer_waits(claim)
                 if stood.shown:
@@ -206,7 +212,7 @@ class RedlockBackend:
                     with contextlib.suppress(BackendUnavailable):
                         await inspection.hide(self.channel, name, claim.id, self._runtime.now() + A_MOMENT)
                 return grant
-            stood.next_try = self._next_try(stood)
+            stood.next_try = min(stood.next_try, self._next_try(stood))
         now = self._runtime.now()
         if now >= stood.show_at:
             stood.show_at, stood.shown = now + claim.ttl / 2, True
