@@ -67,6 +67,10 @@ class Hints:
         """Something may have changed for this claim: if it waits it looks again, if it holds it is renewed now."""
         self._mailbox.deliver(claim_id)
 
+    def remind(self, claim_id: str) -> None:
+        """Nothing was heard; but the keeper is to ask for this claim when it next looks round."""
+        self._unread.append(claim_id)
+
     def heard_all(self) -> None:
         """Nobody knows what was missed: everyone who waits looks again."""
         self._mailbox.deliver_all()

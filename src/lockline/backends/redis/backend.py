@@ -22,7 +22,7 @@ from . import doctor
 from .batches import Batches
 from .channel import Answer, Call, Channel, Failed
 from .claims import Doubts, OwnClaim, Renewals, Renewed
-from .commands import OVERHEAD, Kept, PreparedLine, Wish, key_of, words
+from .commands import OVERHEAD, Kept, PreparedLine, Route, Wish, key_of, words
 from .connection import Connections
 from .inspection import Inspection
 from .replicas import Replicas
@@ -114,12 +114,14 @@ class RedisBackend:
     def _key(self, name: str) -> bytes:
         return (self._lines.get(name) or self._line(name)).key
 
-    def _route(self, line: PreparedLine) -> Address | None:
-        """The line's server as far as is known, remembered as long as nothing new is known."""
-        line.epoch = self._topology.epoch
-        address = line.address = self._topology.known(line.key)
-        line.link = None if address is None else self._connections.to(address)
-        return address
+    def _route(self, line: PreparedLine) -> Route:
+        """The line's server as far as is known and the way to it, remembered as long as nothing new is known."""
+        epoch = self._topology.epoch
+        address = self._topology.known(line.key)
+        link = None if address is None else self._connections.to(address)
+        # In one instruction: whoever is cut short, or another thread, finds all of it or none.
+        line.route = route = Route(epoch, address, link)
+        return route
 
     def _listens_on(self, address: Address) -> str:
         """The channel on which this server reaches us."""
@@ -132,7 +134,8 @@ class RedisBackend:
         name, claim_id, owner, kind, weight, capacity, ttl, _, meta = claim
         line = self._lines.get(name) or self._line(name)
         key = line.key
-        address = line.address if line.epoch is self._topology.epoch else self._route(line)
+        route = line.route
+        _, address, link = route if route.epoch is self._topology.epoch else self._route(line)
         subscription = self._subscriptions.open.get(address)  # type: ignore[arg-type]
         channel = NO_CHANNEL if subscription is None else subscription.channel
         wish = (ttl, weight, capacity, channel, kind, owner, meta, wait)
@@ -143,10 +146,10 @@ class RedisBackend:
         try:
             failed: Failed | None = None
             reply: Any = None
-            if address is not None:
+            if address is not None and link is not None:
                 try:
                     request = b"%b$%d\r\n%b\r\n%b" % (line.enter, len(claim_id), claim_id.encode(), rest)
-                    reply = await line.link.ask(request, until)  # type: ignore[union-attr]
+                    reply = await link.ask(request, until)
                     if type(reply) is ServerError:
                         failed = Failed(address, reply)
                 except NoAnswer as no_answer:
@@ -230,12 +233,13 @@ class RedisBackend:
         # Whatever becomes of the request: nobody waits for this claim any more.
         self._claims.pop(claim_id, None)
         line = self._lines.get(name) or self._line(name)
-        address = line.address if line.epoch is self._topology.epoch else self._route(line)
+        route = line.route
+        _, address, link = route if route.epoch is self._topology.epoch else self._route(line)
         failed: Failed | None = None
         doubtful = claim_id in self._doubts
-        if address is not None and not doubtful:
+        if address is not None and link is not None and not doubtful:
             try:
-                reply = await line.link.ask(line.request_to_leave(claim_id), until)  # type: ignore[union-attr]
+                reply = await link.ask(line.request_to_leave(claim_id), until)
                 if type(reply) is int:
                     return reply == 1
                 failed = Failed(address, reply)
@@ -336,7 +340,7 @@ class RedisBackend:
                 # Not now; a renewal finds an eviction too, only later.
                 return
             self._claims.pop(claim_id, None)
-            self._hints.heard(claim_id)
+            self._hints.remind(claim_id)
 
     async def close(self) -> None:
         if self._listener is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from ...core.claim import Standing
 from ...errors import ConfigError
@@ -77,17 +77,25 @@ class Kept(dict[K, V]):
         return value
 
 
+class Route(NamedTuple):
+    """A line's server and the link to it, as they were known in that epoch of the topology."""
+
+    epoch: object
+    address: Address | None
+    link: Link | None
+
+
+NOWHERE: Final = Route(object(), None, None)
+
+
 class PreparedLine:
     """What requests on one line begin with, ready for the wire: the hot path only adds the claim."""
 
-    __slots__ = ("address", "enter", "epoch", "key", "leave", "link", "size")
+    __slots__ = ("enter", "key", "leave", "route", "size")
 
     def __init__(self, key: bytes) -> None:
         self.key = key
-        self.address: Address | None = None
-        self.link: Link | None = None
-        """The line's server and the way to it, as it was known in that epoch of the topology."""
-        self.epoch: object = self
+        self.route = NOWHERE
         self.enter = _beginning(ENTER, key, args=7)
         self.leave = _beginning(LEAVE, key, args=2)
         self.size = len(self.enter) + len(self.leave) + 2 * len(key) + OVERHEAD

@@ -354,7 +354,7 @@ class RedlockBackend:
         await self._subscriptions.subscribe(self._victim_channel, self._runtime.now() + 1.0)
         # What was evicted before anybody listened is found out by asking once.
         for claim_id in list(self._stood):
-            self._hints.heard(claim_id)
+            self._hints.remind(claim_id)
 
     async def examine(self, until: float) -> list[Finding]:  # type: ignore[valid-type]
         return await examine(self.channel, until)
