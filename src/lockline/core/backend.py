@@ -56,7 +56,7 @@ class Backend(Protocol):
         """
 
     async def place(self, claim: Claim, until: float) -> Grant | Waiting | Gone:
-        """Where an entered claim stands now, and when it has to be looked at again at the latest.
+        """Where a claim that waits stands now, and when it has to be looked at again at the latest.
 
         Asked after each hint and when that moment has come: a push is only ever a hint. Does not renew the claim.
         """

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from ...errors import BackendUnavailable, ClientClosed, LocklineError
+from ...runtime.quiet import QuietSocket
 from .target import Sharing, enter_folder, give_to_sharers, sharing_of
 
 MOST_WATCHED: Final = 64
@@ -29,14 +30,6 @@ NAP: Final = 2.0
 """The longest sleep of a keeper without a look at the clock."""
 _A_CLIENT: Final = re.compile(r"[0-9a-f]{16}")
 _A_SOCKET: Final = re.compile(rf"([0-9a-f]{{16}})({re.escape(KEEPER)})?")
-
-
-class OwnSocket(socket.socket):
-    """A socket that its listener closes: in one sweep of garbage Python may end it before the client that is to do so."""
-
-    def __del__(self) -> None:
-        # Python's own would close it here, with a warning about somebody who forgot.
-        pass
 
 
 class PeerListener:
@@ -73,7 +66,7 @@ class PeerListener:
             ) from problem
 
     def _bind(self, which: str, sharing: Sharing) -> socket.socket:
-        listening = OwnSocket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        listening = QuietSocket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._sockets[which] = listening
         listening.setblocking(False)
         # For nobody, until it is known to be for those who may.

@@ -348,6 +348,8 @@ class RedisBackend:
         await self._subscriptions.close()
         for connections in (self._for_waits, self._for_keeper, self._connections):
             connections.close()
+        # A loop ends what was closed in its next round; one that is closed before that leaves it open.
+        await self._runtime.sleep(0)
 
 
 def _call_to_leave(key: bytes, claim_id: str, doubtful: bool) -> Call:

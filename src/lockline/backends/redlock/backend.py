@@ -362,3 +362,5 @@ class RedlockBackend:
     async def close(self) -> None:
         await self._subscriptions.close()
         await self.channel.close()
+        # As on redis: a loop ends what was closed in its next round.
+        await self._runtime.sleep(0)

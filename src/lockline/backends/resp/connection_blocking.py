@@ -15,6 +15,7 @@ import redis
 
 from ...errors import ClientClosed
 from ...runtime import clock
+from ...runtime.quiet import hush
 from .commands import INFO, PUSHED, new_reader
 from .errors import DiedIdle, NoAnswer, failed_login, vet
 from .pool import Pool
@@ -96,7 +97,8 @@ class BlockingConnection:
         except BaseException:
             connection.disconnect()
             raise
-        self.sock: socket.socket = connection._sock
+        # Closed by the library's own connection when nobody has that any more.
+        self.sock: socket.socket = hush(connection._sock)
         reader = new_reader()
         self.feed, self.gets = reader.feed, reader.gets
         self.tls = isinstance(self.sock, ssl.SSLSocket)
