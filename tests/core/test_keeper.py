@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from lockline.core import keeper as keeper_module
 from lockline.core import worker
 from lockline.core.claim import Claim
 from lockline.runtime import blocking
+from lockline.runtime.blocking import run
 from tests.contract.faults import Faults
 from tests.contract.parties import ThreadParty
 
@@ -413,3 +415,26 @@ def test_no_lease_is_given_out_that_no_thread_could_renew(alice: ThreadParty, mo
         with pytest.raises(RuntimeError, match="no thread for lockline-keeper"):
             alice.lock("x", ttl=30).acquire()
     alice.lock("x", ttl=30).acquire().release()
+
+
+def test_an_early_hint_outlasts_a_round_that_began_before_its_claim_came(alice: ThreadParty) -> None:
+    keeper = alice.client.real._engine._keeper
+
+    class Books(dict[str, Any]):
+        """Just after somebody has looked at all of them, one more comes, and its hint with it."""
+
+        def __iter__(self) -> Iterator[str]:
+            yield from list(self.keys())
+            self["late"] = None
+            keeper.hints.early.add("late")
+
+        def __contains__(self, claim_id: object) -> bool:
+            self["late"] = None
+            keeper.hints.early.add("late")
+            return claim_id in self.keys()
+
+    keeper.hints.early.add("gone")
+    keeper.books = Books()
+    run(keeper._look_round())
+    assert keeper.hints.early == {"late"}
+    keeper.books = {}

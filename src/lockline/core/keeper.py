@@ -163,9 +163,10 @@ class Keeper:
         if self._kept:
             await self._backend.attend()
         self._talked_of.update(self.hints.take())
-        if self.hints.early:
-            # Of those that were never to wait, or were withdrawn.
-            self.hints.early.intersection_update(list(self.books))
+        for claim_id in list(self.hints.early):
+            # Never to wait, or withdrawn. One by one: a claim that came while we looked keeps its hint.
+            if claim_id not in self.books:
+                self.hints.early.discard(claim_id)
         ripe: list[LiveClaim] = []
         soon: list[LiveClaim] = []
         # By those who are at it, so that none that was never begun, or was cut short, keeps its claims from the next.
