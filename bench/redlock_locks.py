@@ -70,7 +70,7 @@ def bare_pair(five: Servers, name: str) -> Pair:
     """The limit: the same two scripts over five plain sockets, returning at the majority."""
     with lockline.connect(five.url) as client:
         client.lock("load the scripts").acquire().release()
-        cluster = client._engine.backend.port.cluster  # type: ignore[attr-defined]
+        cluster = client._engine.backend.channel.cluster  # type: ignore[attr-defined]
     wires = [socket.create_connection(("127.0.0.1", node.port)) for node in five.nodes]
     for wire in wires:
         wire.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
