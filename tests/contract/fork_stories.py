@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import io
 import json
 import os
 import sys
@@ -43,6 +44,13 @@ class Teller:
         else:
             self.loop.run_until_complete(asyncio.sleep(seconds))
 
+    def listen(self, readable: int, size: int = -1) -> str:
+        """What comes out of a pipe; in asyncio the loop goes on meanwhile, or nothing would be renewed."""
+        with os.fdopen(readable, "rb", buffering=0) as pipe:
+            if self.loop is None:
+                return pipe.read(size).decode()
+            return self.loop.run_until_complete(_listen(pipe, size)).decode()
+
     def outcome(self, work: Callable[[], Any]) -> str:
         try:
             self.do(work)
@@ -54,6 +62,15 @@ class Teller:
         """A forked asyncio program makes itself a new loop: the old one's selector is shared with the parent."""
         if self.loop is not None:
             self.loop = asyncio.new_event_loop()
+
+
+async def _listen(pipe: io.RawIOBase, size: int) -> bytes:
+    reader = asyncio.StreamReader()
+    loop = asyncio.get_running_loop()
+    transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
+    told = await reader.read(size)
+    transport.close()
+    return told
 
 
 def forked(teller: Teller, child: Callable[[], Any]) -> tuple[int, int]:
@@ -80,11 +97,10 @@ def forked(teller: Teller, child: Callable[[], Any]) -> tuple[int, int]:
     return pid, readable
 
 
-def heard(child: tuple[int, int]) -> Any:
+def heard(teller: Teller, child: tuple[int, int]) -> Any:
     """What the child told, when it has ended."""
     pid, readable = child
-    with os.fdopen(readable) as pipe:
-        told = pipe.read()
+    told = teller.listen(readable)
     _, status = os.waitpid(pid, 0)
     if status:
         raise SystemExit(f"the child ended with {status}")
@@ -97,7 +113,7 @@ def child_holds_nothing(t: Teller, ttl: float) -> dict[str, Any]:
     def child() -> dict[str, Any]:
         return {"valid": lease.valid, "release": t.outcome(lease.release)}
 
-    seen = heard(forked(t, child))
+    seen = heard(t, forked(t, child))
     line = t.do(lambda: t.client.inspect("x"))
     parent = {"valid": lease.valid, "held in the store": [held.id for held in line.holders] == [lease.id]}
     return {"child": seen, "parent": {**parent, "release": t.outcome(lease.release)}}
@@ -113,7 +129,7 @@ def child_acquires(t: Teller, ttl: float) -> dict[str, Any]:
         t.sleep(2 * ttl)
         return {"seconds": seconds, "valid after two ttls": mine.valid, "release": t.outcome(mine.release)}
 
-    seen = heard(forked(t, child))
+    seen = heard(t, forked(t, child))
     return {"child": seen, "parent": {"release": t.outcome(lease.release)}}
 
 
@@ -130,9 +146,9 @@ def exclude_each_other(t: Teller, ttl: float) -> dict[str, Any]:
         return {"try while the parent holds": tried and tried.token, "token": token}
 
     running = forked(t, child)
-    os.read(ready, 1)
+    t.listen(ready, 1)
     t.do(lease.release)
-    return {"child": heard(running), "parent": {"token": lease.token}}
+    return {"child": heard(t, running), "parent": {"token": lease.token}}
 
 
 def busy_parent(t: Teller, ttl: float) -> dict[str, Any]:
@@ -163,7 +179,7 @@ def busy_parent(t: Teller, ttl: float) -> dict[str, Any]:
             t.do(mine.release)
         return {"tokens": tokens}
 
-    seen = heard(forked(t, child))
+    seen = heard(t, forked(t, child))
     t.do(lease.release)
     if t.loop is None:
         waiter.join(10)
@@ -180,7 +196,7 @@ def child_exits_cleanly(t: Teller, ttl: float) -> dict[str, Any]:
         t.do(t.client.close)
         return {}
 
-    heard(forked(t, child))
+    heard(t, forked(t, child))
     t.sleep(2 * ttl)
     valid = lease.valid
     other = t.do(t.client.lock("z", ttl=ttl).try_acquire)
