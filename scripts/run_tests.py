@@ -28,6 +28,7 @@ GROUPS: dict[str, tuple[list[str], list[str]]] = {
             "tests/core",
             "tests/local",
             "tests/cli",
+            "tests/kit",
             "tests/docs",
             "tests/types",
             "tests/test_shells.py",
@@ -55,6 +56,7 @@ CROWDS = [
     "tests/zookeeper/test_faults.py",
     "tests/etcd/test_faults.py",
     "tests/fence/test_frozen.py",
+    "tests/kit/test_leaders.py",
 ]
 """Many processes each: these have the machine to themselves, one after the other, before the rest."""
 PACE = "2"

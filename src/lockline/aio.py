@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
-import weakref
 from collections.abc import Callable, Coroutine, Generator
 from types import TracebackType
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 from .backends import open_backend
 from .core import arguments
 from .core.backend import Findings
+from .core.block import leave_block
 from .core.claim import Line
 from .core.engine import Engine
 from .core.live import LiveClaim
-from .core.shells import AnyClient, AnyLease, AnyLock, AnyLost, AnyRWLock, attach
-from .errors import ConfigError, LocklineError
+from .core.shells import AnyClient, AnyLease, AnyLock, AnyLost, AnyRWLock
+from .errors import ConfigError
+from .kit.aio import Kit
 from .runtime.looping import LoopRuntime
+from .runtime.scope import Scope
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -39,7 +40,7 @@ class Lease(AnyLease):
     def __init__(self, engine: Engine, live: LiveClaim, writes: bool) -> None:
         super().__init__(live, writes)
         self._engine = engine
-        self._scope: _Scope | None = None
+        self._scope: Scope | None = None
 
     @property
     def lost(self) -> Lost:
@@ -70,7 +71,7 @@ class Lease(AnyLease):
         await self._engine.release(self)
 
     async def __aenter__(self) -> Lease:
-        self._scope = _Scope()
+        self._scope = Scope("the lease was lost")
         self._live.listen(self._scope.cancel)
         return self
 
@@ -78,77 +79,7 @@ class Lease(AnyLease):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         scope, self._scope = self._scope, None
-        try:
-            cancelled_here = scope is not None and await scope.leave(error)
-        except BaseException:
-            # A cancel by others, taken on the way out: the lock is given back first.
-            try:
-                await self.release()
-            except LocklineError:
-                pass
-            raise
-        try:
-            await self.release()
-        except LocklineError as problem:
-            if error is None:
-                raise
-            if cancelled_here:
-                raise problem from error
-            attach(error, problem)
-        finally:
-            if scope is not None:
-                scope.left()
-
-
-class _Scope:
-    """Cancels the body of an `async with` when its lease is lost, and tells that from a cancel by others."""
-
-    # Of the process, because the task is: blocks of several clients may lie in one another. How many of the cancels that
-    # a task was asked for came from blocks that it has not left yet.
-    _cancels: ClassVar[weakref.WeakKeyDictionary[asyncio.Task[Any], int]] = weakref.WeakKeyDictionary()
-
-    def __init__(self) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._task = task
-        self._before = self._by_others()
-        self._inside = True
-        self._cancelled = False
-
-    def _by_others(self) -> int:
-        return self._task.cancelling() - self._cancels.get(self._task, 0)
-
-    def cancel(self) -> None:
-        if self._inside and not self._task.done():
-            self._cancelled = True
-            self._cancels[self._task] = self._cancels.get(self._task, 0) + 1
-            self._task.cancel("the lease was lost")
-
-    async def leave(self, error: BaseException | None) -> bool:
-        """Whether the error that comes out of the body is our own cancel and nobody else's."""
-        self._inside = False
-        if not self._cancelled:
-            return False
-        self._cancels[self._task] -= 1
-        self._task.uncancel()
-        if self._task is not asyncio.current_task():
-            return False
-        by_others = self._by_others() > self._before
-        if not isinstance(error, asyncio.CancelledError):
-            # The body ended before the cancel reached it: take it here, so that it does not hit the release.
-            try:
-                await asyncio.sleep(0)
-            except asyncio.CancelledError:
-                if by_others:
-                    raise
-            return False
-        return not by_others
-
-    def left(self) -> None:
-        """The release is done: a block around this one, whose cancel we took with ours, has its own still to come."""
-        if self._cancelled and self._cancels.get(self._task) and self._task is asyncio.current_task():
-            self._task.cancel("the lease was lost")
-            self._task.uncancel()
+        await leave_block(scope, error, self.release)
 
 
 class _Acquiring(Coroutine[Any, Any, Lease]):
@@ -187,7 +118,7 @@ class Lock(AnyLock[Lease]):
 
     def acquire(self, timeout: arguments.Seconds | None = None) -> _Acquiring:
         """The lease, when it is this claim's turn; AcquireTimeout if that did not come in time."""
-        return _Acquiring(self._acquire(arguments.a_timeout(timeout)))
+        return _Acquiring(self._acquire(self._terms.timeout if timeout is None else arguments.a_timeout(timeout)))
 
     async def _acquire(self, timeout: float | None) -> Lease:
         lease = await self._engine.acquire(self._terms, timeout, self._lease)
@@ -202,11 +133,15 @@ class Lock(AnyLock[Lease]):
             lease._given = True
         return lease
 
+    async def locked(self) -> bool:
+        """Whether whoever asked for it now would have to wait: it is held, or has no room."""
+        return await self._engine.ask(self._is_full)
+
     def _lease(self, live: LiveClaim) -> Lease:
         return Lease(self._engine, live, self._terms.kind == "write")
 
     async def __aenter__(self) -> Lease:
-        lease = await self._engine.acquire(self._terms, None, self._lease)
+        lease = await self._engine.acquire(self._terms, self._terms.timeout, self._lease)
         assert lease is not None
         self._entered.append(lease)
         return await lease.__aenter__()
@@ -225,7 +160,7 @@ class RWLock(AnyRWLock[Lock]):
     _lock_class = Lock
 
 
-class Client(AnyClient[Lock, RWLock]):
+class Client(Kit, AnyClient[Lock, RWLock]):
     """One connection to one backend, for any number of locks, threads or tasks."""
 
     _lock_class = Lock

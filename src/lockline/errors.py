@@ -49,6 +49,16 @@ class AcquireTimeout(LocklineError, TimeoutError):
         super().__init__(text)
 
 
+class LineFull(LocklineError):
+    """More waited already than the caller wants to stand behind; nothing of the attempt is left in the line."""
+
+    def __init__(self, name: str, *, waiting: int, most: int) -> None:
+        self.name = name
+        self.waiting = waiting
+        self.most = most
+        super().__init__(f"{waiting} wait for {name!r} already, and max_waiting is {most}; try again later")
+
+
 Reason = Literal["expired", "evicted", "taken", "closed"]
 Cause = Literal["silent", "session", "paused", "ended", "dropped", "unrenewed", "max_hold", "gone", "closed"]
 

@@ -9,11 +9,13 @@ from typing import Any, TypeVar
 from .backends import open_backend
 from .core import arguments
 from .core.backend import Findings
+from .core.block import attach
 from .core.claim import Line
 from .core.engine import Engine
 from .core.live import LiveClaim
-from .core.shells import AnyClient, AnyLease, AnyLock, AnyLost, AnyRWLock, attach
+from .core.shells import AnyClient, AnyLease, AnyLock, AnyLost, AnyRWLock
 from .errors import ConfigError, LocklineError
+from .kit.sync import Kit
 from .runtime.block import Exit, bind
 from .runtime.blocking import BlockingRuntime, refuse_green_threads, run
 
@@ -100,7 +102,7 @@ class Lock(AnyLock[Lease]):
         """The lease, when it is this claim's turn; AcquireTimeout if that did not come in time."""
         lease = None
         try:
-            seconds = None if timeout is None else arguments.a_timeout(timeout)
+            seconds = self._terms.timeout if timeout is None else arguments.a_timeout(timeout)
             lease = run(self._engine.acquire(self._terms, seconds, self._lease))
             assert lease is not None
             lease._given = True
@@ -121,13 +123,17 @@ class Lock(AnyLock[Lease]):
             run(self._engine.give_up(lease))
             raise
 
+    def locked(self) -> bool:
+        """Whether whoever asked for it now would have to wait: it is held, or has no room."""
+        return run(self._engine.ask(self._is_full))
+
     def _lease(self, live: LiveClaim) -> Lease:
         return Lease(self._engine, live, self._terms.kind == "write")
 
     def __enter__(self) -> Lease:
         lease = None
         try:
-            lease = run(self._engine.acquire(self._terms, None, self._lease))
+            lease = run(self._engine.acquire(self._terms, self._terms.timeout, self._lease))
             assert lease is not None
             if not bind(self, lease):
                 self._entered.append(lease)
@@ -165,7 +171,7 @@ class RWLock(AnyRWLock[Lock]):
     _lock_class = Lock
 
 
-class Client(AnyClient[Lock, RWLock]):
+class Client(Kit, AnyClient[Lock, RWLock]):
     """One connection to one backend, for any number of locks, threads or tasks."""
 
     _lock_class = Lock

@@ -26,7 +26,8 @@ from typing import Any
 import pytest
 
 import lockline
-from lockline import aio, sync
+import lockline.kit.aio
+from lockline import aio, kit, sync
 
 STUCK = 20.0
 """A call that has not come back by then is stuck."""
@@ -34,6 +35,7 @@ STUCK = 20.0
 _WRAPPED = (
     sync.Client, sync.Lock, sync.RWLock, sync.Lease, sync.Lost,
     aio.Client, aio.Lock, aio.RWLock, aio.Lease, aio.Lost,
+    kit.sync.Leases, kit.sync.Locks, kit.sync.LostTogether, kit.aio.Leases, kit.aio.Locks, kit.aio.LostTogether,
 )  # fmt: skip
 
 
@@ -154,6 +156,9 @@ class Party:
 
     def lock(self, *args: Any, **options: Any) -> Face:
         return self._face(self.client.real.lock(*args, **options))  # type: ignore[no-any-return]
+
+    def locks(self, *args: Any, **options: Any) -> Face:
+        return self._face(self.client.real.locks(*args, **options))  # type: ignore[no-any-return]
 
     def rlock(self, *args: Any, **options: Any) -> Face:
         return self._face(self.client.real.rlock(*args, **options))  # type: ignore[no-any-return]

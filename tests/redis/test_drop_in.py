@@ -331,7 +331,7 @@ def test_the_lockline_client_goes_with_its_redis_client(server: RedisServer) -> 
     client.close()
     del client
     gc.collect()
-    assert inner._engine._closed
+    assert inner._engine.closed
 
 
 def run(server: RedisServer, story: Callable[[redis.asyncio.Redis], Coroutine[Any, Any, None]]) -> None:

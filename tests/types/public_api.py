@@ -5,7 +5,7 @@ What stands here is promised: a line that no longer checks is a change that a us
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 from typing import Any, Literal, NoReturn, assert_type
 
@@ -40,6 +40,8 @@ def locks(client: lockline.Client, meta: Mapping[str, Any]) -> None:
     assert_type(client.lock("x", ttl=timedelta(seconds=3), renew=False, max_hold=5, meta=meta), lockline.Lock)
     assert_type(client.rlock("x", 10.0, renew=True, max_hold=timedelta(1), meta=None), lockline.Lock)
     assert_type(client.semaphore("x", 3), lockline.Lock)
+    assert_type(client.semaphore("x", 80, weight=24), lockline.Lock)
+    assert_type(client.lock("x", timeout=5, on_wait=print, max_waiting=3), lockline.Lock)
     assert_type(client.semaphore("x", limit=3, ttl=1.0, renew=True, max_hold=None, meta={"a": 1}), lockline.Lock)
     both = client.rwlock("x", ttl=1.0, renew=True, max_hold=None, meta=None)
     assert_type(both, lockline.RWLock)
@@ -57,11 +59,34 @@ def leases(lock: lockline.Lock) -> None:
     assert_type(lock.acquire(5), lockline.Lease)
     assert_type(lock.acquire(timeout=timedelta(seconds=5)), lockline.Lease)
     assert_type(lock.try_acquire(), lockline.Lease | None)
+    assert_type(lock.locked(), bool)
     with lock as lease:
         assert_type(lease, lockline.Lease)
     with lock.acquire(timeout=1) as lease:
         assert_type(lease, lockline.Lease)
     takes(lock.release)
+
+
+def several(client: lockline.Client, told: Callable[[lockline.LeaseLost], object]) -> None:
+    locks = client.locks("a", "b", ttl=5, timeout=5, renew=True, max_hold=None, meta=None)
+    assert_type(locks.names, tuple[str, ...])
+    with locks as leases:
+        assert_type(leases["a"], lockline.Lease)
+        assert_type(leases.tokens, dict[str, int])
+        assert_type(leases.valid, bool)
+        assert_type(leases.remaining(), float)
+        assert_type(leases.check(), None)
+        assert_type(leases.on_lost(told), None)
+        assert_type(leases.lost.is_set(), bool)
+        assert_type(leases.lost.wait(1), bool)
+    assert_type(locks.acquire(timeout=5).release(), None)
+
+
+def leaders(client: lockline.Client, main: Callable[[lockline.Lease], bytes]) -> None:
+    assert_type(client.lead("x", main, ttl=5, meta={"a": 1}), bytes)
+    assert_type(client.leader("x"), lockline.Standing | None)
+    for leader in client.watch("x", every=0.1):
+        assert_type(leader, lockline.Standing | None)
 
 
 def a_lease(lease: lockline.Lease, told: Callable[[lockline.LeaseLost], object]) -> None:
@@ -142,10 +167,11 @@ def errors(
     few: lockline.QuorumNotReached,
     away: lockline.BackendUnavailable,
     stale: lockline.StaleToken,
+    full: lockline.LineFull,
 ) -> tuple[object, ...]:
     roots: tuple[type[lockline.LocklineError], ...] = (
         lockline.AcquireTimeout, lockline.BackendUnavailable, lockline.ClientClosed, lockline.ConfigError, lockline.LeaseLost,
-        lockline.NotHeld, lockline.QuorumNotReached, lockline.StaleToken, lockline.WouldDeadlock, fence.ReadAgain,
+        lockline.LineFull, lockline.NotHeld, lockline.QuorumNotReached, lockline.StaleToken, lockline.WouldDeadlock, fence.ReadAgain,
     )  # fmt: skip
     wrong: type[ValueError] = lockline.ConfigError
     timed_out: type[TimeoutError] = lockline.AcquireTimeout
@@ -158,6 +184,9 @@ def errors(
     assert_type(late.waited, float)
     assert_type(late.holders, tuple[str, ...])
     assert_type(late.ahead, int | None)
+    assert_type(full.name, str)
+    assert_type(full.waiting, int)
+    assert_type(full.most, int)
     assert_type(lost.name, str)
     assert_type(lost.token, int | None)
     assert_type(lost.reason, Literal["expired", "evicted", "taken", "closed"])
@@ -210,6 +239,7 @@ async def looped_leases(lock: aio.Lock) -> None:
     assert_type(await lock.acquire(), aio.Lease)
     assert_type(await lock.acquire(timeout=timedelta(seconds=5)), aio.Lease)
     assert_type(await lock.try_acquire(), aio.Lease | None)
+    assert_type(await lock.locked(), bool)
     async with lock as lease:
         assert_type(lease, aio.Lease)
     async with lock.acquire(timeout=1) as lease:
@@ -238,3 +268,18 @@ async def a_looped_lease(lease: aio.Lease, told: Callable[[], object]) -> None:
     assert_type(lease.on_lost(told), None)
     assert_type(lease.lost.is_set(), bool)
     assert_type(await lease.lost.wait(timeout=1), bool)
+
+
+async def looped_several(client: aio.Client) -> None:
+    async with client.locks("a", "b", timeout=5) as leases:
+        assert_type(leases["a"], aio.Lease)
+        assert_type(leases.tokens, dict[str, int])
+        assert_type(await leases.lost.wait(1), bool)
+    assert_type(await (await client.locks("a").acquire(5)).release(), None)
+
+
+async def looped_leaders(client: aio.Client, main: Callable[[aio.Lease], Awaitable[bytes]]) -> None:
+    assert_type(await client.lead("x", main, ttl=5, meta={"a": 1}), bytes)
+    assert_type(await client.leader("x"), lockline.Standing | None)
+    async for leader in client.watch("x", every=0.1):
+        assert_type(leader, lockline.Standing | None)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import click
 
 from .. import __version__
-from ..errors import AcquireTimeout, ConfigError, LeaseLost, LocklineError
+from ..errors import AcquireTimeout, ConfigError, LeaseLost, LineFull, LocklineError
 from . import COMMANDS, codes
 from .text import printable, say
 
@@ -109,7 +109,7 @@ def code_of(problem: LocklineError) -> int:
     """The exit code that says what went wrong."""
     if isinstance(problem, ConfigError):
         return codes.USAGE
-    if isinstance(problem, AcquireTimeout):
+    if isinstance(problem, (AcquireTimeout, LineFull)):
         return codes.BUSY
     if isinstance(problem, LeaseLost):
         return codes.LOST

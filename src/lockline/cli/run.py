@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import os
-import sys
-from contextlib import suppress
 
 import click
 
 from ..backends import default
-from ..backends.default import Store
 from ..core.arguments import a_limit, a_name, a_timeout, a_ttl
-from ..core.shells import backend_of
-from ..errors import AcquireTimeout, LeaseLost, LocklineError
+from ..errors import AcquireTimeout, LocklineError
 from ..sync import Client, Lease, Lock, connect
 from . import codes
 from .options import complete_name, seconds, url_option
 from .signals import Stopped
-from .supervisor import Ending, Supervisor, prepared
+from .supervisor import Supervisor, prepared
 from .text import everybody, printable, say
+from .under import a_grace, entrust, environment, for_the_command, give_back, refuse_one_process, tell_the_store
 from .waiting import WaitingLine, on_terminal
-from .watchdog import Watchdog
 
 EPILOG = """\
 \b
@@ -43,12 +39,6 @@ Exit code: the command's own (128+n when signal n ended it), or
   75  the lock was busy, or --timeout passed  127  the command was not found
       (another one with --busy-code)
 """
-
-GRACE = 1 / 4
-LONGEST_GRACE = 10.0
-"""A command has this share of the ttl between TERM and KILL when the lease cannot be renewed, and not more than this."""
-MOST_GRACE = 1 / 2
-"""Right before a renewal about two thirds of the ttl are left: with more grace than this, TERM would come for nothing."""
 
 
 @click.command(epilog=EPILOG)
@@ -104,8 +94,7 @@ def command(
         raise click.UsageError("--no-wait and --timeout exclude each other")
     if shared and limit is not None:
         raise click.UsageError("--shared and --limit exclude each other")
-    if grace is not None and not 0 <= grace <= ttl * MOST_GRACE:
-        raise click.UsageError(f"--grace must be from 0 to half the ttl, which is {ttl * MOST_GRACE:g} s")
+    grace = a_grace(grace, ttl)
     # All that can be wrong with the arguments is found before there is a second process.
     a_name(name), a_ttl(ttl), a_timeout(timeout)
     if limit is not None:
@@ -114,11 +103,10 @@ def command(
 
     try:
         with prepared(command) as begin, connect(store.url) as client:
-            if client.guarantees.exclusion == "process":
-                raise click.UsageError(f"{client.url} cannot keep processes apart; use local: or a server")
+            refuse_one_process(client)
             if not quiet:
-                _tell_the_store(name, client, store)
-                if not (no_wait or shared or limit) and _inside(name, _for_the_command(client, store)):
+                tell_the_store(name, client, store)
+                if not (no_wait or shared or limit) and _inside(name, for_the_command(client, store)):
                     say(f"this already runs under {printable(name)}, and may wait for itself")
             meta = {"command": os.path.basename(command[0])[:128]}
             if shared:
@@ -127,7 +115,7 @@ def command(
                 lock = client.semaphore(name, limit, ttl, meta=meta)
             else:
                 lock = client.lock(name, ttl, meta=meta)
-            _entrust(client, begin.watchdog)
+            entrust(client, begin.watchdog)
             try:
                 with begin.in_line():
                     lease = _acquire(client, lock, timeout, no_wait, quiet)
@@ -140,21 +128,10 @@ def command(
                     _tell_who_has_it(client, name)
                 return busy_code
             lease.check()
-            if grace is None:
-                grace = min(ttl * GRACE, LONGEST_GRACE)
-            return _let_go(lease, Supervisor(begin, lease, grace=grace).run(_environment(client, lease, store)))
+            ending = Supervisor(begin, lease, grace=grace).run(environment(client, lease, store))
+            return ending.code if give_back(lease, ending) is None else codes.LOST
     except Stopped as stopped:
         return codes.SIGNALLED + stopped.number
-
-
-def _tell_the_store(name: str, client: Client, store: Store) -> None:
-    """On a terminal, where the lock is: a lock on this machine alone is easily taken for one between all machines."""
-    if sys.stderr is None or not sys.stderr.isatty():
-        return
-    where = printable(client.url)
-    if store.said_by is None:
-        where = "this machine only (no --url, LOCKLINE_URL or lockline.toml)"
-    say(f"{printable(name)} on {where}", dim=True)
 
 
 def _inside(name: str, url: str) -> bool:
@@ -164,13 +141,6 @@ def _inside(name: str, url: str) -> bool:
         and "LOCKLINE_TOKEN" in os.environ
         and os.environ.get("LOCKLINE_URL") == url
     )
-
-
-def _entrust(client: Client, watchdog: Watchdog) -> None:
-    """Where the store knows at once of a process that died, let it look at the watchdog as well."""
-    entrust = getattr(backend_of(client), "entrust", None)
-    if entrust is not None:
-        watchdog.hold(entrust(watchdog.pid))
 
 
 def _acquire(client: Client, lock: Lock, timeout: float | None, no_wait: bool, quiet: bool) -> Lease | None:
@@ -191,40 +161,3 @@ def _tell_who_has_it(client: Client, name: str) -> None:
     if holders:
         text += f", held by {everybody(holders)}"
     say(text)
-
-
-def _environment(client: Client, lease: Lease, store: Store) -> dict[str, str]:
-    return {
-        "LOCKLINE_NAME": lease.name,
-        "LOCKLINE_TOKEN": str(lease.token),
-        "LOCKLINE_OWNER": lease.owner,
-        "LOCKLINE_URL": _for_the_command(client, store),
-    }
-
-
-def _for_the_command(client: Client, store: Store) -> str:
-    """The store's URL for a `lockline` inside, with its password and options: only this user can read the environment.
-
-    `client.url` is without them. But of a file on this machine it is the whole truth, wherever the command thinks its home is.
-    """
-    return client.url if client.guarantees.exclusion == "machine" else store.url
-
-
-def _let_go(lease: Lease, ending: Ending) -> int:
-    if ending.problem:
-        with suppress(LocklineError):  # it expires by itself, and the reason to end is another
-            lease.release()
-        say(ending.problem)
-        return ending.code
-    lost = ending.lost
-    try:
-        lease.release()
-    except LeaseLost as problem:
-        lost = lost or problem
-    except LocklineError as problem:
-        # The work was done under a valid lease. The lock is free when the ttl is over, if not before.
-        say(f"the lock could not be released and will expire by itself: {printable(str(problem))}")
-    if lost is None:
-        return ending.code
-    say(printable(str(lost)))
-    return codes.LOST

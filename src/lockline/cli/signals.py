@@ -19,6 +19,8 @@ FORWARDED = (
 )
 LEAVING = frozenset(FORWARDED) - {signal.SIGWINCH}
 """Those that end a wait for the lock."""
+ASKING = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
+"""Those that ask a program to end."""
 WATCHED = (*FORWARDED, signal.SIGTSTP, signal.SIGCONT, signal.SIGCHLD)
 
 WITHDRAWAL = 3.0

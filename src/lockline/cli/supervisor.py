@@ -12,7 +12,7 @@ from ..errors import LeaseLost
 from ..runtime import clock
 from ..sync import Lease
 from .group import ProcessGroup, adopt_orphans, why_not
-from .signals import FORWARDED, Signals
+from .signals import ASKING, FORWARDED, Signals
 from .terminal import Terminal, interactive
 from .text import printable, say
 from .watchdog import Watchdog
@@ -38,6 +38,8 @@ class Ending(NamedTuple):
     """Why it never began."""
     lost: LeaseLost | None = None
     """Why the command was stopped; None when it ended by itself."""
+    asked: int | None = None
+    """The signal by which we were asked to go, which was passed on to the command."""
 
 
 class Prepared(NamedTuple):
@@ -85,6 +87,7 @@ class Supervisor:
         self._killed = False
         self._powerless = False
         self._next_look = GROUP_LOOKS[0]
+        self._asked: int | None = None
 
     def run(self, environment: Mapping[str, str]) -> Ending:
         """Let the command begin, and wait until its whole group has ended."""
@@ -120,7 +123,7 @@ class Supervisor:
             for number in self._signals.wait(self._patience()):
                 self._pass_on(number)
         assert self._group.code is not None
-        return Ending(self._group.code, lost=self._lost)
+        return Ending(self._group.code, lost=self._lost, asked=self._asked)
 
     def _remaining(self) -> float:
         return math.inf if self._lease is None else self._lease.remaining()
@@ -183,6 +186,8 @@ class Supervisor:
 
     def _pass_on(self, number: int) -> None:
         if number in FORWARDED:
+            if number in ASKING:
+                self._asked = number
             self._group.send(number)
         elif number == signal.SIGTSTP:
             self._group.send(signal.SIGTSTP)

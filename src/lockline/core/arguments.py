@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -14,6 +16,8 @@ LONGEST_NAME = 512
 LONGEST_TTL = 10 * 365 * 86400.0
 MOST_PERMITS = 1 << 20
 LONGEST_META = 4096
+
+UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 Seconds = float | timedelta
 
@@ -80,6 +84,41 @@ def a_limit(value: object) -> int:
     if not 1 <= value <= MOST_PERMITS:
         raise ConfigError(f"limit must be from 1 to {MOST_PERMITS}, not {value}")
     return value
+
+
+def a_count(value: object, what: str) -> int:
+    """A whole number from zero on."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ConfigError(f"{what} is a whole number, not {value!r}")
+    if value < 0:
+        raise ConfigError(f"{what} must not be negative, not {value}")
+    return value
+
+
+def a_callback(value: object, what: str) -> Callable[..., object]:
+    """Something to call, and nothing that would have to be awaited."""
+    if not callable(value):
+        raise ConfigError(f"{what} takes something to call, not {value!r}")
+    if inspect.iscoroutinefunction(value):
+        raise ConfigError(f"{what} calls, it does not await: give it a plain function, which may start a task")
+    return value
+
+
+def a_period(value: object, what: str) -> float:
+    """A time greater than zero, also as a text: 10, 1.5, "500ms", "30s", "5m", "1h", "1d"."""
+    return a_ttl(a_length(value, what) if isinstance(value, str) else value, what)
+
+
+def a_length(text: str, what: str) -> float:
+    """A length of time from its text."""
+    match = re.fullmatch(r"\s*([0-9.eE+-]+)\s*(ms|s|m|h|d|)\s*", text)
+    try:
+        length = float(match[1]) * UNITS[match[2]] if match else math.nan
+    except ValueError:
+        length = math.nan
+    if not math.isfinite(length):
+        raise ConfigError(f"{what}: {text!r} is not a time; write 10, 1.5, 500ms, 30s, 5m, 1h or 1d")
+    return length
 
 
 def a_token(value: object) -> int | None:

@@ -8,16 +8,10 @@ import weakref
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
-from ..errors import (
-    BackendUnavailable,
-    ClientClosed,
-    ConfigError,
-    LeaseLost,
-    LocklineError,
-)
+from ..errors import BackendUnavailable, ClientClosed, ConfigError, LeaseLost, LocklineError
 from ..runtime import Runtime
 from ..runtime.fork import tell_after_fork
-from . import reentrance, waiting
+from . import place, reentrance, waiting
 from .arguments import a_ttl
 from .backend import Backend, Guarding, Sessional
 from .claim import Claim, Grant, Unanswered, Waiting
@@ -54,7 +48,7 @@ class Engine:
         self._hints = self._keeper.hints
         self._ring = self._keeper.ring
         self._ceiling_of = backend.ceiling if isinstance(backend, Sessional) else None
-        self._closed = False
+        self.closed = False
         self._begin()
         tell_after_fork(self)
 
@@ -92,7 +86,7 @@ class Engine:
     async def _acquire(
         self, call: Call, terms: Terms, timeout: float | None, make: Callable[[LiveClaim], H], wait: bool
     ) -> H | None:
-        if self._closed:
+        if self.closed:
             raise ClientClosed()
         me = self.runtime.me()
         key = (me, terms.name)
@@ -125,7 +119,7 @@ class Engine:
             # Before the request goes out: whoever finds it there, and nobody who answers for it, withdraws it.
             self._keeper.note(live)
             try:
-                outcome = await self._stand(live, began, deadline, wait)
+                outcome = await self._stand(live, terms, began, deadline, wait)
                 if outcome:
                     return make(live)
             except BaseException as problem:
@@ -150,9 +144,11 @@ class Engine:
         """Whether the store was silent, and may be asked again: until the caller's deadline, or else for one ttl."""
         if not isinstance(problem, BackendUnavailable) or problem.permanent or isinstance(problem, ClientClosed):
             return False
-        return not self._closed and self.runtime.now() < until - PAUSE
+        return not self.closed and self.runtime.now() < until - PAUSE
 
-    async def _stand(self, live: LiveClaim, began: float, deadline: float | None, wait: bool) -> bool | None:
+    async def _stand(
+        self, live: LiveClaim, terms: Terms, began: float, deadline: float | None, wait: bool
+    ) -> bool | None:
         """True when the claim holds, False when its place was lost, None when it may not wait and there is no room."""
         claim = live.claim
         sent = self.runtime.now()
@@ -172,8 +168,11 @@ class Engine:
             # What stands nowhere cannot be renewed; the keeper first hears of it when it holds.
             if answer.stands:
                 self._keeper.add(live)
+            ask: place.Place = self.backend.place
+            if terms.minds_the_wait:
+                ask, answer = await place.minded(terms, self.backend, live, answer, until)
             try:
-                won = await waiting.turn(self._hints, self.backend.place, live, answer, deadline)
+                won = await waiting.turn(self._hints, ask, live, answer, deadline)
             except waiting.Overdue as overdue:
                 if overdue.problem is not None:
                     raise overdue.problem from None
@@ -199,7 +198,7 @@ class Engine:
             except BackendUnavailable:
                 if not live.renews:
                     raise
-        if self._closed:
+        if self.closed:
             raise ClientClosed()
         return True
 
@@ -269,7 +268,7 @@ class Engine:
         now = self.runtime.now()
         if live.lost is None and now >= live.deadline:
             live.expire()
-        if self._closed and live.lost is not None:
+        if self.closed and live.lost is not None:
             # close() has withdrawn it; there is nobody left to ask.
             handle._open = False
             raise live.loss()
@@ -376,7 +375,7 @@ class Engine:
 
     async def ask(self, question: Callable[[float], Awaitable[T]]) -> T:
         """Put a question to the backend, with a deadline."""
-        if self._closed:
+        if self.closed:
             raise ClientClosed()
         return await question(self.runtime.now() + PATIENCE)
 
@@ -384,9 +383,9 @@ class Engine:
 
     async def close(self) -> None:
         """Release what is held, end every wait, let go of connections. Again is harmless."""
-        if self._closed:
+        if self.closed:
             return
-        self._closed = True
+        self.closed = True
         self._hints.close()
         await self._keeper.stop(self.runtime.now() + CLOSING)
         try:

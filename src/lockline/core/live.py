@@ -241,7 +241,7 @@ class LiveClaim:
 
     def listen(self, callback: Callable[..., object]) -> None:
         """Call back on loss, now if it is lost already."""
-        wants_news = _takes_an_argument(callback)
+        wants_news = takes_an_argument(callback)
 
         def call(lost: LeaseLost) -> object:
             return callback(lost) if wants_news else callback()
@@ -290,7 +290,8 @@ def why_lost(live: LiveClaim, reason: Reason) -> tuple[Cause, str]:
     return "paused", "nothing renewed it in time: this process was paused, or its event loop was blocked"
 
 
-def _takes_an_argument(callback: Callable[..., object]) -> bool:
+def takes_an_argument(callback: Callable[..., object]) -> bool:
+    """Whether it can be called with one."""
     try:
         inspect.signature(callback).bind(None)
     except TypeError:

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, NoReturn, TypeVar
 
-from ..errors import ConfigError, LocklineError, NotHeld
+from ..errors import ConfigError, NotHeld
 from ..guarantees import Guarantees
 from . import arguments
 from .backend import Backend
@@ -15,6 +15,7 @@ from .claim import WHOLE
 from .engine import Engine
 from .handle import H, Handle
 from .live import LiveClaim
+from .place import is_full
 from .terms import Terms, terms_for
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -79,6 +80,12 @@ class AnyLock(Generic[H]):
         """The name of the lock."""
         return self._terms.name
 
+    async def _is_full(self, until: float) -> bool:
+        return is_full(await self._engine.backend.look(self.name, until), self._terms)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {described(self._terms)} on {self._engine.backend.url}>"
+
     def release(self) -> NoReturn:
         """Explains: a lock holds nothing, the lease that `acquire` returned does."""
         raise ConfigError(
@@ -120,6 +127,9 @@ class AnyRWLock(Generic[L]):
         """The name of the lock."""
         return self._terms.name
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {described(self._terms, of='read-write')} on {self._engine.backend.url}>"
+
     def read(self) -> L:
         """The shared side: any number of readers, and no writer that came before them."""
         return self._lock_class(self._engine, self._terms._replace(kind="read", weight=1))
@@ -137,6 +147,9 @@ class AnyClient(Generic[L, RW]):
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.owner} on {self.url}{', closed' if self._engine.closed else ''}>"
 
     @property
     def guarantees(self) -> Guarantees:
@@ -161,9 +174,19 @@ class AnyClient(Generic[L, RW]):
         renew: bool = True,
         max_hold: arguments.Seconds | None = None,
         meta: Mapping[str, Any] | None = None,
+        timeout: arguments.Seconds | None = None,
+        on_wait: Callable[[int], object] | None = None,
+        max_waiting: int | None = None,
     ) -> L:
-        """One at a time."""
-        return self._lock_class(self._engine, terms_for("lock", 1, name, ttl, renew, max_hold, meta))
+        """One at a time.
+
+        `timeout` counts in `with` and in `acquire()`; `on_wait` is called with how many are ahead, when the wait begins and
+        whenever that has changed; with `max_waiting` waiting already, LineFull instead of a place at the end.
+        """
+        terms = terms_for(
+            "lock", 1, name, ttl, renew, max_hold, meta, timeout=timeout, on_wait=on_wait, max_waiting=max_waiting
+        )
+        return self._lock_class(self._engine, self._carried(terms))
 
     def rlock(
         self,
@@ -173,9 +196,15 @@ class AnyClient(Generic[L, RW]):
         renew: bool = True,
         max_hold: arguments.Seconds | None = None,
         meta: Mapping[str, Any] | None = None,
+        timeout: arguments.Seconds | None = None,
+        on_wait: Callable[[int], object] | None = None,
+        max_waiting: int | None = None,
     ) -> L:
         """One at a time; the thread or task that holds it may take it again, under the same token."""
-        return self._lock_class(self._engine, terms_for("rlock", 1, name, ttl, renew, max_hold, meta))
+        terms = terms_for(
+            "rlock", 1, name, ttl, renew, max_hold, meta, timeout=timeout, on_wait=on_wait, max_waiting=max_waiting
+        )
+        return self._lock_class(self._engine, self._carried(terms))
 
     def rwlock(
         self,
@@ -185,9 +214,15 @@ class AnyClient(Generic[L, RW]):
         renew: bool = True,
         max_hold: arguments.Seconds | None = None,
         meta: Mapping[str, Any] | None = None,
+        timeout: arguments.Seconds | None = None,
+        on_wait: Callable[[int], object] | None = None,
+        max_waiting: int | None = None,
     ) -> RW:
         """Many readers or one writer, in order of arrival."""
-        return self._rwlock_class(self._engine, terms_for("read", WHOLE, name, ttl, renew, max_hold, meta))
+        terms = terms_for(
+            "read", WHOLE, name, ttl, renew, max_hold, meta, timeout=timeout, on_wait=on_wait, max_waiting=max_waiting
+        )
+        return self._rwlock_class(self._engine, self._carried(terms))
 
     def semaphore(
         self,
@@ -195,13 +230,32 @@ class AnyClient(Generic[L, RW]):
         limit: int,
         ttl: arguments.Seconds = 10.0,
         *,
+        weight: int = 1,
         renew: bool = True,
         max_hold: arguments.Seconds | None = None,
         meta: Mapping[str, Any] | None = None,
+        timeout: arguments.Seconds | None = None,
+        on_wait: Callable[[int], object] | None = None,
+        max_waiting: int | None = None,
     ) -> L:
-        """At most `limit` at a time, each with its own lease and token."""
-        terms = terms_for("permit", arguments.a_limit(limit), name, ttl, renew, max_hold, meta)
-        return self._lock_class(self._engine, terms)
+        """At most `limit` at a time, each with its own lease and token; one that weighs more counts for as many.
+
+        Where those inside say different limits, the smallest counts: a lower one is kept by whoever comes from then on, a
+        higher one when the last who said the lower has left.
+        """
+        terms = terms_for(
+            "permit", arguments.a_limit(limit), name, ttl, renew, max_hold, meta, weight=weight, timeout=timeout, on_wait=on_wait,
+            max_waiting=max_waiting,
+        )  # fmt: skip
+        return self._lock_class(self._engine, self._carried(terms))
+
+    def _carried(self, terms: Terms) -> Terms:
+        """The terms, if this backend can keep them; ConfigError before any I/O if it cannot."""
+        if terms.max_waiting is not None and not self.guarantees.fifo:
+            raise ConfigError(
+                f"{self.url} keeps no line whose length max_waiting could bound; every other backend does"
+            )
+        return terms
 
     def locked(
         self,
@@ -239,6 +293,13 @@ class AnyClient(Generic[L, RW]):
         raise NotImplementedError
 
 
+def described(terms: Terms, of: str = "") -> str:
+    """What a lock is, for people who print it."""
+    kind = of or terms.kind
+    limit = f" {terms.weight} of {terms.capacity}" if terms.kind == "permit" else ""
+    return f"{terms.name!r} {kind}{limit}, ttl {terms.ttl:g} s"
+
+
 def backend_of(client: AnyClient[Any, Any]) -> Backend:
     """The backend behind a client, for the project's own tools."""
     return client._engine.backend
@@ -259,28 +320,3 @@ def _gives_instead(function: Callable[..., object]) -> str:
         if kind(function) or kind(getattr(function, "__call__", None)):  # noqa: B004 - an object that is called
             return says
     return ""
-
-
-def attach(error: BaseException, problem: LocklineError) -> None:
-    """Let the body's own exception go on, with ours where a reader of the traceback finds it."""
-    error.add_note(f"and while leaving the lock: {problem}")
-    chain = _contexts(error, until=problem)
-    if chain[-1] is problem:
-        return
-    # The interpreter has made the body's error the context of ours, which was raised while that one went through: with
-    # ours behind it in turn, whoever follows the contexts would go round for ever.
-    own = _contexts(problem, until=error)
-    if own[-1] is error:
-        own[-2].__context__ = None
-    chain[-1].__context__ = problem
-
-
-def _contexts(error: BaseException, until: BaseException) -> list[BaseException]:
-    """The error and the contexts behind it, each once, up to that one."""
-    chain = [error]
-    while chain[-1] is not until and (behind := chain[-1].__context__) is not None:
-        if any(behind is one for one in chain):
-            chain[-1].__context__ = None
-            break
-        chain.append(behind)
-    return chain

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
-from .arguments import a_flag, a_meta, a_name, a_ttl
+from ..errors import ConfigError
+from .arguments import a_callback, a_count, a_flag, a_meta, a_name, a_timeout, a_ttl
 from .claim import Kind
 
 AN_HOUR: Final = 3600.0
@@ -25,6 +26,12 @@ class Terms(NamedTuple):
     renews: bool
     max_hold: float | None
     meta: str
+    timeout: float | None = None
+    """How long to wait where the call itself does not say."""
+    on_wait: Callable[[int], object] | None = None
+    max_waiting: int | None = None
+    minds_the_wait: bool = False
+    """Whether the caller cares for its place in the line: one of the two is said."""
 
 
 def terms_for(
@@ -35,6 +42,11 @@ def terms_for(
     renew: object,
     max_hold: object,
     meta: Mapping[str, Any] | None,
+    *,
+    weight: object = 1,
+    timeout: object = None,
+    on_wait: object = None,
+    max_waiting: object = None,
 ) -> Terms:
     """The arguments of a lock, checked."""
     seconds = a_ttl(ttl)
@@ -48,10 +60,21 @@ def terms_for(
     return Terms(
         name=a_name(name),
         kind=kind,
-        weight=1,
+        weight=_a_weight(weight, capacity),
         capacity=capacity,
         ttl=seconds,
         renews=a_flag(renew, "renew"),
         max_hold=None if max_hold is None else a_ttl(max_hold, "max_hold"),
         meta=a_meta(meta),
+        timeout=a_timeout(timeout),
+        on_wait=None if on_wait is None else a_callback(on_wait, "on_wait"),
+        max_waiting=None if max_waiting is None else a_count(max_waiting, "max_waiting"),
+        minds_the_wait=on_wait is not None or max_waiting is not None,
     )
+
+
+def _a_weight(value: object, capacity: int) -> int:
+    weight = a_count(value, "weight")
+    if not 1 <= weight <= capacity:
+        raise ConfigError(f"weight must be from 1 to the limit, which is {capacity}, not {weight}: it could never hold")
+    return weight

@@ -1,0 +1,92 @@
+"""A command under a lease: what the commands share that run one."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+
+import click
+
+from ..backends.default import Store
+from ..core.shells import backend_of
+from ..errors import LeaseLost, LocklineError
+from ..sync import Client, Lease
+from .supervisor import Ending
+from .text import printable, say
+from .watchdog import Watchdog
+
+GRACE = 1 / 4
+LONGEST_GRACE = 10.0
+"""A command has this share of the ttl between TERM and KILL when the lease cannot be renewed, and not more than this."""
+MOST_GRACE = 1 / 2
+"""Right before a renewal about two thirds of the ttl are left: with more grace than this, TERM would come for nothing."""
+
+
+def a_grace(grace: float | None, ttl: float) -> float:
+    """How long the command has between TERM and KILL."""
+    if grace is None:
+        return min(ttl * GRACE, LONGEST_GRACE)
+    if not 0 <= grace <= ttl * MOST_GRACE:
+        raise click.UsageError(f"--grace must be from 0 to half the ttl, which is {ttl * MOST_GRACE:g} s")
+    return grace
+
+
+def refuse_one_process(client: Client) -> None:
+    """UsageError for a store that no other process sees."""
+    if client.guarantees.exclusion == "process":
+        raise click.UsageError(f"{client.url} cannot keep processes apart; use local: or a server")
+
+
+def tell_the_store(name: str, client: Client, store: Store) -> None:
+    """On a terminal, where the lock is: a lock on this machine alone is easily taken for one between all machines."""
+    if sys.stderr is None or not sys.stderr.isatty():
+        return
+    where = printable(client.url)
+    if store.said_by is None:
+        where = "this machine only (no --url, LOCKLINE_URL or lockline.toml)"
+    say(f"{printable(name)} on {where}", dim=True)
+
+
+def entrust(client: Client, watchdog: Watchdog) -> None:
+    """Where the store knows at once of a process that died, let it look at the watchdog as well."""
+    handle_for = getattr(backend_of(client), "entrust", None)
+    if handle_for is not None:
+        watchdog.hold(handle_for(watchdog.pid))
+
+
+def environment(client: Client, lease: Lease, store: Store) -> dict[str, str]:
+    """What the command knows of its lease."""
+    return {
+        "LOCKLINE_NAME": lease.name,
+        "LOCKLINE_TOKEN": str(lease.token),
+        "LOCKLINE_OWNER": lease.owner,
+        "LOCKLINE_URL": for_the_command(client, store),
+    }
+
+
+def for_the_command(client: Client, store: Store) -> str:
+    """The store's URL for a `lockline` inside, with its password and options: only this user can read the environment.
+
+    `client.url` is without them. But of a file on this machine it is the whole truth, wherever the command thinks its home is.
+    """
+    return client.url if client.guarantees.exclusion == "machine" else store.url
+
+
+def give_back(lease: Lease, ending: Ending) -> LeaseLost | None:
+    """Release the lease of a command that has ended, and say what went wrong; the loss if there was one."""
+    if ending.problem:
+        with suppress(LocklineError):  # it expires by itself, and the reason to end is another
+            lease.release()
+        say(ending.problem)
+        return None
+    lost = ending.lost
+    try:
+        lease.release()
+    except LeaseLost as problem:
+        lost = lost or problem
+    except LocklineError as problem:
+        # The work was done under a valid lease. The lock is free when the ttl is over, if not before.
+        say(f"the lock could not be released and will expire by itself: {printable(str(problem))}")
+    if lost is not None:
+        say(printable(str(lost)))
+    return lost

@@ -1,0 +1,166 @@
+"""The kit's asyncio shell: every decision is in the files beside this one; here it is only awaited."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ..core import arguments
+from ..core.block import leave_block
+from ..core.claim import Standing
+from ..core.engine import Engine
+from ..core.terms import terms_for
+from ..errors import BackendUnavailable, ConfigError, LeaseLost
+from ..runtime.scope import Scope
+from ..runtime.termination import cancel_on_sigterm
+from .lead import NOBODY_YET, a_main, is_the_end_of, leader_of, next_leader, stand
+from .locks import AnyLeases, AnyLocks, AnyLostTogether, in_order, take_all
+
+if TYPE_CHECKING:
+    from ..aio import Lease
+
+    _Leases = AnyLeases[Lease]
+else:
+    _Leases = AnyLeases
+
+T = TypeVar("T")
+
+
+class LostTogether(AnyLostTogether):
+    """The loss of the first of several leases, as an event."""
+
+    async def wait(self, timeout: arguments.Seconds | None = None) -> bool:
+        """Wait for the loss; False when it had not come by then, or they were released."""
+        return await self._leases._ended(self._until(timeout))
+
+
+class Leases(_Leases):
+    """Leases that were taken together, by name: good as long as every one of them is."""
+
+    _scope: Scope | None = None
+
+    @property
+    def lost(self) -> LostTogether:
+        """An event that is set when the first of them is lost. Reading it does no I/O."""
+        return LostTogether(self)
+
+    async def release(self) -> None:
+        """Give all of them back. LeaseLost if one was lost before, NotHeld if they were released before."""
+        await self._release()
+
+    async def __aenter__(self) -> Leases:
+        self._scope = Scope("a lease was lost")
+        for lease in self.values():
+            lease._live.listen(self._scope.cancel)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        scope, self._scope = self._scope, None
+        await leave_block(scope, error, self._release)
+
+
+class Locks(AnyLocks):
+    """Several locks as one: a handle factory without state of its own."""
+
+    async def acquire(self, timeout: arguments.Seconds | None = None) -> Leases:
+        """All the leases; AcquireTimeout, with none of them held, if that did not come in time."""
+        leases = await self._take(timeout)
+        leases._hand_over()
+        return leases
+
+    async def _take(self, timeout: arguments.Seconds | None = None) -> Leases:
+        seconds = self._timeout if timeout is None else arguments.a_timeout(timeout)
+        return Leases(self._engine, await take_all(self._engine, self._wanted, seconds, self._make))
+
+    async def __aenter__(self) -> Leases:
+        leases = await self._take()
+        self._entered.append(leases)
+        return await leases.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._last_entered().__aexit__(kind, error, trace)
+
+
+class Kit:
+    """What a client offers beyond its locks."""
+
+    _engine: Engine
+    _lock_class: Any
+    close: Callable[[], Awaitable[None]]
+
+    def locks(
+        self,
+        *names: str,
+        ttl: arguments.Seconds = 10.0,
+        timeout: arguments.Seconds | None = None,
+        renew: bool = True,
+        max_hold: arguments.Seconds | None = None,
+        meta: Mapping[str, Any] | None = None,
+    ) -> Locks:
+        """Several locks at once, all or nothing: taken in one order by everybody, under one deadline, lost as soon as one is."""
+        wanted = [terms_for("lock", 1, name, ttl, renew, max_hold, meta) for name in in_order(names)]
+        return Locks(self._engine, wanted, arguments.a_timeout(timeout), self._lock_class)
+
+    async def lead(
+        self,
+        name: str,
+        main: Callable[[Lease], Awaitable[T]],
+        *,
+        ttl: arguments.Seconds = 10.0,
+        meta: Mapping[str, Any] | None = None,
+    ) -> T:
+        """Run `main(term)` whenever this process leads; what it returned, once it has returned while it led.
+
+        The term is the lease: its token is higher than that of every term before. On loss `term.lost` is set (in asyncio main
+        is cancelled), and this stands in the line again when main has come back. It resigns when main returns or raises, at
+        once on SIGTERM (in the main thread, unless the program has a handler of its own), and when the process ends.
+        """
+        terms = terms_for("lock", 1, name, ttl, True, None, meta)
+        a_main(main, awaited=True)
+        make = self._lock_class(self._engine, terms)._lease
+        with cancel_on_sigterm():
+            while True:
+                term = None
+                returned: list[T] = []
+                try:
+                    term = await stand(self._engine, terms, make)
+                    async with term:
+                        returned.append(await _begun(main, term))
+                    return returned[0]
+                except LeaseLost as lost:
+                    if not is_the_end_of(term, lost):
+                        raise
+                except BackendUnavailable:
+                    # It has resigned as far as it can: the keeper repeats what got no answer.
+                    if returned:
+                        return returned[0]
+                    raise
+
+    async def leader(self, name: str) -> Standing | None:
+        """Who leads, with owner, token and meta; None if nobody does."""
+        return await leader_of(self._engine, arguments.a_name(name))
+
+    def watch(self, name: str, *, every: arguments.Seconds = 0.5) -> AsyncIterator[Standing | None]:
+        """Who leads now, and then each change, as seen by a look at the store that often; a silent store is waited for."""
+        return self._watch(arguments.a_name(name), arguments.a_ttl(every, "every"))
+
+    async def _watch(self, name: str, every: float) -> AsyncIterator[Standing | None]:
+        last: Any = NOBODY_YET
+        while True:
+            last = await next_leader(self._engine, name, every, last)
+            yield last
+
+
+def _begun(main: Callable[[Lease], Awaitable[T]], term: Lease) -> Awaitable[T]:
+    begun = main(term)
+    if not inspect.isawaitable(begun):
+        raise ConfigError(
+            "this client awaits what main(term) gives: make it an `async def`, or use a client of lockline"
+        )
+    return begun
