@@ -39,6 +39,7 @@ GROUPS: dict[str, tuple[list[str], list[str]]] = {
     "redis": (["redis"], ["tests/redis"]),
     "zookeeper": (["zookeeper"], ["tests/zookeeper"]),
     "redlock": (["redlock-3"], ["tests/redlock"]),
+    "postgresql": (["postgresql", "postgresql-pgbouncer"], ["tests/postgresql"]),
     "fence": (["bakery"], ["tests/fence", "tests/backends"]),
 }
 MORE_GROUPS: dict[str, tuple[list[str], list[str]]] = {

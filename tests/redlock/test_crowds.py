@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 import lockline
+from lockline.backends.pool import Pool, Turn
 from lockline.backends.redlock.channel_blocking import bundle_pool
-from lockline.backends.resp.pool import Pool, Turn
 from lockline.runtime import clock
 from tests.servers.process import wait_for
 

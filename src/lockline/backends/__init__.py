@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from ..core.backend import Backend
 from ..errors import ConfigError
@@ -25,6 +25,8 @@ SCHEMES: Final = {
     "redlock": ("redlock", "redis"),
     "zk": ("zookeeper", "zookeeper"),
     "etcd": ("etcd", "etcd"),
+    "postgresql": ("postgresql", "postgresql"),
+    "postgres": ("postgresql", "postgresql"),
 }
 # top-level package of the user's own client object: (module beside this one, extra)
 OBJECTS: Final = {
@@ -60,6 +62,25 @@ def open_backend(target: Any, runtime: Runtime, options: dict[str, Any]) -> Back
             if told != str(problem):
                 raise ConfigError(told) from None
         raise
+
+
+class Tables(Protocol):
+    """What has to be made in a database before it can carry lines."""
+
+    url: str
+    statements: str
+
+    def make(self) -> None:
+        """Make what is not there yet."""
+
+
+def tables_of(url: str) -> Tables:
+    """What this store needs; ConfigError for one that needs nothing."""
+    name, _ = _by_scheme(url)
+    module = importlib.import_module(f"{__name__}.{name}") if url.partition(":")[0].lower() in SCHEMES else None
+    if not hasattr(module, "tables"):
+        raise ConfigError(f"{redacted(url)!r} needs no tables: only databases do")
+    return module.tables(url)  # type: ignore[union-attr,no-any-return]
 
 
 def _by_scheme(url: str) -> tuple[str, Connect]:

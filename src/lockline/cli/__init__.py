@@ -24,6 +24,7 @@ COMMANDS: Final = {
     "show": CommandHome("show", "Show one line: who holds it, who waits."),
     "evict": CommandHome("evict", "Take a lock away from whoever holds it."),
     "doctor": CommandHome("doctor", "Say what a backend guarantees and what is dangerous about it."),
+    "init": CommandHome("init", "Make the tables that a database needs to carry locks.", "postgresql"),
     "fence": CommandHome("fence", "Check a fencing token where the data is."),
     "redlock": CommandHome("redlock", "Set up and look after the servers behind redlock://.", "redis"),
     "completion": CommandHome("completion", "Print the completion script for a shell."),

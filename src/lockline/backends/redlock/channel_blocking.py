@@ -14,10 +14,10 @@ from collections.abc import Callable, Sequence
 from ...errors import ClientClosed, QuorumNotReached
 from ...runtime import clock
 from ...runtime.blocking import ring
+from ..pool import Pool
 from ..resp.commands import ServerError
 from ..resp.connection_blocking import BlockingConnection
 from ..resp.errors import NoAnswer
-from ..resp.pool import Pool
 from .channel import LAST_CHANCE, SETTLE, Fanout, Note, OwedReleases, connect_timeout, time_to_connect
 from .commands import NodeRequest, packed
 from .connection_blocking import Bundle

@@ -11,9 +11,9 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...runtime import clock
+from ..pool import Pool
 from ..resp.commands import ServerError
 from ..resp.connection_blocking import BlockingConnection
-from ..resp.pool import Pool
 from .channel import Note
 from .commands import SETTINGS, TIDYING, Failure, NodeAnswer, NodeRequest, new_answer, packed
 from .membership import LOOK_AGAIN, durable

@@ -16,9 +16,9 @@ import redis
 from ...errors import ClientClosed
 from ...runtime import clock
 from ...runtime.quiet import hush
+from ..pool import Pool
 from .commands import INFO, PUSHED, new_reader
 from .errors import DiedIdle, NoAnswer, failed_login, vet
-from .pool import Pool
 from .target import Server
 
 T = TypeVar("T")

@@ -15,8 +15,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from ...runtime import clock
-from ...runtime.blocking import ring
+from ..runtime import clock
+from ..runtime.blocking import ring
 
 T = TypeVar("T")
 

@@ -1,0 +1,206 @@
+"""libpq's own connection, step by step: what waits for a socket is the caller's, a thread or a loop."""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Callable, Generator
+from typing import Final
+
+import psycopg
+from psycopg import pq
+from psycopg.pq.abc import PGconn, PGresult
+
+from ..sql.calls import Call, Rows
+from ..sql.errors import DiedIdle, NoAnswer
+from .commands import STANDBY, UNDO, code_of, failed_login, in_full, problem_of, read, statements, written
+from .functions import WRONG_LEVEL
+from .target import Server
+
+READ: Final = select.POLLIN
+WRITE: Final = select.POLLOUT
+Steps = Generator[tuple[int, int], None, None]
+"""Yields a socket and what has to be waited for there."""
+
+CLOSED: Final = getattr(select, "POLLRDHUP", 0)
+"""What `poll` calls a connection that the server has closed, where it has a word for it."""
+_GOOD: Final = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
+
+
+class Manner:
+    """What is known of the sessions that this client gets."""
+
+    __slots__ = ("alone", "pooled", "statements", "url")
+
+    def __init__(self, schema: str, url: str) -> None:
+        self.statements = statements(schema)
+        self.url = url
+        self.alone = False
+        """Transactions begin at another level there, or may not write: each step begins its own."""
+        self.pooled: bool | None = None
+        """A pooler stands between: what one session is told, another may ask. None until it was found out."""
+
+
+class Session:
+    """One connection; after any error that was not `said` it is useless."""
+
+    def __init__(self, manner: Manner) -> None:
+        self.manner = manner
+        self.where = ""
+        self._conn: PGconn | None = None
+        self.is_open = self.gone = False
+
+    @property
+    def conn(self) -> PGconn:
+        assert self._conn is not None
+        return self._conn
+
+    def connecting(self, server: Server, **more: str) -> Steps:
+        """Connect and log in."""
+        self.where = server.where
+        conn = self._conn = pq.PGconn.connect_start(server.conninfo(**more))
+        while True:
+            if conn.status == pq.ConnStatus.BAD:
+                raise self._no_login(conn, server)
+            state = conn.connect_poll()
+            if state == pq.PollingStatus.OK:
+                break
+            if state == pq.PollingStatus.FAILED:
+                raise self._no_login(conn, server)
+            yield conn.socket, READ if state == pq.PollingStatus.READING else WRITE
+        conn.nonblocking = 1
+        self.is_open = True
+
+    def _no_login(self, conn: PGconn, server: Server) -> Exception:
+        return failed_login(conn.get_error_message(), server.where, self.manner.url)
+
+    def asking(self, call: Call) -> Generator[tuple[int, int], None, Rows]:
+        """The answer of one routine."""
+        values = [written(value) for value in call.args]
+        statement = self.manner.statements[call.routine]
+        conn = self.conn
+        if not self.manner.alone:
+            self._send(conn.send_query_params, statement, values)
+            result = yield from self.answering()
+            if result.status in _GOOD:
+                return read(call, result)
+            code = code_of(result)
+            if code != WRONG_LEVEL and code not in STANDBY:
+                raise problem_of(result, self.where, self.manner.url)
+            # Nothing was done. Perhaps it is only how this role's transactions begin.
+            self.manner.alone = True
+        self._send(conn.send_query, in_full(conn, statement, values))
+        rows: Rows = ()
+        problem: Exception | None = None
+        for result in (yield from self._results()):
+            if result.status == pq.ExecStatus.TUPLES_OK:
+                rows = read(call, result)
+            elif result.status not in _GOOD:
+                problem = problem_of(result, self.where, self.manner.url)
+        if problem is not None:
+            if conn.transaction_status != pq.TransactionStatus.IDLE:
+                self._send(conn.send_query, UNDO)
+                yield from self._results()
+            raise problem
+        return rows
+
+    def querying(self, text: bytes) -> Generator[tuple[int, int], None, list[list[bytes | None]]]:
+        """The rows of a statement of our own."""
+        self._send(self.conn.send_query, text)
+        result = yield from self.answering()
+        if result.status not in _GOOD:
+            raise problem_of(result, self.where, self.manner.url)
+        return [[result.get_value(row, column) for column in range(result.nfields)] for row in range(result.ntuples)]
+
+    def _send(self, send: Callable[..., None], *args: object) -> None:
+        if self._was_closed():
+            raise DiedIdle(self.where, "the server closed the connection while it was idle", sent=False)
+        try:
+            send(*args)
+        except psycopg.Error as problem:
+            raise NoAnswer(self.where, problem, sent=True) from problem
+
+    def _was_closed(self) -> bool:
+        """Whether the other end has closed it: what is not sent then, was surely not received."""
+        poll = select.poll()
+        poll.register(self.conn.socket, CLOSED)
+        return bool(poll.poll(0))
+
+    def answering(self) -> Generator[tuple[int, int], None, PGresult]:
+        """The result of the one statement that was sent."""
+        return (yield from self._results())[-1]
+
+    def _results(self) -> Generator[tuple[int, int], None, list[PGresult]]:
+        conn = self.conn
+        results: list[PGresult] = []
+        try:
+            while conn.flush():
+                yield conn.socket, READ | WRITE
+                conn.consume_input()
+            while True:
+                while conn.is_busy():
+                    yield conn.socket, READ
+                    conn.consume_input()
+                result = conn.get_result()
+                if result is None:
+                    break
+                results.append(result)
+        except psycopg.Error as problem:
+            raise NoAnswer(self.where, problem, sent=True) from problem
+        if conn.status == pq.ConnStatus.BAD:
+            raise self._broken(results)
+        return results
+
+    def _broken(self, results: list[PGresult]) -> Exception:
+        """The server ended the session: why, if it said so."""
+        for result in results:
+            if result.status not in _GOOD and code_of(result):
+                return problem_of(result, self.where, self.manner.url)
+        return NoAnswer(self.where, self.conn.get_error_message(), sent=True)
+
+    def heard(self) -> list[str]:
+        """What was pushed and has arrived."""
+        conn = self.conn
+        try:
+            conn.consume_input()
+            found = []
+            while (notify := conn.notifies()) is not None:
+                found.append(bytes(notify.extra).decode())
+        except psycopg.Error as problem:
+            raise NoAnswer(self.where, problem, sent=False) from problem
+        return found
+
+    def fileno(self) -> int | None:
+        """Its socket, as long as it has one."""
+        try:
+            return self.conn.socket
+        except psycopg.Error:
+            return None
+
+    def ping(self) -> bool:
+        """Ask for a sign of life, without waiting for it; whether that could be sent."""
+        try:
+            self.conn.send_query(b"SELECT 1")
+            self.conn.flush()
+        except psycopg.Error:
+            return False
+        return True
+
+    def answered(self) -> bool:
+        """Whether the sign of life is there; it is read away."""
+        conn = self.conn
+        if conn.transaction_status != pq.TransactionStatus.ACTIVE or conn.is_busy():
+            return False
+        while conn.get_result() is not None:
+            if conn.is_busy():
+                break
+        return True
+
+    def is_pooled(self, told: list[list[bytes | None]]) -> bool:
+        """Whether the session that answers is another than the one that let us in: a pooler gives each step the next one that is free."""
+        return told[0][0] != str(self.conn.backend_pid).encode()
+
+    def close(self) -> None:
+        """Close it."""
+        self.gone = True
+        if self._conn is not None:
+            self._conn.finish()

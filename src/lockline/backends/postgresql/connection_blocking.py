@@ -1,0 +1,65 @@
+"""A connection that a thread waits for."""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Callable, Generator
+from typing import TypeVar
+
+from ...runtime import clock
+from ..sql.calls import Call, Rows
+from ..sql.errors import NoAnswer, Refused
+from .connection import Manner, Session
+from .target import Server
+
+T = TypeVar("T")
+
+
+class BlockingSession(Session):
+    """Used by one thread at a time."""
+
+    def __init__(self, servers: tuple[Server, ...], manner: Manner) -> None:
+        super().__init__(manner)
+        self._servers = servers
+        self._patience = servers[0].patience
+
+    def open(self, until: float) -> None:
+        """Connect and log in, to the first server that lets us."""
+        for at, server in enumerate(self._servers):
+            last = at + 1 == len(self._servers)
+            try:
+                self._drive(self.connecting(server), until, sent=False)
+                break
+            except (NoAnswer, Refused):
+                if last or clock.now() >= until:
+                    raise
+        if self.manner.pooled is None:
+            self.manner.pooled = self.is_pooled(self.query(b"SELECT pg_backend_pid()", until))
+
+    def ask(self, call: Call, until: float) -> Rows:
+        """The answer of one routine."""
+        return self._drive(self.asking(call), until)
+
+    def query(self, text: bytes, until: float) -> list[list[bytes | None]]:
+        """The rows of a statement of our own."""
+        return self._drive(self.querying(text), until)
+
+    def _drive(self, steps: Generator[tuple[int, int], None, T], until: float, *, sent: bool = True) -> T:
+        now = clock.now()
+        if now >= until:
+            raise NoAnswer(self.where or self._servers[0].where, "no time left to ask", sent=False, late=True)
+        until = min(until, now + self._patience)
+        try:
+            while True:
+                fd, want = next(steps)
+                poll = select.poll()
+                poll.register(fd, want)
+                if not poll.poll(max(0.0, until - clock.now()) * 1000):
+                    raise NoAnswer(self.where, "no answer in time", sent=sent)
+        except StopIteration as done:
+            return done.value  # type: ignore[no-any-return]
+
+
+def maker(servers: tuple[Server, ...], manner: Manner) -> Callable[[], BlockingSession]:
+    """What makes new ones."""
+    return lambda: BlockingSession(servers, manner)

@@ -1,0 +1,297 @@
+"""The routines of `sql/calls.py` in PL/pgSQL: one atomic step each.
+
+Every step that may change a line first takes that line's advisory lock, until the end of its transaction: a step that finds nothing to
+change then writes nothing, and costs no flush of the log. The next statement sees what the step before it has committed, which only
+READ COMMITTED gives: under any other level a routine refuses to begin (LL001), and the client asks again with a level of its own.
+
+Each step drops whoever has expired, so what it sees is what the rule sees. A claim that waited and now holds is told, once, on its
+client's channel; nobody is told who hears of it by his own answer, so a lock that is free costs no NOTIFY.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+WRONG_LEVEL: Final = "LL001"
+NO_SLOTS: Final = "LL002"
+LEASE_GONE: Final = "LL003"
+REMEMBERED: Final = 10
+"""Seconds for which it is remembered that a claim was withdrawn before it came."""
+
+_BEGIN: Final = """
+CREATE OR REPLACE FUNCTION {schema}.begin_step_v1() RETURNS timestamptz LANGUAGE plpgsql AS $$
+BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION 'a step needs READ COMMITTED' USING ERRCODE = 'LL001';
+    END IF;
+    RETURN clock_timestamp();
+END $$;
+
+-- Tell whoever has room now and does not know it, but not the one who asks. In the order of tickets, as whoever renews many.
+CREATE OR REPLACE FUNCTION {schema}.admit_v1(of_line bytea, me text) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    one record;
+    used bigint := 0;
+    room integer;
+BEGIN
+    FOR one IN
+        SELECT c.id, c.ticket, c.weight, c.capacity, c.told, c.channel
+        FROM {schema}.claim c WHERE c.name = of_line ORDER BY c.ticket
+    LOOP
+        used := used + one.weight;
+        room := least(room, one.capacity);
+        EXIT WHEN used > room;
+        CONTINUE WHEN one.told;
+        UPDATE {schema}.claim c SET told = true WHERE c.id = one.id;
+        IF one.channel IS NOT NULL AND one.id IS DISTINCT FROM me THEN
+            PERFORM pg_notify(one.channel, one.id || ' ' || one.ticket);
+        END IF;
+    END LOOP;
+END $$;
+
+-- Claims whose name nobody has come back to, and what was remembered of withdrawals.
+CREATE OR REPLACE FUNCTION {schema}.sweep_v1() RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    DELETE FROM {schema}.claim c WHERE c.id IN (
+        SELECT d.id FROM {schema}.claim d WHERE d.expires < clock_timestamp() - interval '1 minute' LIMIT 500 FOR UPDATE SKIP LOCKED
+    );
+    DELETE FROM {schema}.withdrawn w WHERE w.until < clock_timestamp();
+END $$;
+"""
+
+_ENTER: Final = """
+CREATE OR REPLACE FUNCTION {schema}.enter_v1(
+    at bigint, my_name bytea, my_id text, my_ttl double precision, my_weight integer, my_capacity integer, my_about text,
+    my_channel text, may_wait boolean, OUT ticket bigint, OUT ahead integer, OUT change double precision
+) LANGUAGE plpgsql AS $$
+DECLARE
+    now timestamptz;
+    found_expired boolean;
+    used bigint;
+    room integer;
+    first timestamptz;
+    again boolean;
+    holds boolean;
+    mine bigint;
+BEGIN
+    PERFORM {schema}.begin_step_v1();
+    PERFORM pg_advisory_xact_lock(at);
+    now := clock_timestamp();
+    DELETE FROM {schema}.claim c WHERE c.name = my_name AND c.expires <= now;
+    found_expired := FOUND;
+    SELECT count(*), coalesce(sum(c.weight), 0), min(c.capacity), min(c.expires), coalesce(bool_or(c.id = my_id), false)
+        INTO ahead, used, room, first, again FROM {schema}.claim c WHERE c.name = my_name;
+    IF found_expired AND ahead > 0 THEN
+        PERFORM {schema}.admit_v1(my_name, my_id);
+    END IF;
+    IF again THEN
+        SELECT p.ticket, p.ahead, p.change INTO ticket, ahead, change FROM {schema}.stands_v1(my_name, my_id, now) p;
+        RETURN;
+    END IF;
+    holds := used + my_weight <= least(room, my_capacity);
+    -- It was withdrawn before it came; whoever sent it waits for it no more.
+    IF (NOT holds AND NOT may_wait) OR EXISTS (SELECT FROM {schema}.withdrawn w WHERE w.id = my_id AND w.until > now) THEN
+        ahead := NULL;
+        RETURN;
+    END IF;
+    UPDATE {schema}.slot s SET last = greatest(s.last + 1, floor(extract(epoch FROM now) * 1000000)::bigint)
+        WHERE s.number = (at & 1023)::integer RETURNING s.last INTO mine;
+    IF mine IS NULL THEN
+        RAISE EXCEPTION 'the table of tickets is incomplete' USING ERRCODE = 'LL002';
+    END IF;
+    INSERT INTO {schema}.claim (id, name, ticket, weight, capacity, ttl, expires, told, channel, about) VALUES (
+        my_id, my_name, mine, my_weight, my_capacity, my_ttl, now + my_ttl * interval '1 second', holds, my_channel, my_about
+    );
+    IF holds THEN
+        ticket := mine;
+        ahead := NULL;
+    ELSE
+        change := extract(epoch FROM first - now);
+    END IF;
+END $$;
+
+CREATE OR REPLACE FUNCTION {schema}.stands_v1(
+    my_name bytea, my_id text, now timestamptz, OUT ticket bigint, OUT ahead integer, OUT change double precision
+) LANGUAGE plpgsql AS $$
+DECLARE
+    mine bigint;
+    used bigint;
+    room integer;
+    first timestamptz;
+BEGIN
+    SELECT c.ticket INTO mine FROM {schema}.claim c WHERE c.id = my_id;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    SELECT count(*) - 1, sum(c.weight), min(c.capacity), min(c.expires) FILTER (WHERE c.ticket < mine)
+        INTO ahead, used, room, first FROM {schema}.claim c WHERE c.name = my_name AND c.ticket <= mine;
+    IF used <= room THEN
+        ticket := mine;
+        ahead := NULL;
+    ELSE
+        change := extract(epoch FROM first - now);
+    END IF;
+END $$;
+
+CREATE OR REPLACE FUNCTION {schema}.place_v1(
+    at bigint, my_name bytea, my_id text, my_channel text, OUT ticket bigint, OUT ahead integer, OUT change double precision
+) LANGUAGE plpgsql AS $$
+DECLARE
+    now timestamptz;
+BEGIN
+    PERFORM {schema}.begin_step_v1();
+    PERFORM pg_advisory_xact_lock(at);
+    now := clock_timestamp();
+    DELETE FROM {schema}.claim c WHERE c.name = my_name AND c.expires <= now;
+    IF FOUND THEN
+        PERFORM {schema}.admit_v1(my_name, my_id);
+    END IF;
+    UPDATE {schema}.claim c SET channel = my_channel WHERE c.id = my_id AND c.channel IS DISTINCT FROM my_channel;
+    SELECT p.ticket, p.ahead, p.change INTO ticket, ahead, change FROM {schema}.stands_v1(my_name, my_id, now) p;
+END $$;
+"""
+
+_LEAVE: Final = """
+CREATE OR REPLACE FUNCTION {schema}.leave_v1(at bigint, my_name bytea, my_id text, doubtful boolean, OUT was_there integer)
+LANGUAGE plpgsql AS $$
+DECLARE
+    now timestamptz;
+    lived boolean;
+BEGIN
+    PERFORM {schema}.begin_step_v1();
+    PERFORM pg_advisory_xact_lock(at);
+    now := clock_timestamp();
+    DELETE FROM {schema}.claim c WHERE c.id = my_id RETURNING c.expires > now INTO lived;
+    was_there := coalesce(lived, false)::integer;
+    IF doubtful THEN
+        -- A request of it may still be on the way: it shall find this when it comes.
+        DELETE FROM {schema}.withdrawn w WHERE w.until < now;
+        INSERT INTO {schema}.withdrawn AS w (id, until) VALUES (my_id, now + interval '10 seconds')
+            ON CONFLICT (id) DO UPDATE SET until = excluded.until;
+    END IF;
+    IF EXISTS (SELECT FROM {schema}.claim c WHERE c.name = my_name) THEN
+        DELETE FROM {schema}.claim c WHERE c.name = my_name AND c.expires <= now;
+        PERFORM {schema}.admit_v1(my_name, my_id);
+    END IF;
+    IF random() < 0.005 THEN
+        PERFORM {schema}.sweep_v1();
+    END IF;
+END $$;
+
+CREATE OR REPLACE FUNCTION {schema}.leave_all_v1(batch text) RETURNS SETOF integer LANGUAGE plpgsql AS $$
+DECLARE
+    each json;
+BEGIN
+    PERFORM {schema}.begin_step_v1();
+    -- In one order for all, and before the first change: two batches never wait for each other.
+    PERFORM pg_advisory_xact_lock(a.at) FROM (
+        SELECT DISTINCT (e->>0)::bigint AS at FROM json_array_elements(batch::json) e ORDER BY 1
+    ) a;
+    FOR each IN SELECT e FROM json_array_elements(batch::json) WITH ORDINALITY j(e, n) ORDER BY n LOOP
+        RETURN NEXT {schema}.leave_v1((each->>0)::bigint, decode(each->>1, 'hex'), each->>2, (each->>3)::boolean);
+    END LOOP;
+END $$;
+"""
+
+_RENEW: Final = """
+CREATE OR REPLACE FUNCTION {schema}.renew_v1(batch text, my_channel text) RETURNS SETOF integer LANGUAGE plpgsql AS $$
+DECLARE
+    now timestamptz;
+    alive text[];
+    lighter text[];
+    each record;
+BEGIN
+    PERFORM {schema}.begin_step_v1();
+    now := clock_timestamp();
+    -- No line's lock: each row by itself says whether it lives. The rows of a line in the order in which its steps go through it.
+    WITH asked AS MATERIALIZED (
+        SELECT e->>2 AS id, (e->>3)::double precision AS ttl, (e->>4)::integer AS weight FROM json_array_elements(batch::json) e
+    ), mine AS MATERIALIZED (
+        SELECT c.id, c.weight > a.weight AS lighter, a.ttl FROM {schema}.claim c JOIN asked a USING (id)
+        WHERE c.expires > now ORDER BY c.name, c.ticket FOR NO KEY UPDATE OF c
+    ), done AS (
+        UPDATE {schema}.claim c SET
+            expires = greatest(c.expires, now + m.ttl * interval '1 second'), channel = coalesce(my_channel, c.channel)
+        FROM mine m WHERE c.id = m.id RETURNING c.id, m.lighter
+    )
+    SELECT array_agg(d.id), array_agg(d.id) FILTER (WHERE d.lighter) INTO alive, lighter FROM done d;
+    IF lighter IS NOT NULL THEN
+        -- Only ever downwards: what is given back here may let others in.
+        FOR each IN
+            SELECT (e->>0)::bigint AS at, decode(e->>1, 'hex') AS name, e->>2 AS id, (e->>4)::integer AS weight, e->>5 AS about
+            FROM json_array_elements(batch::json) e WHERE e->>2 = ANY (lighter) ORDER BY 1
+        LOOP
+            PERFORM pg_advisory_xact_lock(each.at);
+            UPDATE {schema}.claim c SET weight = each.weight, about = each.about WHERE c.id = each.id AND c.weight > each.weight;
+            PERFORM {schema}.admit_v1(each.name, each.id);
+        END LOOP;
+    END IF;
+    RETURN QUERY SELECT (l.id IS NOT NULL)::integer
+        FROM json_array_elements(batch::json) WITH ORDINALITY j(e, n) LEFT JOIN unnest(alive) l(id) ON l.id = e->>2 ORDER BY n;
+END $$;
+"""
+
+_OPERATOR: Final = """
+CREATE OR REPLACE FUNCTION {schema}.look_v1(
+    of_line bytea, OUT id text, OUT ticket bigint, OUT weight integer, OUT capacity integer, OUT ttl double precision,
+    OUT remaining double precision, OUT about text
+) RETURNS SETOF record LANGUAGE sql AS $$
+    SELECT c.id, c.ticket, c.weight, c.capacity, c.ttl, extract(epoch FROM c.expires - clock_timestamp())::double precision, c.about
+    FROM {schema}.claim c WHERE c.name = of_line AND c.expires > clock_timestamp() ORDER BY c.ticket
+$$;
+
+CREATE OR REPLACE FUNCTION {schema}.names_v1(first bytea, after bytea) RETURNS SETOF bytea LANGUAGE sql AS $$
+    SELECT DISTINCT c.name FROM {schema}.claim c WHERE c.name >= first AND c.name < after AND c.expires > clock_timestamp()
+$$;
+
+CREATE OR REPLACE FUNCTION {schema}.evict_v1(at bigint, of_line bytea, token bigint, OUT victims integer) LANGUAGE plpgsql AS $$
+DECLARE
+    one record;
+    used bigint := 0;
+    room integer;
+BEGIN
+    PERFORM {schema}.begin_step_v1();
+    PERFORM pg_advisory_xact_lock(at);
+    victims := 0;
+    DELETE FROM {schema}.claim c WHERE c.name = of_line AND c.expires <= clock_timestamp();
+    FOR one IN SELECT c.id, c.ticket, c.weight, c.capacity, c.channel FROM {schema}.claim c WHERE c.name = of_line ORDER BY c.ticket LOOP
+        used := used + one.weight;
+        room := least(room, one.capacity);
+        EXIT WHEN used > room;
+        CONTINUE WHEN token IS NOT NULL AND one.ticket <> token;
+        DELETE FROM {schema}.claim c WHERE c.id = one.id;
+        victims := victims + 1;
+        IF one.channel IS NOT NULL THEN
+            PERFORM pg_notify(one.channel, one.id);
+        END IF;
+    END LOOP;
+    PERFORM {schema}.admit_v1(of_line, NULL);
+END $$;
+"""
+
+_GUARD: Final = """
+-- Runs in the caller's own transaction, when that commits: from here to its end nobody can remove the claim, and so nobody holds after it.
+-- A renewal is not in the way, nor is an older snapshot: both leave the claim's key as it is.
+CREATE OR REPLACE FUNCTION {schema}.check_guard_v1() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    ends timestamptz;
+BEGIN
+    SELECT c.expires INTO ends FROM {schema}.claim c WHERE c.id = NEW.id AND c.ticket = NEW.ticket FOR KEY SHARE;
+    -- An older snapshot does not see the renewals since; that the claim is still there says enough.
+    IF NOT FOUND OR (ends <= clock_timestamp() AND current_setting('transaction_isolation') = 'read committed') THEN
+        RAISE EXCEPTION 'the lease with token % is gone', NEW.ticket
+            USING ERRCODE = 'LL003', HINT = 'its work must not be committed: somebody else may hold the lock by now';
+    END IF;
+    DELETE FROM {schema}.guard g WHERE g.id = NEW.id AND g.ticket = NEW.ticket;
+    RETURN NULL;
+END $$;
+
+DO $$ BEGIN
+    IF NOT EXISTS (SELECT FROM pg_trigger WHERE tgname = 'check_guard_v1' AND tgrelid = '{schema}.guard'::regclass) THEN
+        CREATE CONSTRAINT TRIGGER check_guard_v1 AFTER INSERT ON {schema}.guard DEFERRABLE INITIALLY DEFERRED
+            FOR EACH ROW EXECUTE FUNCTION {schema}.check_guard_v1();
+    END IF;
+END $$;
+"""
+
+FUNCTIONS: Final = _BEGIN + _ENTER + _LEAVE + _RENEW + _OPERATOR + _GUARD

@@ -1,0 +1,80 @@
+"""What `lockline init` makes in the database: the tables, and the routines in `functions.py`.
+
+    slot       1024 rows, each with the last ticket of the names that fall there; what makes tickets rise for good
+    claim      a claim, waiting or holding
+    withdrawn  a claim that was withdrawn while its own request may still have been under way, for ten seconds
+    guard      empty but in the middle of a transaction: what makes a guarded commit look at its lease
+    release    which routines are there
+
+All names are qualified, all routines run with their caller's rights. What is there is left as it is: it can be run again, also while locks
+are held, and by two at once. Routines have their version in their names, so that clients of two releases work side by side.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ..sql.calls import SLOTS
+from .functions import FUNCTIONS
+
+DEFAULT_SCHEMA: Final = "lockline"
+VERSION: Final = 1
+INIT_LOCK: Final = 0x6C6F636B6C696E65
+"""Two who create the same schema in the same moment would be in each other's way."""
+
+TABLES: Final = """
+-- Not IF NOT EXISTS: that asks for the right to create one even where it is there.
+DO $$ BEGIN
+    IF NOT EXISTS (SELECT FROM pg_namespace WHERE nspname = '{schema}') THEN
+        CREATE SCHEMA {schema};
+    END IF;
+END $$;
+
+CREATE TABLE IF NOT EXISTS {schema}.release (version integer PRIMARY KEY);
+
+-- A few rows to a page, so that a new version of one finds room beside the old.
+CREATE TABLE IF NOT EXISTS {schema}.slot (
+    number integer PRIMARY KEY,
+    last bigint NOT NULL DEFAULT 0
+) WITH (fillfactor = 20);
+INSERT INTO {schema}.slot (number) SELECT generate_series(0, {slots} - 1) ON CONFLICT DO NOTHING;
+
+-- No index has a column that a renewal changes: the new version of a row stays on its page, and a guard is not in its way.
+CREATE TABLE IF NOT EXISTS {schema}.claim (
+    id text COLLATE "C" PRIMARY KEY,
+    name bytea NOT NULL,
+    ticket bigint NOT NULL,
+    weight integer NOT NULL,
+    capacity integer NOT NULL,
+    ttl double precision NOT NULL,
+    expires timestamptz NOT NULL,
+    told boolean NOT NULL,
+    channel text,
+    about text NOT NULL,
+    UNIQUE (name, ticket)
+) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000);
+
+CREATE TABLE IF NOT EXISTS {schema}.withdrawn (
+    id text COLLATE "C" PRIMARY KEY,
+    until timestamptz NOT NULL
+);
+
+CREATE TABLE IF NOT EXISTS {schema}.guard (
+    id text COLLATE "C" NOT NULL,
+    ticket bigint NOT NULL
+);
+"""
+
+RIGHTS: Final = """
+GRANT USAGE ON SCHEMA {schema} TO {role};
+GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {role};
+"""
+"""All that a role needs that only locks; routines may be called by everybody, and do with the rights of who calls."""
+
+
+def ddl(schema: str) -> str:
+    """The whole of it, as one transaction would run it."""
+    text = TABLES + FUNCTIONS + "\nINSERT INTO {schema}.release VALUES ({version}) ON CONFLICT DO NOTHING;\n"
+    for word, meaning in {"schema": schema, "slots": str(SLOTS), "version": str(VERSION)}.items():
+        text = text.replace("{" + word + "}", meaning)
+    return text.strip() + "\n"

@@ -1,0 +1,133 @@
+"""From `postgresql://user:password@h1,h2/database?schema=…` to where and how to connect; every mistake is found here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import psycopg
+from psycopg.conninfo import make_conninfo
+
+from ...errors import ConfigError
+from ..url import TLS, Endpoint, Grammar, Location, a_count, a_number, a_text
+from .schema import DEFAULT_SCHEMA
+
+DEFAULT_PREFIX: Final = "lockline"
+PATIENCE: Final = 2.0
+"""Seconds after which one unanswered try is given up."""
+LIBPQ: Final = (
+    "ssl", "gss", "krb", "keepalives", "application_name", "target_session_attrs", "options", "passfile", "service", "channel_binding",
+    "tcp_user_timeout", "require_auth", "connect_timeout", "min_protocol_version", "max_protocol_version", "fallback_application_name",
+)  # fmt: skip
+"""What is handed on to libpq as it is written."""
+
+
+def a_schema(value: object, what: str) -> str:
+    """A name that needs no quotes: it stands in statements."""
+    text = a_text(value, what)
+    if not re.fullmatch(r"[a-z_][a-z0-9_]{0,40}", text):
+        raise ConfigError(f"{what} is a name of small letters, digits and _, at most 41 long, not {text!r}")
+    return text
+
+
+def a_listener(value: object, what: str) -> str:
+    """The URL of a direct way; what is wrong with it is told when it is read."""
+    return a_text(value, what)
+
+
+GRAMMAR: Final = Grammar(
+    "postgresql://user@h1:5432,h2:5432/database", 5432,
+    {
+        **TLS, "schema": a_schema, "prefix": a_text, "listen": a_listener, "timeout": a_number(0.01, 60), "max_connections": a_count(1),
+        "host": a_text,
+    },
+    hands_on=LIBPQ,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """One server, and how to log in there."""
+
+    where: str
+    parameters: Mapping[str, Any] = field(repr=False)
+    patience: float = PATIENCE
+
+    def conninfo(self, **more: Any) -> bytes:
+        """As libpq wants it."""
+        return make_conninfo(**{**self.parameters, **more}).encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """All that a client needs to know."""
+
+    url: str
+    """The way here for people: the secrets left out."""
+    servers: tuple[Server, ...]
+    listen: tuple[Server, ...] | None = None
+    """A direct way, where the one above leads through a pooler."""
+    schema: str = DEFAULT_SCHEMA
+    prefix: str = DEFAULT_PREFIX
+    max_connections: int = 4
+
+
+def parse(url: str, given: Mapping[str, Any] | None = None) -> Target:
+    """The target in this URL; ConfigError for whatever is wrong with it."""
+    if "@" in url.partition("://")[2].partition("?")[0].partition("/")[2]:
+        # What stands before it would be taken for a host, and shown.
+        raise ConfigError("there is an @ behind the first / of the URL; write the / in a password as %2F")
+    found = GRAMMAR.read(url, given)
+    options = found.options
+    listen = options.get("listen")
+    direct = None
+    shown = found
+    if listen is not None:
+        direct = parse(listen)
+        shown = found.at(found.path, listen=direct.url)
+    patience = options.get("timeout", PATIENCE)
+    return Target(
+        shown.url, _servers(found, patience), None if direct is None else direct.servers,
+        options.get("schema", DEFAULT_SCHEMA), options.get("prefix", DEFAULT_PREFIX), options.get("max_connections", 4),
+    )  # fmt: skip
+
+
+def _servers(found: Location, patience: float) -> tuple[Server, ...]:
+    said: dict[str, Any] = {"application_name": "lockline", **_trust(found), **found.others, "client_encoding": "UTF8"}
+    if found.path:
+        said["dbname"] = found.path
+    if len(found.hosts) > 1:
+        said.setdefault("target_session_attrs", "primary")
+    servers = []
+    for host in found.hosts:
+        login = {"user": host.user, "password": host.password}
+        address = {"host": found.options.get("host", host.host), "port": host.port}
+        servers.append(a_server({**said, **{k: v for k, v in login.items() if v}, **address}, patience))
+    return tuple(servers)
+
+
+def a_server(parameters: Mapping[str, Any], patience: float = PATIENCE) -> Server:
+    """The server of these parameters of libpq; ConfigError for one that it does not know."""
+    host, port = str(parameters.get("host", "")), int(parameters.get("port") or 5432)
+    database = parameters.get("dbname")
+    where = host if host.startswith("/") else str(Endpoint(host or "localhost", port))
+    server = Server(f"{where}/{database}" if database else where, parameters, patience)
+    try:
+        server.conninfo()
+    except psycopg.ProgrammingError as problem:
+        raise ConfigError(f"postgresql: {problem}") from None
+    return server
+
+
+def _trust(found: Location) -> dict[str, Any]:
+    tls = found.tls()
+    if tls is None:
+        return {"sslmode": "disable"} if found.options.get("tls") is False else {}
+    verified = "verify-ca" if tls.check_hostname is False else "verify-full"
+    mode = verified if tls.verify else "require"
+    said = {"sslmode": mode, "sslcert": tls.cert, "sslkey": tls.key, "sslpassword": tls.key_password}
+    if tls.verify:
+        said["sslrootcert"] = tls.ca or "system"
+    return {name: value for name, value in said.items() if value is not None}

@@ -1,0 +1,127 @@
+"""What is asked of the database: each step is one call of one routine, and every dialect has routines of these names.
+
+    enter      at, name, id, ttl, weight, capacity, about, channel, may_wait -> (ticket, ahead, change)
+    place      at, name, id, channel                                         -> (ticket, ahead, change)
+    leave      at, name, id, doubtful                                        -> (was_there)
+    leave_all  JSON of [at, name in hex, id, doubtful] each                  -> (was_there) each, in this order
+    renew      JSON of [at, name in hex, id, ttl, weight, about] each, channel -> (lives) each, in this order
+    look       name                                                          -> (id, ticket, weight, capacity, ttl, left, about) each
+    names      first, last                                                   -> (name) each
+    evict      at, name, token                                               -> (victims)
+
+`at` is a number that the name alone gives: what serialises the steps of a line, and by its last bits the slot that remembers the last
+ticket. Whoever holds has a `ticket`; whoever waits has so many `ahead`, and in `change` seconds the first of these expires; with neither
+it may not stand there, or is gone. `about` is for people: owner, kind, since and meta, as JSON. Times are the database's, in seconds.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import Any, Final, NamedTuple
+
+from ...core.claim import Claim, Standing
+
+Scalar = int | float | str | bytes | bool | None
+Rows = Sequence[Sequence[Any]]
+
+SLOTS: Final = 1024
+"""Rows that remember tickets: of names that share one, two steps in the same moment wait for each other, and that is all."""
+NAMES_KEPT: Final = 4096
+
+
+class Call(NamedTuple):
+    """One routine and what it is given."""
+
+    routine: str
+    args: tuple[Scalar, ...]
+    repeatable: bool = True
+    """Whether a second time does no more than the first."""
+
+
+class Stands(NamedTuple):
+    """Where a claim stands, as `enter` and `place` answer it."""
+
+    ticket: int | None
+    ahead: int | None
+    change: float | None
+
+
+class Place(NamedTuple):
+    """Where the line of a name is."""
+
+    at: int
+    name: bytes
+
+
+class Places:
+    """From names to places, under one prefix of one schema."""
+
+    def __init__(self, schema: str, prefix: str) -> None:
+        self._schema = schema.encode()
+        # A colon of the prefix's own is told from the one that ends it.
+        self._prefix = prefix.replace("\\", "\\\\").replace(":", "\\:").encode() + b":"
+        self._known: OrderedDict[str, Place] = OrderedDict()
+
+    def __call__(self, name: str) -> Place:
+        return self._known.get(name) or self._find(name)
+
+    def _find(self, name: str) -> Place:
+        key = self._prefix + name.encode()
+        digest = blake2b(self._schema + b"\0" + key, digest_size=8).digest()
+        place = self._known[name] = Place(int.from_bytes(digest, "big", signed=True), key)
+        while len(self._known) > NAMES_KEPT:
+            try:
+                self._known.popitem(last=False)
+            except KeyError:
+                break  # another thread was quicker
+        return place
+
+    def name_of(self, key: bytes) -> str:
+        """Back again."""
+        return key[len(self._prefix) :].decode()
+
+    def between(self, prefix: str) -> tuple[bytes, bytes]:
+        """The first key that begins so, and the first that comes after all of them."""
+        first = self._prefix + prefix.encode()
+        # Neither our own colon nor a byte of UTF-8 is 255, so the last one can always be raised.
+        return first, first[:-1] + bytes([first[-1] + 1])
+
+
+def about(claim: Claim) -> str:
+    """What people may see of it."""
+    return json.dumps([claim.owner, claim.kind, claim.since, claim.meta])
+
+
+def enter(place: Place, claim: Claim, channel: str | None, wait: bool) -> Call:
+    return Call(
+        "enter", (*place, claim.id, claim.ttl, claim.weight, claim.capacity, about(claim), channel, wait)
+    )  # fmt: skip
+
+
+def leave_all(places: Sequence[Place], claims: Sequence[Claim], doubtful: Sequence[bool]) -> Call:
+    each = [
+        [place.at, place.name.hex(), claim.id, doubt]
+        for place, claim, doubt in zip(places, claims, doubtful, strict=True)
+    ]
+    return Call("leave_all", (json.dumps(each),))
+
+
+def renew(places: Sequence[Place], claims: Sequence[Claim], channel: str | None) -> Call:
+    each = [
+        [place.at, place.name.hex(), claim.id, claim.ttl, claim.weight, about(claim)]
+        for place, claim in zip(places, claims, strict=True)
+    ]
+    return Call("renew", (json.dumps(each), channel))
+
+
+def standing(row: Sequence[Any], holds: bool) -> Standing:
+    """One row of `look`, as others see it."""
+    claim_id, ticket, weight, capacity, ttl, left, told = row
+    owner, kind, since, meta = json.loads(told)
+    return Standing(
+        id=claim_id, owner=owner, kind=kind, token=ticket, holds=holds, weight=weight, capacity=capacity, ttl=ttl,
+        remaining=max(0.0, left), since=since, meta=json.loads(meta) if meta else None,
+    )  # fmt: skip

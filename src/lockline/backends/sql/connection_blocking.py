@@ -1,0 +1,93 @@
+"""The few connections to a database that threads share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from ...errors import ClientClosed
+from ..pool import Pool
+from .calls import Call, Rows
+from .errors import DiedIdle, NoAnswer
+
+
+class ThreadConnection(Protocol):
+    """One connection, of one thread's own for a call.
+
+    It is there before it is open, so that whoever counts connections counts those that are being made; `gone` once it is closed.
+    """
+
+    is_open: bool
+    gone: bool
+
+    def open(self, until: float) -> None:
+        """Connect and log in."""
+
+    def ask(self, call: Call, until: float) -> Rows:
+        """The answer. After an exception other than a NoAnswer that was `said`, or a Refused, it is useless."""
+
+    def close(self) -> None: ...
+
+
+class ThreadLink(Pool[ThreadConnection]):
+    """The way to the database, for threads."""
+
+    def __init__(self, where: str, most: int, make: Callable[[], ThreadConnection]) -> None:
+        super().__init__(most, make, lambda connection: not connection.gone)
+        self._where = where
+        self._arguments = (where, most, make)
+        self._closed = False
+
+    def _take(self, until: float) -> ThreadConnection:
+        if self._closed:
+            raise ClientClosed()
+        connection = self.take(until)
+        if connection is None:
+            raise NoAnswer(self._where, "every connection is in use", sent=False, late=True)
+        if not connection.is_open:
+            try:
+                connection.open(until)
+            except BaseException:
+                self._drop(connection)
+                raise
+        return connection
+
+    def _drop(self, connection: ThreadConnection) -> None:
+        connection.close()
+        self.make_room()
+
+    async def ask(self, call: Call, until: float) -> Rows:
+        while True:
+            try:
+                connection = self._take(until) if self.line else self.free.pop()
+            except IndexError:
+                connection = self._take(until)
+            try:
+                rows = connection.ask(call, until)
+            except DiedIdle:
+                self._drop(connection)
+                continue
+            except BaseException as problem:
+                # Its answer may still come: nobody may read that as the answer to something else.
+                if getattr(problem, "said", False):
+                    self.give_back(connection)
+                else:
+                    self._drop(connection)
+                raise
+            # Not a part of the `try`: once it is among the free ones it is no longer ours to drop.
+            self.give_back(connection)
+            if self._closed:
+                self.forget()
+            return rows
+
+    def forget(self) -> None:
+        for connection in self.take_all_free():
+            self._drop(connection)
+
+    def forked(self) -> None:
+        # The connections are not closed: their end would be a word to the parent's server.
+        ThreadLink.__init__(self, *self._arguments)
+
+    def close(self) -> None:
+        self._closed = True
+        self.forget()

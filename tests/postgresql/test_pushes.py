@@ -1,0 +1,128 @@
+"""LISTEN and NOTIFY: who is told, when nobody is, and what happens where nobody can be."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import psycopg
+import pytest
+
+import lockline
+from tests.servers.pgbouncer import PgBouncer
+from tests.servers.process import wait_for
+
+from .conftest import Database
+
+pytestmark = pytest.mark.server
+
+
+def waiting(client: lockline.Client, name: str) -> threading.Thread:
+    """Somebody who waits, takes it and gives it back."""
+    thread = threading.Thread(target=lambda: client.lock(name).acquire(timeout=20).release())
+    before = len(client.inspect(name).waiters)
+    thread.start()
+    wait_for(lambda: len(client.inspect(name).waiters) > before, 10, "a waiter")
+    return thread
+
+
+def notified(database: Database, work: object) -> int:
+    """How many NOTIFYs the work sent: the queue of the whole cluster grows by each, and a session that stands still keeps it."""
+    with psycopg.connect(database.url, autocommit=True) as slow:
+        slow.execute("LISTEN lockline_test")
+        slow.execute("BEGIN")
+        slow.execute("SELECT 1")
+        work()  # type: ignore[operator]
+        ((used,),) = database.ask("SELECT pg_notification_queue_usage()")
+        slow.execute("ROLLBACK")
+    return int(used * 1_000_000_000)
+
+
+def test_a_lock_that_is_free_sends_no_notify(shared: Database) -> None:
+    def grants() -> None:
+        with lockline.connect(shared.url) as client:
+            for _ in range(300):
+                client.lock("free").acquire().release()
+
+    def notifies() -> None:
+        for number in range(300):
+            shared.ask(f"NOTIFY lockline_elsewhere, '{number:060}'")
+
+    assert notified(shared, grants) == 0
+    assert notified(shared, notifies) > 0  # as many would have been seen
+
+
+def test_one_listening_connection_serves_every_waiter_of_a_client(shared: Database) -> None:
+    with lockline.connect(shared.url) as holder, lockline.connect(shared.url) as client:
+        held = [holder.lock(f"many{n}").acquire() for n in range(5)]
+        threads = [waiting(client, f"many{n}") for n in range(5)]
+        listening = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN lockline_%' OR query = 'SELECT 1'"
+        assert shared.ask(listening)[0][0] <= 2
+        for lease in held:
+            lease.release()
+        for thread in threads:
+            thread.join(10)
+            assert not thread.is_alive()
+
+
+def test_a_listener_that_is_cut_off_costs_no_turn(shared: Database) -> None:
+    with lockline.connect(shared.url) as holder, lockline.connect(shared.url) as client:
+        held = holder.lock("cut").acquire()
+        thread = waiting(client, "cut")
+        wait_for(
+            lambda: shared.ask(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE application_name = 'lockline' AND (query LIKE 'LISTEN lockline_%' OR query = 'SELECT 1')"
+            ),
+            10,
+            "a listener",
+        )
+        held.release()
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+def test_behind_a_pooler_it_finds_out_by_itself_and_asks_again_and_again(pooler: PgBouncer) -> None:
+    with lockline.connect(pooler.url) as holder, lockline.connect(pooler.url) as client:
+        held = holder.lock("pooled").acquire()
+        thread = waiting(client, "pooled")
+        assert not client.guarantees.push
+        assert client.guarantees.fifo
+        assert any("pooler" in found.text for found in client.examine())
+        held.release()
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+def test_behind_a_pooler_no_session_is_left_listening(shared: Database, pooler: PgBouncer) -> None:
+    with lockline.connect(pooler.url) as holder, lockline.connect(pooler.url) as client:
+        held = holder.lock("left").acquire()
+        thread = waiting(client, "left")
+        held.release()
+        thread.join(10)
+    for _ in range(10):
+        assert shared.ask("SELECT * FROM pg_listening_channels()", url=pooler.url) == []
+
+
+def test_a_direct_way_brings_the_push_back(shared: Database, pooler: PgBouncer) -> None:
+    url = f"{pooler.url}?listen={shared.url}"
+    with lockline.connect(url) as holder, lockline.connect(url) as client:
+        held = holder.lock("direct").acquire()
+        thread = waiting(client, "direct")
+        assert client.guarantees.push
+        assert not any("pooler" in found.text for found in client.examine() if found.level != "ok")
+        began = time.monotonic()
+        held.release()
+        thread.join(10)
+        assert not thread.is_alive()
+        assert time.monotonic() - began < 1.5  # the net under the pushes is two seconds
+
+
+def test_a_listen_url_that_leads_through_a_pooler_as_well_is_no_way(pooler: PgBouncer) -> None:
+    with lockline.connect(f"{pooler.url}?listen={pooler.url}") as client, lockline.connect(pooler.url) as holder:
+        held = holder.lock("both").acquire()
+        thread = waiting(client, "both")
+        wait_for(lambda: not client.guarantees.push, 5, "the discovery")
+        held.release()
+        thread.join(10)
+        assert not thread.is_alive()
