@@ -15,10 +15,10 @@ from typing import Any, cast
 
 import pytest
 
+from lockline.backends import pool as pool_module
 from lockline.backends.redis.connection import Connections
 from lockline.backends.redis.target import understand
 from lockline.backends.resp import connection_blocking
-from lockline.backends.resp import pool as pool_module
 from lockline.backends.resp.commands import PING
 from lockline.backends.resp.connection_blocking import BlockingLink
 from lockline.backends.resp.errors import NoAnswer
