@@ -44,12 +44,18 @@ class Faults:
             await self._act(name, False, until)
             answer = await value(*args, **options)
             await self._act(name, True, until)
-            if type(answer) is Waiting and any(rule == "place" for rule, _ in (*self._rules, *self._for_ever)):
+            if type(answer) is Waiting and self._looks_fail():
                 # Else a story about looks would have to wait until one is due.
                 return answer._replace(look_by=0.0)
             return answer
 
         return call
+
+    def _looks_fail(self) -> bool:
+        # Those that are still to fail: a look that is always due would keep a loop from everything else.
+        return any(
+            name == "place" for name, _ in (*(rule for rule, acts in self._rules.items() if acts), *self._for_ever)
+        )
 
     async def _act(self, name: str, after: bool, until: float) -> None:
         rules = self._rules.get((name, after))
