@@ -116,3 +116,38 @@ def test_the_token_of_a_holder_is_the_number_that_a_majority_has(three: Servers,
         finally:
             three[2].thaw()
         assert one.do(lambda: one.client.evict("behind", token=lease.token)) == 1
+
+
+@both
+def test_an_eviction_by_token_waits_for_a_server_that_is_about_to_be_connected_again(
+    three: Servers, flavour: str
+) -> None:
+    with client_of(flavour, three.url) as one:
+        lease = one.do(lambda: one.client.lock("apart", ttl=20).acquire())
+        for node, number in zip(three.nodes, (lease.token + 1, lease.token, lease.token), strict=True):
+            number_at(node, "apart", number)
+        # As after a pause: the server is there, the connection is not, and the other two do not agree.
+        for kind in ("normal", "pubsub"):
+            three[2].command("CLIENT", "KILL", "TYPE", kind)
+        assert one.do(lambda: one.client.evict("apart", token=lease.token)) == 1
+
+
+@both
+def test_a_holder_is_not_called_gone_because_a_server_that_has_its_lease_is_away(three: Servers, flavour: str) -> None:
+    """Held by the first and the third; only the first can be asked. Nobody knows more than that it may be held."""
+    with client_of(flavour, three.url) as one:
+        lease = one.do(lambda: one.client.lock("two-of-three", ttl=20).acquire())
+        for node in (three[0], three[2]):
+            number_at(node, "two-of-three", lease.token)
+        three[1].command("DEL", "lockline:redlock:lease:two-of-three")
+        three[2].freeze()
+        try:
+            assert one.do(lambda: one.client.list("two")) == ["two-of-three"]
+            assert one.do(lambda: one.client.inspect("two-of-three")).holders[0].token == lease.token
+            with pytest.raises(lockline.QuorumNotReached, match="which token"):
+                one.do(lambda: one.client.evict("two-of-three", token=lease.token))
+            assert one.do(lambda: one.client.evict("two-of-three")) == 1
+        finally:
+            three[2].thaw()
+        with pytest.raises(lockline.LeaseLost):
+            one.do(lambda: lease.extend(20))

@@ -378,7 +378,7 @@ def test_one_client_serves_many_waiters_with_few_connections(five: Servers) -> N
         threads = [threading.Thread(target=wait, args=(number,)) for number in range(40)]
         for thread in threads:
             thread.start()
-        queues = client._engine.backend._queues  # type: ignore[attr-defined]
+        queues = client._engine.backend.lines._lines  # type: ignore[attr-defined]
         wait_for(lambda: len(queues) == 40, 10, "forty waits")
         after = [int(node.command("INFO", "clients")["connected_clients"]) for node in five.nodes]
         assert max(now - then for then, now in zip(before, after, strict=True)) <= 8
@@ -395,7 +395,7 @@ def test_waiting_claims_do_not_hammer_the_servers(five: Servers) -> None:
         threads = [threading.Thread(target=lambda: _wait_in_vain(client)) for _ in range(10)]
         for thread in threads:
             thread.start()
-        queues = client._engine.backend._queues  # type: ignore[attr-defined]
+        queues = client._engine.backend.lines._lines  # type: ignore[attr-defined]
         wait_for(lambda: len(queues.get("x", ())) == 10, 10, "ten waits")
         time.sleep(0.2)
         before = int(five[0].command("INFO", "stats")["total_commands_processed"])

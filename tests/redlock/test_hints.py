@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -12,6 +13,10 @@ import pytest
 
 import lockline
 from lockline.backends.redlock.backend import LOOK_EVERY
+from lockline.backends.redlock.claims import OwnLines
+from lockline.backends.redlock.scripts import FREED
+from lockline.backends.redlock.subscription import HeardReleases
+from lockline.runtime.blocking import BlockingRuntime
 from tests.servers.process import wait_for
 
 from ..cutting import Cut, CutAt
@@ -101,3 +106,74 @@ def test_closing_a_client_while_threads_listen_gives_them_a_typed_error_alone(th
             for lease in held:
                 lease.release()
     assert strange == []
+
+
+# -- the pieces by themselves ----------------------------------------------------------------------
+
+
+def test_a_thousand_names_that_are_freed_at_once_are_all_told() -> None:
+    """Each server tells of all of them in one go, before the next one has its say."""
+    freed: list[str] = []
+    releases = HeardReleases(5, freed.append, lambda attempt: None)
+    for _ in range(5):
+        for number in range(1000):
+            releases.take(f"{FREED}{number}", b"attempt", 5)
+    assert sorted(freed, key=int) == [str(number) for number in range(1000)]
+
+
+def test_threads_that_come_and_go_stand_in_one_line() -> None:
+    lines = OwnLines(BlockingRuntime())
+    problems: list[BaseException] = []
+    over = threading.Event()
+
+    def come_and_go(mine: str) -> None:
+        try:
+            while not over.is_set():
+                lines.stand("x", mine)
+                assert lines.ahead("x", mine) is not None, "it stands in a line that is none"
+                lines.step_out("x", mine)
+                assert lines.ahead("x", mine) is None
+        except BaseException as problem:
+            problems.append(problem)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=come_and_go, args=(str(number),)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.5)
+        over.set()
+        for thread in threads:
+            thread.join(10)
+    finally:
+        sys.setswitchinterval(interval)
+    assert problems == []
+
+
+def test_the_next_of_a_client_tries_although_nobody_told_it_that_it_is_the_first(three: Servers) -> None:
+    """An exception may strike the first one after it has stepped out of the line and before it has told the next."""
+    with lockline.connect(three.url) as client, lockline.connect(three.url) as other:
+        held = other.lock("x", ttl=30).acquire()
+        backend = client._engine.backend
+        came = threading.Event()
+
+        def wait(timeout: float) -> None:
+            try:
+                client.lock("x", ttl=1.0).acquire(timeout=timeout).release()
+            except lockline.AcquireTimeout:
+                return
+            came.set()
+
+        threads = []
+        for number, timeout in enumerate((1.0, 20.0), 1):
+            threads.append(threading.Thread(target=wait, args=(timeout,)))
+            threads[-1].start()
+            wait_for(partial(lambda n: len(backend.lines._lines.get("x", ())) == n, number), 5, "its place")  # type: ignore[attr-defined]
+        step_out = backend.lines.step_out  # type: ignore[attr-defined]
+        backend.lines.step_out = lambda name, claim_id: step_out(name, claim_id) and None  # type: ignore[attr-defined]
+        threads[0].join(10)
+        held.release()
+        for thread in threads:
+            thread.join(30)
+        assert came.is_set()

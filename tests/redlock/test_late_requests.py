@@ -211,7 +211,7 @@ def test_the_next_attempt_of_a_waiter_is_not_taken_for_the_one_before(three: Ser
         waiter = threading.Thread(target=wait)
         waiter.start()
         backend: Any = client._engine.backend
-        wait_for(lambda: "x" in backend._queues, 5, "the wait")
+        wait_for(lambda: "x" in backend.lines._lines, 5, "the wait")
         for proxy in proxied[:2]:
             proxy.lose_answers()
         backend._freed("x")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from ...runtime import Runtime
@@ -23,5 +24,6 @@ def connect(target: str | Sequence[Any], runtime: Runtime, **options: Any) -> Re
     """
     found = understand(target, runtime.flavour, options)
     if runtime.flavour == "asyncio":
-        return RedlockBackend(found, runtime, AsyncioFanout(found.nodes, found.node_timeout), AsyncioHints)
+        channel = AsyncioFanout(found.nodes, found.node_timeout)
+        return RedlockBackend(found, runtime, channel, partial(AsyncioHints, channel))
     return RedlockBackend(found, runtime, BlockingFanout(found.nodes, found.node_timeout), BlockingHints)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ...core.backend import Finding
 from ...core.claim import Claim, Gone, Grant, Line, Unanswered, Waiting
@@ -20,15 +20,16 @@ from ...runtime import Runtime
 from ...runtime.clock import DRIFT
 from . import commands, inspection, rules
 from .answers import parse_lease, unreached
-from .channel import Fanout
-from .claims import SPREAD, Attempt, RedlockClaim
+from .channel import Fanout, connect_timeout
+from .claims import SPREAD, Attempt, OwnLines, RedlockClaim
 from .commands import Failure
 from .doctor import examine
 from .protocol import Protocol
 from .scripts import FREED, VICTIM
+from .subscription import Told
 from .subscription_asyncio import AsyncioHints
 from .subscription_blocking import BlockingHints
-from .target import RedlockTarget
+from .target import Node, RedlockTarget
 
 GUARANTEES = Guarantees(
     exclusion="majority",
@@ -49,7 +50,7 @@ SHORT_WAIT = 0.01
 TOGETHER = 100
 """Leases that are released in one conversation, at most: their answers have to come within one node's timeout."""
 A_MOMENT = 0.02
-"""How long a holder that has waited tells people that it no longer does."""
+"""How long a holder that has waited tells people that it no longer does, and the pause before an undecided question is asked again."""
 TRIES = 5
 """How often a `try_acquire` that met another attempt half-way tries again before it says no."""
 
@@ -64,7 +65,7 @@ class RedlockBackend:
         target: RedlockTarget,
         runtime: Runtime,
         channel: Fanout,
-        hints: type[BlockingHints] | type[AsyncioHints],
+        hints: Callable[[Sequence[Node], float, Told, Told], BlockingHints | AsyncioHints],
     ) -> None:
         self.url = target.url
         self.channel = channel
@@ -78,7 +79,7 @@ class RedlockBackend:
 
     def _begin(self) -> None:
         self._stood: dict[str, RedlockClaim] = {}
-        self._queues: dict[str, list[str]] = {}
+        self.lines = OwnLines(self._runtime)
         self._attended = 0
         self._victim_channel = ""
 
@@ -90,11 +91,11 @@ class RedlockBackend:
     # -- hints -------------------------------------------------------------------------------------
 
     def _freed(self, name: str) -> None:
-        queue = self._queues.get(name)
-        if queue and (stood := self._stood.get(queue[0])) is not None:
+        first = self.lines.first(name)
+        if (stood := self._stood.get(first)) is not None:
             # Others heard it too: come at different moments, or nobody gets a majority.
             stood.next_try = self._runtime.now() + self._random.random() * stood.spread
-            self._hints.heard(queue[0])
+            self._hints.heard(first)
 
     def _evicted(self, attempt: str) -> None:
         self._hints.heard(commands.claim_of(attempt))
@@ -116,7 +117,7 @@ class RedlockBackend:
             stood = self._stood[claim.id] = RedlockClaim(claim)
         elif stood.attempt is not None and stood.attempt.token is not None:
             return Grant(stood.attempt.token, stood.attempt.sent)
-        elif claim.id in self._queues.get(self._prefix + claim.name, ()):
+        elif self.lines.ahead(self._prefix + claim.name, claim.id) is not None:
             return self._waits(stood)
         for more in range(TRIES - 1, -1, -1):
             try:
@@ -144,17 +145,16 @@ class RedlockBackend:
         if not wait:
             del self._stood[claim.id]
             return None
-        name = self._prefix + claim.name
-        queue = self._queues.setdefault(name, [])
-        queue.append(claim.id)
+        self.lines.stand(self._prefix + claim.name, claim.id)
         stood.show_at = self._runtime.now() + SHORT_WAIT
-        # The first of its line subscribes, and then tries once more: it may have been freed in between.
-        stood.next_try = 0.0 if len(queue) == 1 else float("inf")
+        # Whoever is the first of its line, now or later, subscribes and then tries once more: it may have been freed in between.
+        stood.next_try = 0.0
         return self._waits(stood)
 
     def _waits(self, stood: RedlockClaim) -> Waiting:
-        at = self._queues[self._prefix + stood.claim.name].index(stood.claim.id)
-        return Waiting(at, min(stood.next_try, stood.show_at), stands=False)
+        # None: withdrawn in this moment, by who closes the client; the next look tells.
+        at = self.lines.ahead(self._prefix + stood.claim.name, stood.claim.id) or 0
+        return Waiting(at, stood.show_at if at else min(stood.next_try, stood.show_at), stands=False)
 
     async def _try(self, stood: RedlockClaim, until: float) -> Grant | None:
         """One attempt under an id that was never used before; QuorumNotReached if too few servers could take part."""
@@ -194,7 +194,9 @@ class RedlockBackend:
         if stood.attempt is not None and stood.attempt.token is not None:
             return Grant(stood.attempt.token, stood.attempt.sent)
         name = self._prefix + claim.name
-        if self._queues[name][0] == claim.id and self._runtime.now() >= stood.next_try:
+        if self.lines.ahead(name, claim.id) is None:
+            return Gone()
+        if self.lines.first(name) == claim.id and self._runtime.now() >= stood.next_try:
             if not stood.subscribed:
                 stood.subscribed = True
                 await self._subscriptions.subscribe(FREED + name, until)
@@ -241,16 +243,9 @@ class RedlockBackend:
         if stood is not None and stood.subscribed:
             stood.subscribed = False
             self._subscriptions.unsubscribe(FREED + name)
-        queue = self._queues.get(name)
-        if queue is None or claim.id not in queue:
-            return
-        was_first = queue[0] == claim.id
-        queue.remove(claim.id)
-        if not queue:
-            del self._queues[name]
-        elif was_first and (heir := self._stood.get(queue[0])) is not None:
-            heir.next_try = 0.0
-            self._hints.heard(queue[0])
+        heir = self.lines.step_out(name, claim.id)
+        if heir is not None:
+            self._hints.heard(heir)
 
     # -- leave and renew ---------------------------------------------------------------------------
 
@@ -325,16 +320,21 @@ class RedlockBackend:
         return [name[len(self._prefix) :] for name in names]
 
     async def evict(self, name: str, until: float, token: int | None = None) -> int:
-        seen = await inspection.look(self.channel, self._prefix + name, until)
+        key = self._prefix + name
+        holder = (await inspection.look(self.channel, key, until)).holder
+        # A server that was away may have the last word on the number, and may be about to be connected again.
+        patience = min(until, self._runtime.now() + connect_timeout(self.channel.node_timeout))
+        while token is not None and holder is not None and not holder.certain:
+            if self._runtime.now() >= patience:
+                what = f"too few servers could be asked which token the holder of {name!r} has"
+                raise QuorumNotReached(what, nodes={})
+            await self._runtime.sleep(A_MOMENT)
+            holder = (await inspection.look(self.channel, key, until)).holder
         # Evicted is the attempt that was seen, and no other: one with another token is another attempt.
-        if seen.holder is None:
+        if holder is None or token not in (None, holder.number):
             return 0
-        if token is not None and not seen.holder.certain:
-            raise QuorumNotReached(f"too few servers could be asked which token the holder of {name!r} has", nodes={})
-        if token is not None and seen.holder.number != token:
-            return 0
-        milliseconds = self.protocol.milliseconds(seen.holder.ttl)
-        return int(await inspection.evict(self.channel, self._prefix + name, seen.holder.attempt, milliseconds, until))
+        milliseconds = self.protocol.milliseconds(holder.ttl)
+        return int(await inspection.evict(self.channel, key, holder.attempt, milliseconds, until))
 
     async def attend(self) -> None:
         if not self._victim_channel:

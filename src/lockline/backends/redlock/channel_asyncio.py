@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from ...errors import ClientClosed
 from ...runtime import clock
@@ -96,6 +97,10 @@ class AsyncioFanout(Fanout):
         self.nodes = nodes
         self.connect_timeout = connect_timeout(node_timeout)
         self.connections: list[NodeConnection] = []
+        self.came: Callable[[NodeConnection], None] = lambda one: None
+        """Told of each new connection, before anything is asked over it."""
+        self.heard: Callable[[int, Any], None] = lambda node, message: None
+        """Told of what a node said unasked. Whoever wants to know sets both."""
         self.listening = ListeningTime(self._look)
         self._inherited: list[list[NodeConnection]] = []
         self._waiters: set[asyncio.Future[None]] = set()

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 from ...core.claim import Claim
+from ...runtime import Runtime
+from ...runtime.section import Inside
 from . import rules
 from .commands import Failure, NodeAnswer, Reply
+
+T = TypeVar("T")
 
 SPREAD = 0.001
 """Waiters that hear of one release try at random moments within this time; it grows while they meet half-way."""
@@ -169,3 +176,48 @@ class RedlockClaim:
         self.shown = False
         self.subscribed = False
         """Whether it is the one of its line that hears of releases."""
+
+
+class OwnLines:
+    """Which of this client's claims wait for each name, in order of arrival. One line is changed at a time."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._alone = runtime.section()
+        self._lines: dict[str, list[str]] = {}
+
+    def first(self, name: str) -> str:
+        """The claim that is the next to try; empty if none waits."""
+        return next(iter(self._lines.get(name, ())), "")
+
+    def ahead(self, name: str, claim_id: str) -> int | None:
+        """How many are ahead of this one; None if it does not wait."""
+        try:
+            return self._lines.get(name, []).index(claim_id)
+        except ValueError:
+            return None
+
+    def stand(self, name: str, claim_id: str) -> None:
+        """The last in the line, from now on."""
+        self._change(lambda: self._lines.setdefault(name, []).append(claim_id))
+
+    def step_out(self, name: str, claim_id: str) -> str | None:
+        """Wait no longer; who is the first now, because this one was."""
+
+        def change() -> str | None:
+            line = self._lines.get(name, [])
+            if claim_id not in line:
+                return None
+            was_first = line[0] == claim_id
+            line.remove(claim_id)
+            if not line:
+                del self._lines[name]
+            return line[0] if line and was_first else None
+
+        return self._change(change)
+
+    def _change(self, change: Callable[[], T]) -> T:
+        # Else who comes could stand in a line that another thread is just taking down.
+        try:
+            return self._alone(change)
+        except Inside:
+            return change()  # a signal handler in the middle of just that, in this very thread

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...runtime import clock
 from ...runtime.looping import TaskWorker
-from ..resp.commands import ServerError, pack
+from ..resp.commands import HELLO, PING, PUSHED, ServerError, flat, pack
 from ..resp.connection_asyncio import AsyncioConnection, Pipeline
 from .answers import nothing
 from .channel import LAST_CHANCE, TROUBLE, OwedReleases
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 SHORTEST, LONGEST = 0.1, 2.0
 """Pauses before a server is tried again: they double."""
+FIRST = PING if PUSHED is None else HELLO
+"""Asks the server to speak unasked on the connection, where that can be told apart from an answer. Old ones refuse, and stay as they are."""
 BEAT = 0.02
 """How often it is looked after what is due, while anything is."""
 
@@ -42,6 +44,8 @@ class NodeConnection:
         self._channel = channel
         self.node = node
         self.up = False
+        self.pushes = False
+        """Whether hints can come over this connection, too."""
         self.since = 0.0
         """When the connection was made."""
         self.silent = False
@@ -79,6 +83,12 @@ class NodeConnection:
         # No drain: a node that does not read is given up after its timeout, long before much has piled up.
         self._write(data)
 
+    def say(self, *words: str) -> None:
+        """Listen to more, or to less. It is confirmed by a push, or refused like any request."""
+        self._due.append(Awaited(None, NodeRequest("listen", words), self._channel.listening.now()))
+        self._channel.listening.beat()
+        self._write(pack(words))
+
     def _write(self, data: bytes) -> None:
         assert self._connection is not None
         self._connection.write(data)
@@ -108,6 +118,7 @@ class NodeConnection:
                     await self._wait_to_try_again()
                     continue
                 self._backoff = SHORTEST
+                self._channel.came(self)
                 self._announce()
             await self._lost.wait()
             self._announce()
@@ -140,8 +151,8 @@ class NodeConnection:
         try:
             await connection.open(clock.now() + timeout)
             pipeline = Pipeline(connection)
-            settings, *_ = await pipeline.ask_all(PREPARATION, clock.now() + timeout)
-            (said,) = await pipeline.ask_all([greet(settings)], clock.now() + timeout)
+            first, settings, *_ = await pipeline.ask_all((FIRST, *PREPARATION), clock.now() + timeout)
+            (said,) = await pipeline.ask_all([greet(flat(settings))], clock.now() + timeout)
             self._channel.membership.met(self.node, greeting(said))
             await self._pay(pipeline)
             if connection.broken is not None:
@@ -151,6 +162,7 @@ class NodeConnection:
             raise
         connection.replied, connection.ended = self._take, self._broke
         self._connection = connection
+        self.pushes = isinstance(first, dict)
         self.since = self._looked = clock.now()
         self.silent = False
         self._lost.clear()
@@ -171,6 +183,9 @@ class NodeConnection:
 
     def _take(self, reply: Any) -> None:
         self._overdue = False
+        if type(reply) is PUSHED:
+            self._take_push(reply)
+            return
         if not self._due:
             self._lose(Failure("error", "an answer that nobody asked for"))
             return
@@ -185,6 +200,8 @@ class NodeConnection:
             if request.op == "release":
                 self._owed.add(request)
                 self._repeat_soon()
+        elif type(reply) is dict:
+            reply = flat(reply)
         if request is SETTINGS and talk is None:
             # Its record has to be as true as its settings.
             vouch = NodeRequest("vouch", (durable(reply),))
@@ -196,6 +213,15 @@ class NodeConnection:
                 self._pause = SHORTEST
         if talk is not None:
             talk.take(NodeAnswer(self.node, request, reply))
+
+    def _take_push(self, message: list[Any]) -> None:
+        if message[0] in (b"subscribe", b"unsubscribe"):
+            # The server's answer to what was asked first.
+            if not self._due or self._due[0].request.op != "listen":
+                self._lose(Failure("error", "a confirmation that nobody asked for"))
+                return
+            self._due.popleft()
+        self._channel.heard(self.node, message)
 
     def _still_wanted(self, talk: AsyncioTalk | None, request: NodeRequest) -> bool:
         if talk is None or not talk.open:

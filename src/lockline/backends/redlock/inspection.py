@@ -31,7 +31,7 @@ def _standing(claim_id: str, info: str, token: int, holds: bool, remaining: floa
 
 
 class Held(NamedTuple):
-    """The holder of a name, as a majority of nodes has it."""
+    """The holder of a name, as a majority of nodes has it, or may: those that did not answer could make it one."""
 
     attempt: str
     number: int
@@ -84,7 +84,7 @@ async def _ask(
 
 
 async def look(channel: Fanout, name: str, until: float) -> Seen:
-    """Who holds the name at a majority of nodes, and who waits for it."""
+    """Who holds the name at a majority of nodes, or may where not all have answered, and who waits for it."""
     nodes = len(channel.labels)
     needed = rules.majority(nodes)
     leases: dict[int, tuple[str, int, str, int]] = {}
@@ -113,13 +113,13 @@ async def look(channel: Fanout, name: str, until: float) -> Seen:
     if answered < needed:
         raise unreached(channel, f"too few servers could be asked about {name!r}", replies)
     holder, count = Counter(lease[0] for lease in leases.values()).most_common(1)[0] if leases else ("", 0)
-    if count < needed:
+    if count + nodes - answered < needed:
         return Seen(None, waiters)
     mine = [lease for lease in leases.values() if lease[0] == holder]
     times = sorted((lease[3] for lease in mine), reverse=True)
     number, agreed = Counter(lease[1] for lease in mine).most_common(1)[0]
     waiters.pop(commands.claim_of(holder), None)
-    return Seen(Held(holder, number, agreed >= needed, mine[0][2], max(0, times[needed - 1]) / 1000), waiters)
+    return Seen(Held(holder, number, agreed >= needed, mine[0][2], max(0, times[:needed][-1]) / 1000), waiters)
 
 
 async def show(channel: Fanout, name: str, claim: str, milliseconds: int, info: str, until: float) -> None:
@@ -153,8 +153,9 @@ async def evict(channel: Fanout, name: str, holder: str, milliseconds: int, unti
 
 
 async def names(channel: Fanout, prefix: str, until: float) -> list[str]:
-    """The names that a majority of nodes have a lease on."""
-    needed = rules.majority(len(channel.labels))
+    """The names that a majority of nodes have a lease on, or may have."""
+    nodes = len(channel.labels)
+    needed = rules.majority(nodes)
     found: Counter[bytes] = Counter()
     replies: dict[int, Reply] = {}
     talk = await channel.talk(nothing, until)
@@ -181,4 +182,4 @@ async def names(channel: Fanout, prefix: str, until: float) -> list[str]:
         talk.part()
     if finished < needed:
         raise unreached(channel, "too few servers could be asked for their names", replies)
-    return sorted(key.decode()[len(LEASE) :] for key, count in found.items() if count >= needed)
+    return sorted(key.decode()[len(LEASE) :] for key, count in found.items() if count + nodes - finished >= needed)

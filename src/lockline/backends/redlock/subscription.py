@@ -14,7 +14,8 @@ from .rules import majority
 from .scripts import FREED, VICTIM
 from .target import Node
 
-REMEMBERED: Final = 256
+REMEMBERED: Final = 10_000
+"""Releases that not every node has told of; many names may be freed at once, and each node tells of all before the next one does."""
 RETRY: Final = 1.0
 """Seconds after which a node that cannot be listened to is tried again."""
 
@@ -25,6 +26,7 @@ class HeardReleases:
     """Which releases have been heard of, and from how many nodes."""
 
     def __init__(self, nodes: int, freed: Told, victim: Told) -> None:
+        self._nodes = nodes
         self._needed = majority(nodes)
         self._freed = freed
         self._victim = victim
@@ -37,7 +39,9 @@ class HeardReleases:
             return
         key = (channel, payload)
         count = self._heard[key] = self._heard.get(key, 0) + 1
-        if len(self._heard) > REMEMBERED:
+        if count == self._nodes:
+            del self._heard[key]
+        elif len(self._heard) > REMEMBERED:
             self._heard.popitem(last=False)
         # With fewer nodes in earshot than a majority, the first word has to do.
         if count == min(self._needed, max(1, listening)):

@@ -1,27 +1,41 @@
-"""Hints for tasks: a subscription to each node, brought by the loop, and a task for each that opens it again."""
+"""Hints for tasks: over the connection that is asked on, where the server speaks RESP3; else over one of their own."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from functools import partial
 
 from ...runtime import clock
 from ...runtime.looping import TaskWorker
 from ..resp.subscription import AsyncioSubscription
 from .channel import TROUBLE
-from .connection_asyncio import ended
-from .subscription import RETRY, HintSource
+from .channel_asyncio import AsyncioFanout
+from .connection_asyncio import NodeConnection, ended
+from .subscription import RETRY, HintSource, Told
+from .target import Node
 
 
 class AsyncioHints(HintSource):
-    """Subscriptions of an asyncio client."""
+    """Subscriptions of an asyncio client. What is asked after one, over the same connection, is done after it: nobody has to wait.
+
+    Such a connection needs no look whether it still works: whoever waits asks over it now and then, and whoever holds renews.
+    """
 
     _inherited: tuple[object, ...] = ()
 
+    def __init__(
+        self, channel: AsyncioFanout, nodes: Sequence[Node], timeout: float, freed: Told, victim: Told
+    ) -> None:
+        self._channel = channel
+        super().__init__(nodes, timeout, freed, victim)
+        channel.came, channel.heard = self._came, self._hear
+
     def _begin(self) -> None:
         super()._begin()
+        self._workers: dict[int, TaskWorker] = {}
+        """For the servers that need a connection of their own."""
         self._subscriptions: dict[int, AsyncioSubscription] = {}
-        self._workers: list[TaskWorker] = []
         self._confirmed: asyncio.Event | None = None
 
     def forked(self) -> None:
@@ -30,10 +44,11 @@ class AsyncioHints(HintSource):
         self._begin()
 
     def _listened_to(self) -> list[int]:
-        return list(self._subscriptions)
+        shared = (one.node for one in self._channel.connections if one.up and one.pushes)
+        return [*self._subscriptions, *(node for node in shared if node not in self._workers)]
 
     def _say(self, node: int, *words: str) -> bool:
-        self._subscriptions[node].say(*words)
+        (self._subscriptions.get(node) or self._channel.connections[node]).say(*words)
         return True
 
     def _something_confirmed(self) -> None:
@@ -43,16 +58,13 @@ class AsyncioHints(HintSource):
     async def subscribe(self, channel: str, until: float) -> None:
         """From when this returns, what is published there is heard from all that can be reached soon."""
         self._add(channel)
+        for one in self._channel.connections:
+            if one.up:
+                self._listen_apart(one)
         if self._confirmed is None:
             self._confirmed = asyncio.Event()
-        if not self._workers:
-            self._unconfirmed[channel] = set(range(len(self._nodes)))
-            loop = asyncio.get_running_loop()
-            self._workers = [
-                TaskWorker(partial(self._start, loop, node), lasting=True) for node in range(len(self._nodes))
-            ]
         until = min(until, clock.now() + self._timeout)
-        while self._unconfirmed.get(channel):
+        while self._unconfirmed.get(channel, set()) & self._workers.keys():
             self._confirmed.clear()
             try:
                 async with asyncio.timeout(max(0.0, until - clock.now())):
@@ -63,6 +75,22 @@ class AsyncioHints(HintSource):
     def unsubscribe(self, channel: str) -> None:
         """One listener less; the last one ends it."""
         self._remove(channel)
+
+    def _came(self, one: NodeConnection) -> None:
+        """There is a new connection to this node, and nothing was asked over it."""
+        self._listen_apart(one)
+        if one.node not in self._workers and one.pushes:
+            for channel in self._channels:
+                self._ask_for(one.node, channel)
+
+    def _listen_apart(self, one: NodeConnection) -> None:
+        """Where the server does not speak unasked on the connection that it is asked on, open another."""
+        if one.pushes or one.node in self._workers or not self._channels:
+            return
+        for waiting in self._unconfirmed.values():
+            waiting.add(one.node)
+        start = partial(self._start, asyncio.get_running_loop(), one.node)
+        self._workers[one.node] = TaskWorker(start, lasting=True)
 
     def _start(self, loop: asyncio.AbstractEventLoop, node: int) -> asyncio.Task[None]:
         return loop.create_task(self._listen(node), name=f"lockline-hints-{node}")
@@ -93,7 +121,9 @@ class AsyncioHints(HintSource):
         """The loop listens all the time."""
 
     async def close(self) -> None:
-        workers, self._workers = self._workers, []
-        for worker in workers:
+        # First: a connection that comes now is not listened to.
+        self._channels.clear()
+        workers, self._workers = self._workers, {}
+        for worker in workers.values():
             await worker.join(clock.now())
-        await ended(workers, clock.now() + 1.0)
+        await ended(list(workers.values()), clock.now() + 1.0)

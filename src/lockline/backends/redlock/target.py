@@ -49,7 +49,7 @@ class Node(NamedTuple):
     def within(self, seconds: float) -> Server:
         """The server, given up after so many seconds."""
         limits = {"socket_timeout": seconds, "socket_connect_timeout": seconds}
-        # The answers of our scripts are the same in RESP3, and those of CONFIG are not.
+        # Who wants RESP3 asks for it after the login, together with other things: that saves a round trip, and old servers may refuse.
         return replace(self.server, options={**self.server.options, **limits, "protocol": 2})
 
 

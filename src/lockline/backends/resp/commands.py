@@ -24,6 +24,8 @@ def pack_texts(words: tuple[str, ...]) -> bytes:
 
 
 PING: Final = pack(("PING",))
+HELLO: Final = pack(("HELLO", "3"))
+"""From here on RESP3: on a connection that is subscribed to something, requests can be made as well. Its answer is a map."""
 INFO: Final = pack(("INFO", "server"))
 """Tells a server's version."""
 
@@ -32,6 +34,11 @@ ServerError = hiredis.ReplyError
 
 PUSHED: Any = getattr(hiredis, "PushNotification", None)
 """What a RESP3 server says unasked reads as; older hiredis does not tell it apart, and nothing of ours asks for it."""
+
+
+def flat(reply: Any) -> Any:
+    """A map of RESP3 as RESP2 has it, key and value in turn; anything else as it is."""
+    return [word for pair in reply.items() for word in pair] if type(reply) is dict else reply
 
 
 class Garbled(ConnectionAbortedError):
