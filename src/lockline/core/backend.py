@@ -116,6 +116,14 @@ class Guarding(Protocol):
 
 
 @runtime_checkable
+class GuardingCommits(Protocol):
+    """A system where a connection of the caller's own has transactions that can check a claim."""
+
+    def guard_commit(self, claim: Claim, token: int, connection: object) -> object:
+        """Let the commit of the transaction that is open there fail once the claim is gone; to be awaited where the connection is."""
+
+
+@runtime_checkable
 class Sessional(Protocol):
     """A system that ties claims to a session of the client."""
 

@@ -8,14 +8,15 @@ import weakref
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
-from ..errors import BackendUnavailable, ClientClosed, ConfigError, LeaseLost, LocklineError
+from ..errors import BackendUnavailable, ClientClosed, LeaseLost, LocklineError
 from ..runtime import Runtime
 from ..runtime.fork import tell_after_fork
 from . import place, reentrance, waiting
 from .arguments import a_ttl
-from .backend import Backend, Guarding, Sessional
+from .backend import Backend, Sessional
 from .claim import Claim, Grant, Unanswered, Waiting
 from .closing import CLOSING, release_all
+from .guarding import guard
 from .handle import H, Handle, check, not_held
 from .keeper import WITHDRAWAL, Keeper
 from .live import GIVEN_BACK, RELEASED, RENEWALS_PER_TTL, Call, LiveClaim
@@ -363,13 +364,11 @@ class Engine:
             live.tell()
             raise live.loss()
 
-    def guard(self, live: LiveClaim) -> object:
+    def guard(self, live: LiveClaim, connection: object) -> object:
         """What the store itself can check in the caller's own transaction; ConfigError where it has none."""
         check(live)
-        if not isinstance(self.backend, Guarding):
-            raise ConfigError(f"{self.backend.url} has no transactions that could check a lease; use lockline.fence")
         assert live.token is not None
-        return self.backend.guard(live.claim, live.token)
+        return guard(self.backend, live.claim, live.token, connection)
 
     # -- questions ---------------------------------------------------------------------------------
 

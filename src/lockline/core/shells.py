@@ -48,10 +48,13 @@ class AnyLease(Handle):
     __slots__ = ("_engine",)
     _engine: Engine
 
-    def guard(self) -> Any:
-        """What makes your own transaction on the same store fail once the lease is gone: ZooKeeper and etcd. No I/O."""
+    def guard(self, connection: Any = None) -> Any:
+        """What makes your own transaction on the same store fail once the lease is gone: ZooKeeper and etcd. No I/O.
+
+        On PostgreSQL with your connection, in the middle of your transaction: its commit will fail. Await it where the connection is awaited.
+        """
         self.check()
-        return self._engine.guard(self._live)
+        return self._engine.guard(self._live, connection)
 
     def adopt(self) -> None:
         """Bind the lease to the thread or task that calls this, instead of the one that took it. No I/O.

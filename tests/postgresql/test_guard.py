@@ -1,0 +1,203 @@
+"""`lease.guard(connection)`: lock and data agree in one transaction, also when the holder was frozen."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+import sqlalchemy
+
+import lockline
+from lockline import ConfigError
+from tests.servers.process import wait_for
+
+from .conftest import Database
+
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture
+def account(shared: Database) -> Iterator[str]:
+    """A row that is read, thought about, and written."""
+    shared.ask("DROP TABLE IF EXISTS account")
+    shared.ask("CREATE TABLE account (id int PRIMARY KEY, balance int NOT NULL)")
+    shared.ask("INSERT INTO account VALUES (1, 100)")
+    yield shared.url
+    shared.ask("DROP TABLE account")
+
+
+def balance(database: Database) -> int:
+    return int(database.ask("SELECT balance FROM account")[0][0])
+
+
+def lost_update(url: str, guarded: bool) -> str | None:
+    """A holder reads 100 and freezes; its lease runs out, the next holder adds 10; then the first adds 1 to what it has read.
+
+    What the frozen one's commit said.
+    """
+    with lockline.connect(url) as first, lockline.connect(url) as second:
+        lease = first.lock("account/1", ttl=0.5, renew=False).acquire()
+        with psycopg.connect(url) as mine:
+            if guarded:
+                lease.guard(mine)
+            ((seen,),) = mine.execute("SELECT balance FROM account WHERE id = 1").fetchall()
+            # Here it is frozen. Its lease runs out.
+            with second.lock("account/1", timeout=10) as next_lease, psycopg.connect(url) as theirs:
+                next_lease.guard(theirs)
+                theirs.execute("UPDATE account SET balance = balance + 10 WHERE id = 1")
+            # And goes on.
+            mine.execute("UPDATE account SET balance = %s WHERE id = 1", [seen + 1])
+            try:
+                mine.commit()
+            except psycopg.Error as problem:
+                return problem.sqlstate
+    return None
+
+
+def test_without_it_a_frozen_holder_loses_the_update_of_the_next(account: str, shared: Database) -> None:
+    assert lost_update(account, guarded=False) is None
+    assert balance(shared) == 101
+
+
+def test_with_it_the_frozen_holders_commit_fails(account: str, shared: Database) -> None:
+    assert lost_update(account, guarded=True) == "LL003"
+    assert balance(shared) == 110
+
+
+@pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
+def test_a_lease_that_is_renewed_meanwhile_commits_at_every_level(account: str, shared: Database, level: str) -> None:
+    with lockline.connect(account) as client, client.lock("account/1", ttl=0.6) as lease:
+        with psycopg.connect(account) as mine:
+            mine.execute(f"SET TRANSACTION ISOLATION LEVEL {level}".encode())
+            mine.execute("UPDATE account SET balance = balance + 1")
+            lease.guard(mine)
+            first = shared.ask("SELECT expires FROM lockline.claim WHERE ticket = %s", lease.token)
+            wait_for(
+                lambda: shared.ask("SELECT expires FROM lockline.claim WHERE ticket = %s", lease.token) != first,
+                10,
+                "a renewal",
+            )
+        assert lease.valid
+    assert balance(shared) == 101
+
+
+@pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
+def test_after_an_eviction_the_commit_fails_at_every_level(account: str, shared: Database, level: str) -> None:
+    with lockline.connect(account) as client, lockline.connect(account) as operator:
+        lease = client.lock("account/1").acquire()
+        with psycopg.connect(account) as mine:
+            mine.execute(f"SET TRANSACTION ISOLATION LEVEL {level}".encode())
+            mine.execute("UPDATE account SET balance = balance + 1")
+            lease.guard(mine)
+            operator.evict("account/1")
+            with pytest.raises(psycopg.Error) as caught:
+                mine.commit()
+        assert caught.value.sqlstate in ("LL003", "40001")
+    assert balance(shared) == 100
+    assert shared.ask("SELECT * FROM lockline.guard") == []
+
+
+def test_a_lease_that_ran_out_fails_the_commit_even_if_nobody_came(account: str, shared: Database) -> None:
+    with lockline.connect(account) as client, psycopg.connect(account) as mine:
+        lease = client.lock("account/1", ttl=0.3, renew=False).acquire()
+        lease.guard(mine)
+        mine.execute("UPDATE account SET balance = balance + 1")
+        wait_for(lambda: not lease.valid, 5, "the end of the lease")
+        time.sleep(0.05)  # the holder's own deadline comes a little before the database's
+        with pytest.raises(psycopg.Error, match="gone"):
+            mine.commit()
+    assert balance(shared) == 100
+
+
+def test_from_the_check_to_the_commit_the_next_holder_waits(account: str, shared: Database) -> None:
+    with lockline.connect(account) as client, lockline.connect(account) as other, psycopg.connect(account) as mine:
+        lease = client.lock("account/1", ttl=0.5, renew=False).acquire()
+        lease.guard(mine)
+        mine.execute("UPDATE account SET balance = balance + 1")
+        # The check of the commit, and then no commit yet: as long as this stands still.
+        mine.execute("SET CONSTRAINTS ALL IMMEDIATE")
+        seen: list[int] = []
+
+        def next_one() -> None:
+            with other.lock("account/1", timeout=20):
+                seen.append(balance(shared))
+
+        thread = threading.Thread(target=next_one)
+        thread.start()
+        thread.join(1.5)
+        assert not seen  # its ttl is over by a second
+        mine.commit()
+        thread.join(10)
+        assert seen == [101]
+
+
+def test_a_guard_holds_nobody_up_before_the_commit(account: str) -> None:
+    with lockline.connect(account) as client, lockline.connect(account) as other, psycopg.connect(account) as mine:
+        lease = client.lock("account/1", ttl=0.3, renew=False).acquire()
+        lease.guard(mine)
+        other.lock("account/1", timeout=10).acquire().release()
+        mine.rollback()
+
+
+def test_outside_a_transaction_it_is_refused(account: str) -> None:
+    with lockline.connect(account) as client, client.lock("account/1") as lease:
+        with psycopg.connect(account, autocommit=True) as mine, pytest.raises(ConfigError, match="transaction"):
+            lease.guard(mine)
+        with pytest.raises(ConfigError, match="connection"):
+            lease.guard()
+
+
+def test_in_another_database_it_is_refused(account: str, shared: Database) -> None:
+    shared.ask("CREATE DATABASE elsewhere")
+    with lockline.connect(account) as client, client.lock("account/1") as lease:
+        url = shared.url.replace("/postgres", "/elsewhere")
+        with psycopg.connect(url) as mine, pytest.raises(ConfigError, match="database that has the lock"):
+            lease.guard(mine)
+    shared.ask("DROP DATABASE elsewhere")
+
+
+@pytest.mark.parametrize("backend", ["memory:", "local:"])
+def test_elsewhere_there_is_no_such_thing(backend: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    with lockline.connect(backend) as client, client.lock("x") as lease, pytest.raises(ConfigError):
+        lease.guard(object())
+
+
+def test_it_takes_what_a_fence_takes(account: str, shared: Database) -> None:
+    engine = sqlalchemy.create_engine(account.replace("postgresql:", "postgresql+psycopg:"))
+    with lockline.connect(account) as client:
+        with client.lock("account/1") as lease, engine.begin() as mine:
+            lease.guard(mine)
+            mine.execute(sqlalchemy.text("UPDATE account SET balance = balance + 1"))
+        lease = client.lock("account/1").acquire()
+        with engine.connect() as mine:
+            lease.guard(mine)
+            mine.execute(sqlalchemy.text("UPDATE account SET balance = balance + 1"))
+            client.evict("account/1")
+            with pytest.raises(sqlalchemy.exc.DBAPIError, match="gone"):
+                mine.commit()
+    engine.dispose()
+    assert balance(shared) == 101
+
+
+def test_in_asyncio_it_is_awaited(account: str, shared: Database) -> None:
+    async def story() -> None:
+        async with lockline.aio.connect(account) as client:
+            async with client.lock("account/1") as lease, await psycopg.AsyncConnection.connect(account) as mine:
+                await lease.guard(mine)
+                await mine.execute("UPDATE account SET balance = balance + 1")
+            lease = await client.lock("account/1").acquire()
+            async with await psycopg.AsyncConnection.connect(account) as mine:
+                await lease.guard(mine)
+                await mine.execute("UPDATE account SET balance = balance + 1")
+                await client.evict("account/1")
+                with pytest.raises(psycopg.Error, match="gone"):
+                    await mine.commit()
+
+    asyncio.run(story())
+    assert balance(shared) == 101
