@@ -3,12 +3,14 @@
 faults = Faults(alice)
 faults.fail("enter", after=True)        # it is applied, and the reply is lost
 faults.fail("renew", times=2)           # two renewals do not reach the store
+faults.hold("leave").set()              # nothing reaches the store until the event is set
 faults.delay("enter", 0.3, after=True)  # the reply takes its time
 faults.calls                            # what was asked for, in order
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -95,6 +97,17 @@ class Faults:
             raise BackendUnavailable(f"injected: {name} had no answer in time")
 
         self._add(name, False, times, act)
+
+    def hold(self, name: str, *, times: int | None = None) -> threading.Event:
+        """Let nothing through to the store until the event is set."""
+        opened = threading.Event()
+
+        async def act(until: float) -> None:
+            while not opened.is_set():
+                await self._engine.runtime.sleep(0.002)
+
+        self._add(name, False, times, act)
+        return opened
 
     def heal(self) -> None:
         """From now on everything works."""

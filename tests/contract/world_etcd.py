@@ -24,6 +24,7 @@ class EtcdWorld(World):
     """Each test has a prefix of its own."""
 
     name = "etcd"
+    hands_on = True
     marks: ClassVar[tuple[pytest.MarkDecorator, ...]] = (pytest.mark.server,)
     shortest_ttl = 0.9
     """A killed client's claims go with its lease: whole seconds, a tenth more than the ttl, looked at twice a second."""

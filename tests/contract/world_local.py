@@ -13,6 +13,7 @@ class LocalWorld(World):
     """Each test has a file of its own."""
 
     name = "local"
+    hands_on = True
     runtime_clock = True
     notices_death = True
 

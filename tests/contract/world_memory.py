@@ -12,6 +12,7 @@ class MemoryWorld(World):
     """Each test has a room of its own."""
 
     name = "memory"
+    hands_on = True
     runtime_clock = True
     spans_processes = False
 

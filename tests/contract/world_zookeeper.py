@@ -20,6 +20,7 @@ class ZooKeeperWorld(World):
     """Each test has a chroot of its own."""
 
     name = "zookeeper"
+    hands_on = True
     marks: ClassVar[tuple[pytest.MarkDecorator, ...]] = (pytest.mark.server,)
     patience = 2.0
 

@@ -59,6 +59,8 @@ class World:
     """Claims run out by `runtime.now()`, so that a test can turn the clock; elsewhere by the store's own."""
     has_lines: ClassVar[bool] = True
     """Claims that wait stand in the store, where anybody can see them, in the order of the one rule."""
+    hands_on: ClassVar[bool] = False
+    """The store says who stands directly ahead, so that a client hands a turn on to its own next claim by itself."""
     most_files: ClassVar[int] = 8
     """How many files and connections a client may open when a thousand wait: a bound, whatever their number."""
     patience: ClassVar[float] = 1.0

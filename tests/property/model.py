@@ -2,7 +2,8 @@
 
 Every world of the contract suite takes part by itself: the steps go to the backend protocol, below the engine, through
 two clients of one place. What is compared after each step is what the promises are made of: who holds, who waits, in which
-order, with which weight; whether tickets rise; and the answers of enter, place, leave, renew, evict and list.
+order, with which weight; whether tickets rise; and the answers of enter, place, leave, renew, evict and list. A claim that
+lets go hands its turn on to the next one of its client, where the store has said that this stands directly behind it.
 
 Time. A claim's ttl is SHORT or LONG. Where a backend goes by the runtime's clock (`World.runtime_clock`), both sides run on
 a virtual one. Elsewhere the store's own clock rules: SHORT is then a real second on its side, and before any claim gets so old
@@ -91,6 +92,8 @@ class Entered:
     """Real time of its last sign of life, if it is SHORT."""
     granted: bool = False
     """It has been told that it holds, and asks no more where it stands."""
+    behind: str = ""
+    """Whom the store has said that it stands directly behind."""
 
 
 class Duel:
@@ -185,7 +188,39 @@ class Duel:
         )
         got = self.real.do(self._of_real(entered).enter(entered.real, wait=entered.waits, until=self.real.now() + 60))
         assert type(got) is type(expected), f"enter {entered.model}: {got}, and by the rule {expected}"
+        self._take_in(entered, got)
         return got
+
+    def _take_in(self, entered: Entered, got: Any) -> None:
+        """What the store says of the one directly ahead must be so, unless that one is gone by now."""
+        if type(got) is not Waiting or not got.behind or entered.model.weight != entered.model.capacity:
+            return
+        entered.behind = got.behind
+        line = [claim.id for claim in self._model_line(entered.model.name).claims]
+        ahead = line[: line.index(entered.model.id)] if entered.model.id in line else []
+        assert got.behind not in ahead[:-1], f"{entered.model} is said to be behind {got.behind}, and it is {ahead[-1]}"
+        (seen,) = [
+            claim.token
+            for claim in self.real.do(self._of_real(entered).look(entered.model.name, self.real.now() + 60)).claims
+            if claim.id == entered.model.id
+        ] or [got.ticket]
+        assert got.ticket == seen, f"the ticket of {entered.model}: {got.ticket}, and others see {seen}"
+
+    def _heir_of(self, entered: Entered) -> Entered | None:
+        """Who holds as soon as this one lets go, by what its own client was told."""
+        if entered.model.weight != entered.model.capacity or not self._holds(entered):
+            return None
+        return next(
+            (
+                one
+                for one in self.claims
+                if one.behind == entered.model.id
+                and one.client == entered.client
+                and not one.granted
+                and any(claim.id == one.model.id for claim in self._model_line(one.model.name).claims)
+            ),
+            None,
+        )
 
     def enter_again(self, entered: Entered) -> None:
         """The same request once more, as a network may deliver it; only while the claim stands."""
@@ -195,8 +230,13 @@ class Duel:
 
     def leave(self, entered: Entered) -> None:
         self.keep_in_step()
-        expected = self.model.do(self._of_model(entered).leave(entered.model, self.clock.time + 60))
-        got = self.real.do(self._of_real(entered).leave(entered.real, self.real.now() + 60))
+        heir = self._heir_of(entered)
+        next_one = {} if heir is None else {"heir": heir.model.id}
+        expected = self.model.do(self._of_model(entered).leave(entered.model, self.clock.time + 60, **next_one))
+        got = self.real.do(self._of_real(entered).leave(entered.real, self.real.now() + 60, **next_one))
+        if heir is not None:
+            assert self._holds(heir), f"{heir.model} was handed a turn that is not its own"
+            heir.granted = True
         assert got == expected, f"leave {entered.model}: {got}, and by the rule {expected}"
         self.claims.remove(entered)
 
@@ -276,6 +316,7 @@ class Duel:
             self.real.do(self.real.hints[entered.client].wait(entered.real.id, self.real.now() + 0.05))
             got = self._place(entered)
         assert type(got) is type(expected), f"place of {entered.model}: {got}, and by the rule {expected}"
+        self._take_in(entered, got)
         # Asked of claims that wait: who holds hears of its end by a renewal.
         entered.granted = type(got) is Grant
 

@@ -158,17 +158,21 @@ class Room:
         """Where the claim at that place stands; it has to look again when the first one ahead would expire."""
         if at < admitted(line):
             return Grant(line[at].ticket)
-        return Waiting(at, min(stood.expires for stood in line[:at]))
+        first = min(stood.expires for stood in line[:at])
+        return Waiting(at, first, ticket=line[at].ticket, behind=line[at - 1].claim.id)
 
-    def leave(self, claim: Claim) -> bool:
-        return self._step(self._leave, claim)
+    def leave(self, claim: Claim, heir: str = "") -> bool:
+        return self._step(self._leave, claim, heir)
 
-    def _leave(self, claim: Claim) -> bool:
+    def _leave(self, claim: Claim, heir: str) -> bool:
         line, seen = self._live(claim.name)
         at = self._find(line, claim)
         if at is None:
             return False
         rest = line[:at] + line[at + 1 :]
+        if heir and at < len(rest) and rest[at].claim.id == heir:
+            # It knows, before anybody here could tell it.
+            rest[at].told = True
         self._put(claim.name, rest, seen)
         if rest:
             self._tell_holders(rest)
@@ -252,8 +256,8 @@ class MemoryBackend:
     async def place(self, claim: Claim, until: float) -> Grant | Waiting | Gone:
         return self._room.place(claim)
 
-    async def leave(self, claim: Claim, until: float) -> bool:
-        return self._room.leave(claim)
+    async def leave(self, claim: Claim, until: float, *, heir: str = "") -> bool:
+        return self._room.leave(claim, heir)
 
     async def leave_all(self, claims: Sequence[Claim], until: float) -> list[bool]:
         return [await self.leave(claim, until) for claim in claims]

@@ -61,8 +61,12 @@ class Backend(Protocol):
         Asked after each hint and when that moment has come: a push is only ever a hint. Does not renew the claim.
         """
 
-    async def leave(self, claim: Claim, until: float) -> bool:
-        """Remove this claim and no other, waiting or holding; whether it was still there."""
+    async def leave(self, claim: Claim, until: float, *, heir: str = "") -> bool:
+        """Remove this claim and no other, waiting or holding; whether it was still there.
+
+        `heir` is a claim of this client's of which `Waiting.behind` has said that it stands directly behind: it holds from now
+        on, by the client's own word. It need not be told, and must not be taken for dead. Never given where nothing was said.
+        """
 
     async def leave_all(self, claims: Sequence[Claim], until: float) -> Sequence[bool]:
         """As `leave`, for many, in as few requests as the system allows.

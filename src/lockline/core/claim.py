@@ -47,6 +47,10 @@ class Waiting(NamedTuple):
     """When it has to be looked at again at the latest, whether a hint came or not; at once, if nothing is said."""
     stands: bool = True
     """False where a store keeps no line: nothing is there to be renewed, and each look is another try."""
+    ticket: int = 0
+    """Its token once it holds, where the store says it now."""
+    behind: str = ""
+    """The id of the claim that came directly before it, where the store says so: if that is ours, it can hand its turn on."""
 
 
 class Ceiling:

@@ -20,6 +20,7 @@ from .guarding import guard
 from .handle import H, Handle, check, not_held
 from .keeper import WITHDRAWAL, Keeper
 from .live import GIVEN_BACK, RELEASED, RENEWALS_PER_TTL, Call, LiveClaim
+from .succession import doubt, hand_turn_on, named
 from .terms import Terms
 from .waiting import PAUSE
 
@@ -105,10 +106,8 @@ class Engine:
                     return None
                 raise reentrance.deadlock_error(terms, mine)
         began = self.runtime.now()
-        deadline = None if timeout is None else began + timeout
         # A try is over with the first answer, and with the first silence.
-        if not wait:
-            deadline = began
+        deadline = began if not wait else None if timeout is None else began + timeout
         pause = PAUSE
         while True:
             claim = Claim(
@@ -173,7 +172,7 @@ class Engine:
             if terms.minds_the_wait:
                 ask, answer = await place.minded(terms, self.backend, live, answer, until)
             try:
-                won = await waiting.turn(self._hints, ask, live, answer, deadline)
+                won = await waiting.turn(self._hints, ask, live, answer, deadline, self._keeper.books)
             except waiting.Overdue as overdue:
                 if overdue.problem is not None:
                     raise overdue.problem from None
@@ -276,10 +275,11 @@ class Engine:
         self._keeper.drop(live)
         self._forget(live)
         first = live.begin_release()
+        heir = hand_turn_on(live, now, self._hints) if first and live.heir is not None else None
         # What is lost is only cleared away, which the keeper can do as well.
         patience = PATIENCE if live.lost is None else WITHDRAWAL
         try:
-            there = await self.backend.leave(live.claim, now + min(live.claim.ttl, patience))
+            there = await self.backend.leave(live.claim, now + min(live.claim.ttl, patience), **named(heir))
         except LocklineError:
             self._keeper.owe(live.claim)
             if live.lost is not None:
@@ -297,6 +297,7 @@ class Engine:
             live.give_up()
         elif live.lost is None:
             live.find_gone()
+            doubt(heir, self._hints)
         handle._open = False
         self._keeper.strike(live.claim)
         if live.lost is not None:

@@ -13,6 +13,7 @@ from .claim import Claim, Unanswered
 from .handle import Handle
 from .live import RENEWALS_PER_TTL, LiveClaim
 from .removals import Removals
+from .succession import close_up
 from .waiting import Hints
 from .worker import LINGER, Worker
 
@@ -128,6 +129,9 @@ class Keeper:
             self.owe(claim)
             raise
         else:
+            live = self.books.get(claim.id)
+            if live is not None:
+                close_up(live, self.books)
             self.strike(claim)
 
     def others_under_way(self, me: object) -> bool:

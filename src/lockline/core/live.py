@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..errors import Cause, LeaseLost, Reason
 from ..runtime import Runtime, Signal
 from ..runtime.clock import TRUSTED, clock_time
-from .claim import Ceiling, Claim
+from .claim import Ceiling, Claim, Grant
 
 if TYPE_CHECKING:
     from .handle import Handle
@@ -72,6 +72,14 @@ class LiveClaim:
     lost: LeaseLost | None = None
     """How it was lost; noted before the state says so, so that of two who change that at once the loss stays."""
     abandoned = False
+    ticket = 0
+    """Its token once it holds; known of one that waits only where it stands behind one of ours."""
+    behind = ""
+    """The id of the claim of ours that it stands directly behind."""
+    heir: LiveClaim | None = None
+    """The claim of ours that stands directly behind this one."""
+    turn: Grant | None = None
+    """The turn that the one ahead, of ours, has handed on to it."""
     silence: Silence | None = None
     """Since when renewals have failed, and how; None while they are answered."""
     call: Call | None = None
@@ -127,6 +135,11 @@ class LiveClaim:
         """Until when the claim may be trusted with no further word from the store."""
         ends, ceiling = self.ends, self.ceiling.until
         return ends if ends < ceiling else ceiling
+
+    @property
+    def alone(self) -> bool:
+        """Whether nobody holds beside it once it holds."""
+        return self.claim.weight == self.claim.capacity
 
     def acknowledge(self, sent: float, ttl: float) -> None:
         """The store confirmed a request that was sent then: trust the claim for that much longer.

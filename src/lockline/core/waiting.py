@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Final, Protocol
 
 from ..errors import AcquireTimeout, BackendUnavailable, ClientClosed, LocklineError, printable
 from ..runtime import Mailbox, Runtime
 from ..runtime.clock import clock_time
 from .claim import Claim, Gone, Grant, Waiting
+from .succession import follow
 
 if TYPE_CHECKING:
     from .backend import Backend
@@ -142,11 +143,12 @@ async def turn(
     live: LiveClaim,
     stands: Waiting,
     deadline: float | None,
+    known: Mapping[str, LiveClaim],
 ) -> Grant | None:
     """The grant once it is the claim's turn; None when its place was lost. Overdue at the caller's deadline."""
     hints.expect(live.claim.id)
     try:
-        grant = await _turn(hints, place, live, stands, deadline)
+        grant = await _turn(hints, place, live, stands, deadline, known)
     except BaseException:
         hints.forget(live.claim.id)
         raise
@@ -160,8 +162,11 @@ async def _turn(
     live: LiveClaim,
     stands: Waiting,
     deadline: float | None,
+    known: Mapping[str, LiveClaim],
 ) -> Grant | None:
     now, claim = live.runtime.now, live.claim
+    if stands.behind in known:
+        follow(live, stands, known)
     look_by = stands.look_by
     silences = 0
     problem: BackendUnavailable | None = None
@@ -171,6 +176,8 @@ async def _turn(
         moment = now()
         if live.lost is not None or moment >= live.deadline:
             return None
+        if live.turn is not None:
+            return live.turn
         if deadline is not None and moment >= deadline:
             raise Overdue(problem if silences > 1 else None)
         until = live.deadline if deadline is None else min(live.deadline, deadline)
@@ -208,6 +215,8 @@ async def _turn(
         if type(answer) is Gone:
             return None
         assert type(answer) is Waiting
+        if answer.behind in known:
+            follow(live, answer, known)
         look_by = answer.look_by
         if not answer.stands:
             live.count_from(now(), claim.ttl)

@@ -169,7 +169,7 @@ class EtcdBackend:
         if keepers:
             own.ahead, own.revision = keepers, revision
             own.trusts = self._runtime.now() + NET * random.uniform(1, 2)
-            return Waiting(ahead)
+            return _waits(own, keepers, ahead)
         return None if seen.more else Grant(own.token)
 
     async def _take_in(self, own: EtcdClaim, kv: Any, lease: ServerLease, expires: float, until: float) -> bool:
@@ -205,9 +205,10 @@ class EtcdBackend:
                     return answer
             await self._listen_at_home(own.lease, until)
             # Puts matter only for a writer, who may become a reader in its place.
-            keys = [(ahead.key, ahead.kind == "write") for ahead in own.ahead or ()]
-            if own.ahead is not None and self._watches.watch(claim.id, keys, own.revision):
-                return Waiting(len(keys), own.trusts)
+            keepers = own.ahead
+            keys = [(ahead.key, ahead.kind == "write") for ahead in keepers or ()]
+            if keepers is not None and self._watches.watch(claim.id, keys, own.revision):
+                return _waits(own, keepers, len(keys))._replace(look_by=own.trusts)
             # The connection went meanwhile, or something was heard already.
             own.ahead = None
             await self._runtime.sleep(0.01)
@@ -256,9 +257,11 @@ class EtcdBackend:
 
     # -- the end of claims, and what keeps them from it --------------------------------------------
 
-    async def leave(self, claim: Claim, until: float) -> bool:
+    async def leave(self, claim: Claim, until: float, *, heir: str = "") -> bool:
         """Remove this claim and no other, waiting or holding; whether it was still there."""
         self._watches.drop(claim.id)
+        # It knows, and watches nobody's end any more.
+        self._watches.drop(heir)
         return (await self._claims.leave([claim], self._channel, until))[0]
 
     async def leave_all(self, claims: Sequence[Claim], until: float) -> Sequence[bool]:
@@ -366,3 +369,8 @@ class EtcdBackend:
 def _ahead(kvs: Sequence[Any]) -> list[SeenClaim]:
     """Claims in order of arrival, from an answer that begins at the end."""
     return seen_claims(reversed(kvs))
+
+
+def _waits(own: EtcdClaim, keepers: Sequence[SeenClaim], ahead: int) -> Waiting:
+    """Who needs all there is waits for the one directly ahead."""
+    return Waiting(ahead, ticket=own.token, behind=keepers[-1].id)

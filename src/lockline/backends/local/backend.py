@@ -203,10 +203,14 @@ class LocalBackend:
         # A pid that is not there may be of another pid namespace: then the socket alone tells, at each look.
         return all(watching) or all(self._peers.alive(row.client) for row in rows)
 
-    async def leave(self, claim: Claim, until: float) -> bool:
+    async def leave(self, claim: Claim, until: float, *, heir: str = "") -> bool:
         self._peers.unwatch(claim.id)
         there, told = await self._step(lambda: self._steps.leave(claim), until)
         self._steps.forget(claim.id)
+        if heir:
+            # It knows; a word about a claim that holds would have it renewed.
+            self._peers.unwatch(heir)
+            told = [one for one in told if one.claim_id != heir]
         if told:
             await self._wake(told, until)
         return there

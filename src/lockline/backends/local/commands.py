@@ -137,7 +137,8 @@ class Steps:
         if fits:
             return Grant(ticket), []
         ahead = db.execute(AHEAD, (claim.name, ticket, now)).fetchone()[0]
-        return Waiting(ahead), inside
+        before = Row._make(db.execute(BEFORE, (claim.name, ticket, now)).fetchone())
+        return Waiting(ahead, ticket=ticket, behind=before.id), inside
 
     def standing(self, claim: Claim) -> tuple[Grant | Waiting | Gone, list[Row]]:
         """Where the claim stands, and who is in its way: the holders if it is next, else the one before it."""
@@ -161,9 +162,9 @@ class Steps:
             if row.ticket == ticket:
                 return Grant(ticket), [], 0 if row.granted else ticket
         if first_out is not None and first_out.ticket == ticket:
-            return Waiting(len(inside)), inside, 0
-        before = db.execute(BEFORE, (claim.name, ticket, now)).fetchall()
-        return Waiting(len(inside) + 1), [Row._make(row) for row in before], 0
+            return Waiting(len(inside), ticket=ticket, behind=inside[-1].id), inside, 0
+        before = [Row._make(row) for row in db.execute(BEFORE, (claim.name, ticket, now))]
+        return Waiting(len(inside) + 1, ticket=ticket, behind=before[0].id if before else ""), before, 0
 
     def leave(self, claim: Claim) -> tuple[bool, list[Told]]:
         """Remove this claim; whether it was there, and whom to wake."""

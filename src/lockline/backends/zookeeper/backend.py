@@ -98,7 +98,7 @@ class ZooKeeperBackend:
             await self.leave(claim, until)
             return None
         # Its turn may have come since; then `place` says so at once.
-        return Waiting(len(node.ahead))
+        return _waits(node)
 
     async def _has_room(self, claim: Claim, until: float) -> bool:
         line = await self._commands.line(claim.name, until, ttl=claim.ttl, insist=False)
@@ -126,7 +126,7 @@ class ZooKeeperBackend:
                 return Grant(node.token)
             node.look_by = node.look_by or self._runtime.now() + NET
             if self._runtime.now() < node.look_by:
-                return Waiting(len(node.ahead), node.look_by)
+                return _waits(node)._replace(look_by=node.look_by)
             node.stale = True
 
     async def _look_again(self, node: OwnNode, until: float) -> Any:
@@ -155,7 +155,10 @@ class ZooKeeperBackend:
 
     # -- leave, renew ------------------------------------------------------------------------------
 
-    async def leave(self, claim: Claim, until: float) -> bool:
+    async def leave(self, claim: Claim, until: float, *, heir: str = "") -> bool:
+        if (next_one := self._nodes.get(heir)) is not None:
+            # It knows: the end of the one ahead is no news to it any more.
+            next_one.holds = True
         (there,) = await self._remove([claim], until, insist=True)
         return there
 
@@ -264,3 +267,8 @@ class ZooKeeperBackend:
     async def close(self) -> None:
         await self._worker.stop(self._runtime.now())
         await self._channel.close(self._runtime.now() + 2.0)
+
+
+def _waits(node: OwnNode) -> Waiting:
+    ahead = node.ahead
+    return Waiting(len(ahead), ticket=node.token, behind=ahead[-1].id if ahead else "")

@@ -217,8 +217,11 @@ class Subscription:
         node.watched.discard(name)
         gone = self._gone.setdefault(node.parent, set())
         gone.add(name)
+        knows = node.holds
         node.take_out(gone)
         self._remember_few(node.parent, gone)
+        if knows:
+            return
         if node.holds:
             self._go_on(node)
         else:

@@ -1,0 +1,315 @@
+"""Handed on inside: a claim directly behind one of the same client's own holds as soon as that one lets go.
+
+The store is held up in these stories where that shows it: whoever goes on all the same was told by its own client.
+"""
+
+from __future__ import annotations
+
+import threading
+from asyncio import CancelledError
+from typing import Any
+
+import pytest
+
+from lockline import AcquireTimeout, BackendUnavailable, LeaseLost, LocklineError
+
+from .faults import Faults
+from .parties import Party, Pending
+from .scene import Scene
+
+
+@pytest.fixture(autouse=True)
+def _hands_on(world: Scene) -> None:
+    if not world.world.hands_on:
+        pytest.skip(f"{world.world.name} does not say who stands directly ahead")
+
+
+def settled(world: Scene, name: str, party: Party, *waiting: Pending) -> None:
+    """Wait until everybody who waits there knows where it stands."""
+    live = party.client.real._engine._keeper.books
+
+    def known() -> bool:
+        return all(one.behind or one.token is not None for one in list(live.values()))
+
+    world.wait_for(known, what="where each stands")
+    assert not any(pending.done for pending in waiting)
+
+
+def test_the_next_one_of_the_same_client_is_at_work_before_the_store_has_answered(world: Scene) -> None:
+    alice = world.party()
+    bob, carol = world.sibling(alice), world.sibling(alice)
+    lease = alice.lock("x").acquire()
+    seconds, thirds = world.queue_up("x", bob.lock("x").acquire.start, carol.lock("x").acquire.start)
+    line = [claim.token for claim in world.line("x").claims]
+    settled(world, "x", alice, seconds, thirds)
+    let_through = Faults(alice).hold("leave")
+    first_release = lease.release.start()
+    second = seconds.result(2)
+    assert not thirds.done
+    second_release = second.release.start()
+    third = thirds.result(2)
+    assert third.valid
+    assert not first_release.done
+    assert not second_release.done
+    assert [claim.token for claim in world.line("x").claims] == line
+    assert [lease.token, second.token, third.token] == line
+    let_through.set()
+    first_release.result(2)
+    second_release.result(2)
+    assert [claim.token for claim in world.wait_for_line("x", holders=1, waiters=0).holders] == [third.token]
+    third.release()
+    world.wait_until_free("x")
+
+
+@pytest.mark.parametrize("kind", ["rlock", "write"])
+def test_whatever_is_held_alone_is_handed_on(world: Scene, kind: str) -> None:
+    alice = world.party()
+    bob = world.sibling(alice)
+    lease = getattr(alice, kind)("x").acquire()
+    (waits,) = world.queue_up("x", getattr(bob, kind)("x").acquire.start)
+    settled(world, "x", alice, waits)
+    let_through = Faults(alice).hold("leave")
+    released = lease.release.start()
+    granted = waits.result(2)
+    let_through.set()
+    released.result(2)
+    granted.release()
+
+
+def test_a_writer_that_became_a_reader_hands_nothing_on(world: Scene) -> None:
+    """Others may read beside it by then, behind whom the next writer has to wait."""
+    alice = world.party()
+    bob = world.sibling(alice)
+    lease = alice.write("x").acquire()
+    (waits,) = world.queue_up("x", bob.write("x").acquire.start)
+    settled(world, "x", alice, waits)
+    lease.downgrade()
+    let_through = Faults(alice).hold("leave")
+    released = lease.release.start()
+    world.wait_for(lambda: not lease.valid, what="the release")
+    (next_one,) = [live for live in alice.client.real._engine._keeper.books.values() if live.token is None]
+    assert next_one.turn is None
+    let_through.set()
+    released.result(2)
+    waits.result(2).release()
+
+
+def test_a_stranger_between_two_of_a_client_has_its_turn_between(world: Scene) -> None:
+    alice, xavier = world.party(), world.party("xavier")
+    bob, carol = world.sibling(alice), world.sibling(alice)
+    lease = alice.lock("x").acquire()
+    seconds, stranger, thirds = world.queue_up(
+        "x", bob.lock("x").acquire.start, xavier.lock("x").acquire.start, carol.lock("x").acquire.start
+    )
+    line = [claim.token for claim in world.line("x").claims]
+    let_through = Faults(alice).hold("leave")
+    first_release = lease.release.start()
+    second = seconds.result(2)
+    second_release = second.release.start()
+    world.wait_for(lambda: not second.valid, what="the release")
+    assert not thirds.done
+    assert not stranger.done
+    let_through.set()
+    first_release.result(2)
+    second_release.result(2)
+    foreign = stranger.result(2)
+    assert not thirds.done
+    foreign.release()
+    third = thirds.result(2)
+    assert [lease.token, second.token, foreign.token, third.token] == line
+    third.release()
+
+
+def test_one_between_that_gave_up_breaks_no_chain(world: Scene) -> None:
+    alice = world.party()
+    bob, carol = world.sibling(alice), world.sibling(alice)
+    lease = alice.lock("x").acquire()
+    impatient, waits = world.queue_up(
+        "x", lambda: bob.lock("x").acquire.start(timeout=0.3 * world.world.patience), carol.lock("x").acquire.start
+    )
+    settled(world, "x", alice, waits)
+    with pytest.raises(AcquireTimeout):
+        impatient.result(5)
+    world.wait_for_line("x", holders=1, waiters=1)
+    let_through = Faults(alice).hold("leave")
+    released = lease.release.start()
+    granted = waits.result(2)
+    assert not released.done
+    let_through.set()
+    released.result(2)
+    granted.release()
+
+
+def test_a_lost_lease_hands_nothing_on(world: Scene) -> None:
+    alice = world.party()
+    bob = world.sibling(alice)
+    lease = alice.lock("x", ttl=world.ttl(0.5), renew=False).acquire()
+    (waits,) = world.queue_up("x", bob.lock("x", ttl=60).acquire.start)
+    settled(world, "x", alice)
+    faults = Faults(alice)
+    # Nobody can ask the store: if Bob went on, it would be by Alice's word.
+    asked, let_through = faults.hold("place"), faults.hold("leave")
+    (heir,) = [live for live in alice.client.real._engine._keeper.books.values() if live.token is None]
+    world.wait_for(lambda: not lease.valid, what="the end of the lease")
+    released = lease.release.start()
+    world.wait_for(lambda: faults.count("leave"), what="the clearing away")
+    assert heir.turn is None
+    let_through.set()
+    asked.set()
+    with pytest.raises(LeaseLost):
+        released.result(5)
+    waits.result(5).release()
+
+
+def test_a_leave_that_is_lost_lets_no_stranger_in(world: Scene) -> None:
+    """The line shows one that has let go, and behind it the one that is at work: it is renewed there, and others wait."""
+    alice, xavier = world.party(), world.party("xavier")
+    bob = world.sibling(alice)
+    ttl = world.ttl(0.6)
+    lease = alice.lock("x", ttl=ttl).acquire()
+    waits, stranger = world.queue_up("x", bob.lock("x", ttl=ttl).acquire.start, xavier.lock("x", ttl=60).acquire.start)
+    settled(world, "x", alice, waits)
+    faults = Faults(alice)
+    faults.fail("leave", times=None)
+    with pytest.raises(BackendUnavailable):
+        lease.release()
+    granted = waits.result(2)
+    # Longer than both live without renewal: the one that let go is gone from the line by its own ttl.
+    world.wait_for(
+        lambda: [claim.id for claim in world.line("x").holders] == [granted.id], 5 * ttl + 5, "the end of the ghost"
+    )
+    assert granted.valid
+    assert not stranger.done
+    faults.heal()
+    granted.release()
+    stranger.result(5).release()
+
+
+def test_a_lease_behind_one_whose_removal_is_still_owed_is_kept_and_given_back(world: Scene) -> None:
+    alice, xavier = world.party(), world.party("xavier")
+    bob = world.sibling(alice)
+    ttl = world.ttl(0.5)
+    lease = alice.lock("x", ttl=60).acquire()
+    waits, stranger = world.queue_up("x", bob.lock("x", ttl=ttl).acquire.start, xavier.lock("x", ttl=60).acquire.start)
+    settled(world, "x", alice, waits)
+    faults = Faults(alice)
+    faults.fail("leave", times=None)
+    with pytest.raises(BackendUnavailable):
+        lease.release()
+    granted = waits.result(2)
+    remaining = granted.remaining()
+    world.wait_for(lambda: granted.remaining() > remaining, 3 * ttl + 5, "a renewal behind the ghost")
+    renewed = faults.count("renew")
+    world.wait_for(lambda: faults.count("renew") >= renewed + 2, 3 * ttl + 5, "two more")
+    granted.check()
+    assert not stranger.done
+    faults.heal()
+    granted.release()
+    stranger.result(10).release()
+
+
+def test_an_operator_who_evicts_one_that_has_let_go_does_not_hit_the_next(world: Scene) -> None:
+    alice = world.party()
+    bob = world.sibling(alice)
+    lease = alice.lock("x").acquire()
+    (waits,) = world.queue_up("x", bob.lock("x").acquire.start)
+    settled(world, "x", alice, waits)
+    let_through = Faults(alice).hold("leave")
+    released = lease.release.start()
+    granted = waits.result(2)
+    assert world.evict("x") == 1
+    assert [claim.id for claim in world.line("x").holders] == [granted.id]
+    let_through.set()
+    with pytest.raises(LeaseLost):
+        released.result(5)
+    granted.extend(20)
+    assert world.evict("x") == 1
+    world.wait_for(lambda: not granted.valid, what="the eviction of the one that holds")
+    with pytest.raises(LeaseLost):
+        granted.release()
+
+
+@pytest.mark.flavour("asyncio")
+def test_one_that_is_cancelled_at_the_instant_of_its_turn_hands_it_on(world: Scene) -> None:
+    alice = world.party()
+    bob, carol = world.sibling(alice), world.sibling(alice)
+    lease = alice.lock("x").acquire()
+    cancelled, waits = world.queue_up("x", bob.lock("x").acquire.start, carol.lock("x").acquire.start)
+    settled(world, "x", alice, cancelled, waits)
+    (heir,) = [live for live in alice.client.real._engine._keeper.books.values() if live.behind == lease.id]
+
+    async def release() -> bool:
+        real = lease.real.release()
+        # As far as the first await of the store: the turn is handed on, and nobody has run since.
+        step = real.__await__()
+        first = next(step, None)
+        handed = heir.turn is not None
+        bob.me.cancel()
+        await _rest(step, first)
+        return handed
+
+    assert alice.do(release)
+    with pytest.raises(CancelledError):
+        cancelled.result(2)
+    waits.result(5).release()
+    world.wait_until_free("x")
+
+
+async def _rest(step: Any, first: Any) -> None:
+    class Rest:
+        def __await__(self) -> Any:
+            waited = first
+            while waited is not None:
+                yield waited
+                waited = next(step, None)
+
+    await Rest()
+
+
+def test_a_client_that_is_closed_in_the_middle_leaves_nobody_in_the_line(world: Scene) -> None:
+    alice, xavier = world.party(), world.party("xavier")
+    others = [world.sibling(alice) for _ in range(3)]
+    lease = alice.lock("x").acquire()
+    waiting = world.queue_up("x", *(other.lock("x").acquire.start for other in others))
+    (stranger,) = world.queue_up("x", xavier.lock("x").acquire.start)
+    released = lease.release.start()
+    world.sibling(alice).client.close()
+    for pending in (released, *waiting):
+        try:
+            pending.result(5)
+        except LocklineError:
+            pass  # closed, lost or granted: whatever it was, nothing is left of it
+    stranger.result(5).release()
+    world.wait_until_free("x")
+
+
+def test_never_two_inside_and_in_order_of_arrival_with_a_stranger_in_the_line(world: Scene) -> None:
+    alice, xavier = world.party(), world.party("xavier")
+    many = [world.sibling(alice) for _ in range(6)] + [xavier, world.sibling(xavier)]
+    inside: list[str] = []
+    clashes: list[list[str]] = []
+    tokens: list[int] = []
+
+    def work(party: Party) -> None:
+        for turn in range(12):
+            try:
+                with party.lock("x") as lease:
+                    inside.append(party.name)
+                    if len(inside) > 1:
+                        clashes.append(list(inside))
+                    tokens.append(lease.token)
+                    inside.remove(party.name)
+                if turn % 4 == 3:
+                    party.lock("x").acquire(timeout=0.001).release()
+            except AcquireTimeout:
+                pass
+
+    workers = [threading.Thread(target=work, args=(party,)) for party in many]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(60)
+        assert not worker.is_alive()
+    assert not clashes
+    assert tokens == sorted(tokens)
+    world.wait_until_free("x")
