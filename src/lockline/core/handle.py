@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from ..errors import ConfigError, LeaseDropped, NotHeld
 from ..runtime.block import Block
-from .live import GIVEN_BACK, LiveClaim
+from .live import GIVEN_BACK, LiveClaim, takes_an_argument
 
 H = TypeVar("H", bound="Handle")
 
@@ -92,7 +92,8 @@ class Handle:
             raise ConfigError(f"on_lost takes something to call, not {callback!r}")
         if inspect.iscoroutinefunction(callback):
             raise ConfigError("on_lost calls, it does not await: give it a plain function, which may start a task")
-        self._live.listen(callback)
+        live = self._live
+        live.listen((lambda: callback(live.lost)) if takes_an_argument(callback) else callback)
 
     def headers(self) -> dict[str, str]:
         """The HTTP headers that show this lease to a server behind an HttpFence. No I/O."""

@@ -85,7 +85,7 @@ class LiveClaim:
     call: Call | None = None
     """The acquire or release that is at it, or was last."""
     _signal: Signal | None = None
-    _callbacks: list[Callable[[LeaseLost], object]] | None = None
+    _callbacks: list[Callable[[], object]] | None = None
 
     def __init__(
         self, claim: Claim, runtime: Runtime, key: tuple[object, str], renews: bool, max_hold: float | None,
@@ -248,20 +248,15 @@ class LiveClaim:
         callbacks, self._callbacks = self._callbacks, None
         for callback in callbacks or ():
             try:
-                callback(self.lost)
+                callback()
             except Exception:
                 log.exception("an on_lost callback for %r failed", self.claim.name)
 
-    def listen(self, callback: Callable[..., object]) -> None:
+    def listen(self, callback: Callable[[], object]) -> None:
         """Call back on loss, now if it is lost already."""
-        wants_news = takes_an_argument(callback)
-
-        def call(lost: LeaseLost) -> object:
-            return callback(lost) if wants_news else callback()
-
         if self._callbacks is None:
             self._callbacks = []
-        self._callbacks.append(call)
+        self._callbacks.append(callback)
         self.remaining()
         if self.lost is not None:
             self.tell()

@@ -186,6 +186,9 @@ async def _turn(
                 # The store answered up to now, and there is no place that could be lost.
                 live.count_from(now(), claim.ttl)
             continue
+        if live.turn is not None:
+            # That was the hint: there is nothing to ask.
+            continue
         asked = now()
         try:
             answer = await place(claim, max(until, asked + A_LOOK))
