@@ -101,7 +101,9 @@ def test_each_member_has_the_same_parameters_defaults_types_and_docstring(name: 
             assert issubclass(aio._Acquiring, Coroutine)
             theirs_takes = theirs_takes.replace(return_annotation=ours_takes.return_annotation)
         # What the user gives, or is given, to go through is awaited there too.
-        assert str(ours_takes) == re.sub(r"Awaitable\[(\w+)\]|Async(?=Iterator)", r"\1", str(theirs_takes)), member
+        assert str(ours_takes) == re.sub(
+            r"Awaitable\[((?:\w|\[\w+\])+)\]|Async(?=Iterator)", r"\1", str(theirs_takes)
+        ), member
         assert not inspect.iscoroutinefunction(mine), member
         awaited = inspect.iscoroutinefunction(other) or (name, member) == ("Lock", "acquire")
         assert awaited == (member in AWAITED[name]), member

@@ -12,6 +12,7 @@ from typing import Any, Literal, NoReturn, assert_type
 import lockline
 from lockline import aio, fence
 from lockline.core.backend import Finding
+from lockline.kit.once_per import Run
 
 # -- lockline --------------------------------------------------------------------------------------
 
@@ -41,7 +42,7 @@ def locks(client: lockline.Client, meta: Mapping[str, Any]) -> None:
     assert_type(client.rlock("x", 10.0, renew=True, max_hold=timedelta(1), meta=None), lockline.Lock)
     assert_type(client.semaphore("x", 3), lockline.Lock)
     assert_type(client.semaphore("x", 80, weight=24), lockline.Lock)
-    assert_type(client.lock("x", timeout=5, on_wait=print, max_waiting=3), lockline.Lock)
+    assert_type(client.lock("x", timeout=5, on_wait=print, max_waiting=3, keep_for="5m"), lockline.Lock)
     assert_type(client.semaphore("x", limit=3, ttl=1.0, renew=True, max_hold=None, meta={"a": 1}), lockline.Lock)
     both = client.rwlock("x", ttl=1.0, renew=True, max_hold=None, meta=None)
     assert_type(both, lockline.RWLock)
@@ -87,6 +88,23 @@ def leaders(client: lockline.Client, main: Callable[[lockline.Lease], bytes]) ->
     assert_type(client.leader("x"), lockline.Standing | None)
     for leader in client.watch("x", every=0.1):
         assert_type(leader, lockline.Standing | None)
+
+
+def periods(client: lockline.Client) -> None:
+    @client.once_per("15m", name="x", on_busy="wait", ttl=5, timeout=3, meta=None)
+    def job(a: int) -> bytes:
+        return bytes(a)
+
+    @client.once_per(slot=lambda now: now.year, name=lambda a: str(a))
+    def yearly(a: int) -> None: ...
+
+    ran = job(5)
+    assert_type(ran, Run[bytes])
+    assert_type(ran.state, Literal["ran", "done", "running"])
+    assert_type(ran.slot, int | str)
+    assert_type(ran.missed, int | None)
+    assert_type(ran.value, bytes | None)
+    assert_type(yearly(5), Run[None])
 
 
 def a_lease(lease: lockline.Lease, told: Callable[[lockline.LeaseLost], object]) -> None:
@@ -284,3 +302,11 @@ async def looped_leaders(client: aio.Client, main: Callable[[aio.Lease], Awaitab
     assert_type(await client.leader("x"), lockline.Standing | None)
     async for leader in client.watch("x", every=0.1):
         assert_type(leader, lockline.Standing | None)
+
+
+async def looped_periods(client: aio.Client) -> None:
+    @client.once_per("15m")
+    async def job(a: int) -> bytes:
+        return bytes(a)
+
+    assert_type(await job(5), Run[bytes])

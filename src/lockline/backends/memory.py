@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import itertools
 import json
+import time
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from ..core.backend import Finding, Findings
-from ..core.claim import Claim, Gone, Grant, Line, Standing, Waiting
+from ..core.claim import Claim, Gone, Grant, Line, Record, Standing, Waiting
 from ..core.rule import admitted
 from ..core.waiting import Hints
 from ..guarantees import Guarantees
@@ -48,6 +49,19 @@ class Stood:
         self.since = claim.since
 
 
+class Marked(NamedTuple):
+    """What is kept beside a line: the highest token that was there, for how long that is remembered, and the value."""
+
+    mark: int
+    until: float
+    kept: Record
+
+
+NOTHING: Final = Marked(0, 0.0, Record(0.0))
+SWEEP_FROM: Final = 1000
+"""So many values are kept before those whose time is over are looked for."""
+
+
 class _Overtaken(Exception):
     """While this thread's step stood still, a signal handler or finaliser on top of it made one of its own."""
 
@@ -71,6 +85,7 @@ class Room:
         self._tickets = itertools.count(1)
         self._alone = Section()
         self._changes = 0
+        self._keeps: dict[tuple[str, str], Marked] = {}
 
     def _step(self, work: Callable[..., T], *args: Any) -> T:
         while True:
@@ -221,6 +236,34 @@ class Room:
             victim.tell(victim.claim.id)
         return len(victims)
 
+    def kept(self, name: str, what: str, token: int, ttl: float) -> Record:
+        return self._step(self._look_at_kept, name, what, token, ttl)
+
+    def _look_at_kept(self, name: str, what: str, token: int, ttl: float) -> Record:
+        now = time.time()
+        found = self._found(name, what, now)
+        if token > found.mark:
+            self._keeps[name, what] = found._replace(mark=token, until=max(found.until, now + ttl))
+        return found.kept._replace(now=now) if found.kept.expires > now else Record(now)
+
+    def keep(self, name: str, what: str, value: bytes, token: int, ttl: float) -> bool:
+        return self._step(self._keep, name, what, value, token, ttl)
+
+    def _keep(self, name: str, what: str, value: bytes, token: int, ttl: float) -> bool:
+        now = time.time()
+        found = self._found(name, what, now)
+        if found.mark > token:
+            return False
+        if len(self._keeps) >= SWEEP_FROM:
+            self._keeps = {key: marked for key, marked in self._keeps.items() if marked.until > now}
+        kept = Record(now, value, token, now, now + ttl)
+        self._keeps[name, what] = Marked(token, max(found.until, now + ttl), kept)
+        return True
+
+    def _found(self, name: str, what: str, now: float) -> Marked:
+        found = self._keeps.get((name, what), NOTHING)
+        return found if found.until > now else NOTHING
+
 
 def _seen(stood: Stood, holds: bool, now: float) -> Standing:
     claim = stood.claim
@@ -275,6 +318,16 @@ class MemoryBackend:
 
     async def evict(self, name: str, until: float, token: int | None = None) -> int:
         return self._room.evict(name, token)
+
+    async def kept(self, name: str, what: str, until: float, token: int = 0, ttl: float = 0.0) -> Record:
+        await self._breather.breathe()
+        return self._room.kept(name, what, token, ttl)
+
+    async def keep(self, name: str, what: str, value: bytes, token: int, ttl: float, until: float) -> bool:
+        return self._room.keep(name, what, value, token, ttl)
+
+    async def last(self, claim: Claim, ttl: float, until: float) -> bool:
+        return self._room.renew(claim._replace(ttl=ttl)) is None
 
     async def attend(self) -> None:
         """Whoever changes a line tells those concerned."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
-import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -12,25 +10,20 @@ import click
 from click.shell_completion import CompletionItem
 
 from ..backends import default
+from ..core.arguments import a_length
 from ..core.claim import Standing
-from ..errors import LocklineError
+from ..errors import ConfigError, LocklineError
 from ..sync import Client, connect
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-
 
 def seconds(value: object) -> float:
-    """A length of time: 10, 1.5, 500ms, 30s, 5m, 1h."""
-    match = re.fullmatch(r"\s*([0-9.eE+-]+)\s*(ms|s|m|h|)\s*", str(value))
+    """A length of time: 10, 1.5, 500ms, 30s, 5m, 1h, 1d."""
     try:
-        length = float(match[1]) * UNITS[match[2]] if match else math.nan
-    except ValueError:
-        length = math.nan
-    if not math.isfinite(length):
-        raise click.BadParameter(f"{value!r} is not a time; write 10, 1.5, 500ms, 30s, 5m or 1h")
-    return length
+        return a_length(str(value), "a time")
+    except ConfigError:
+        raise click.BadParameter(f"{value!r} is not a time; write 10, 1.5, 500ms, 30s, 5m, 1h or 1d") from None
 
 
 def complete_name(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -9,13 +9,25 @@ import click
 from ..backends import default
 from ..core.arguments import a_limit, a_name, a_timeout, a_ttl
 from ..errors import AcquireTimeout, LocklineError
+from ..runtime import clock
 from ..sync import Client, Lease, Lock, connect
 from . import codes
 from .options import complete_name, seconds, url_option
 from .signals import Stopped
 from .supervisor import Supervisor, prepared
 from .text import everybody, printable, say
-from .under import a_grace, entrust, environment, for_the_command, give_back, refuse_one_process, tell_the_store
+from .under import (
+    Period,
+    a_grace,
+    entrust,
+    environment,
+    for_the_command,
+    give_back,
+    lasts,
+    refuse_one_process,
+    stay,
+    tell_the_store,
+)  # fmt: skip
 from .waiting import WaitingLine, on_terminal
 
 EPILOG = """\
@@ -27,6 +39,8 @@ Examples:
   lockline run report --shared -- ./read-everything.sh
   lockline run gpu --limit 2 -- python train.py
   lockline run report --no-wait --quiet --busy-code 0 --require server -- ./report.sh
+  lockline run nightly --once-per 1d --require server -- ./report.sh
+  lockline run nightly --no-wait --keep-for 5m -- ./report.sh
   lockline run import -- sh -c './import --fencing-token "$LOCKLINE_TOKEN"'
 
 \b
@@ -53,6 +67,15 @@ Exit code: the command's own (128+n when signal n ended it), or
 @click.option("--shared", is_flag=True, help="Share the lock with others that say --shared; exclude those that do not.")
 @click.option("--limit", type=int, metavar="N", help="Let N hold it at a time. All users of the name say the same N.")
 @click.option(
+    "--once-per", type=seconds, metavar="S",
+    help="Run it once in each slot of that length of the store's time, on one machine of all: exit 0 where it is done, and as "
+    "busy while another runs it. A command that fails leaves its slot to the next who asks.",
+)  # fmt: skip
+@click.option(
+    "--keep-for", type=seconds, metavar="S",
+    help="Hold the lock at least that long from its beginning, also when the command ends before.",
+)  # fmt: skip
+@click.option(
     "--grace", type=seconds, metavar="S",
     help="Seconds between TERM and KILL when the lease cannot be renewed; both come before it ends. "
     "At most half the ttl.  [default: a quarter of the ttl, at most 10]",
@@ -78,6 +101,8 @@ def command(
     no_wait: bool,
     shared: bool,
     limit: int | None,
+    once_per: float | None,
+    keep_for: float | None,
     grace: float | None,
     quiet: bool,
     busy_code: int,
@@ -95,8 +120,12 @@ def command(
     if shared and limit is not None:
         raise click.UsageError("--shared and --limit exclude each other")
     grace = a_grace(grace, ttl)
+    if (once_per is not None or keep_for is not None) and (shared or limit is not None):
+        raise click.UsageError("--once-per and --keep-for are for one at a time: not with --shared or --limit")
     # All that can be wrong with the arguments is found before there is a second process.
     a_name(name), a_ttl(ttl), a_timeout(timeout)
+    if keep_for is not None:
+        a_ttl(keep_for, "--keep-for")
     if limit is not None:
         a_limit(limit)
     store = default.store(url, config=config, require=require)
@@ -114,11 +143,16 @@ def command(
             elif limit is not None:
                 lock = client.semaphore(name, limit, ttl, meta=meta)
             else:
-                lock = client.lock(name, ttl, meta=meta)
+                lock = client.lock(name, ttl, meta=meta, keep_for=keep_for if lasts(client) else None)
+            period = None if once_per is None else Period(client, name, once_per)
+            if period is not None and period.is_done():
+                return _tell_done(name, quiet)
             entrust(client, begin.watchdog)
             try:
                 with begin.in_line():
-                    lease = _acquire(client, lock, timeout, no_wait, quiet)
+                    lease = _acquire(
+                        client, lock, timeout, no_wait or (once_per is not None and timeout is None), quiet
+                    )
             except AcquireTimeout as late:
                 if not quiet:
                     say(printable(str(late)))
@@ -128,7 +162,15 @@ def command(
                     _tell_who_has_it(client, name)
                 return busy_code
             lease.check()
+            began = clock.now()
+            if period is not None and period.enter(lease):
+                lease.release()
+                return _tell_done(name, quiet)
             ending = Supervisor(begin, lease, grace=grace).run(environment(client, lease, store))
+            if period is not None and ending.code == codes.FINE and not (ending.problem or ending.lost):
+                period.finish(lease)
+            if keep_for is not None and not lasts(client):
+                stay(begin.signals, lease, began + keep_for)
             return ending.code if give_back(lease, ending) is None else codes.LOST
     except Stopped as stopped:
         return codes.SIGNALLED + stopped.number
@@ -150,6 +192,12 @@ def _acquire(client: Client, lock: Lock, timeout: float | None, no_wait: bool, q
         return lock.acquire(timeout)
     with WaitingLine(client, lock.name):
         return lock.acquire(timeout)
+
+
+def _tell_done(name: str, quiet: bool) -> int:
+    if not quiet:
+        say(f"{printable(name)} is done for this time")
+    return codes.FINE
 
 
 def _tell_who_has_it(client: Client, name: str) -> None:

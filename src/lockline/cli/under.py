@@ -8,9 +8,15 @@ from contextlib import suppress
 import click
 
 from ..backends.default import Store
-from ..core.shells import backend_of
+from ..core.backend import Lasting
+from ..core.shells import backend_of, engine_of
+from ..core.terms import terms_for
 from ..errors import LeaseLost, LocklineError
+from ..kit.once_per import OncePer, slots_of
+from ..runtime import clock
+from ..runtime.blocking import run
 from ..sync import Client, Lease
+from .signals import ASKING, Signals
 from .supervisor import Ending
 from .text import printable, say
 from .watchdog import Watchdog
@@ -20,6 +26,9 @@ LONGEST_GRACE = 10.0
 """A command has this share of the ttl between TERM and KILL when the lease cannot be renewed, and not more than this."""
 MOST_GRACE = 1 / 2
 """Right before a renewal about two thirds of the ttl are left: with more grace than this, TERM would come for nothing."""
+
+LOOK_EVERY = 1.0
+"""A lease may be lost while we stay for it: look at least this often."""
 
 
 def a_grace(grace: float | None, ttl: float) -> float:
@@ -90,3 +99,41 @@ def give_back(lease: Lease, ending: Ending) -> LeaseLost | None:
     if lost is not None:
         say(printable(str(lost)))
     return lost
+
+
+class Period:
+    """The slots of `--once-per`: one run in each, on one machine of all."""
+
+    def __init__(self, client: Client, name: str, period: float) -> None:
+        terms = terms_for("lock", 1, name, 10.0, True, None, None)
+        self._once = OncePer(engine_of(client), terms, slots_of(period, None))
+        self._slot: int | str = 0
+
+    def is_done(self) -> bool:
+        """Whether the slot of this moment is done."""
+        return run(self._once.look()).state == "done"
+
+    def enter(self, lease: Lease) -> bool:
+        """The same under the lock: from here on no one before us can say that it is."""
+        entered = run(self._once.enter(lease))
+        self._slot = entered.slot
+        return entered.state == "done"
+
+    def finish(self, lease: Lease) -> None:
+        """It is done; what cannot be said is told, and another one may run it again."""
+        try:
+            run(self._once.finish(lease, self._slot))
+        except LocklineError as problem:
+            say(f"it ran, and could not be marked as done: {printable(str(problem))}")
+
+
+def lasts(client: Client) -> bool:
+    """Whether a claim on this store outlives its client."""
+    return isinstance(backend_of(client), Lasting)
+
+
+def stay(signals: Signals, lease: Lease, until: float) -> None:
+    """Hold the lease until then, where nobody else would; a signal that asks us to go, or a loss, ends it."""
+    while lease.valid and (left := until - clock.now()) > 0:
+        if any(number in ASKING for number in signals.wait(min(left, LOOK_EVERY))):
+            return

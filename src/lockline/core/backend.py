@@ -13,7 +13,7 @@ from typing import Literal, Protocol, runtime_checkable
 
 from ..guarantees import Guarantees
 from ..runtime import Signal
-from .claim import Ceiling, Claim, Gone, Grant, Line, Unanswered, Waiting
+from .claim import Ceiling, Claim, Gone, Grant, Line, Record, Unanswered, Waiting
 from .waiting import Hints, Reader
 
 
@@ -149,3 +149,25 @@ class Calling(Protocol):
 
     def signal(self) -> Signal:
         """What the keeper waits on, which a word about a held claim sets too."""
+
+
+@runtime_checkable
+class Keeping(Protocol):
+    """A system that keeps a small value beside a line, written under the token, and knows what time it is."""
+
+    async def kept(self, name: str, what: str, until: float, token: int = 0, ttl: float = 0.0) -> Record:
+        """What is kept there, and the time. With a token nobody with a lower one writes from now on, for at least the ttl.
+
+        As at a fence: the mark goes up when the new holder arrives, or an old one could still write between its read and write.
+        """
+
+    async def keep(self, name: str, what: str, value: bytes, token: int, ttl: float, until: float) -> bool:
+        """Keep this value for that long; False, and nothing is changed, if a higher token has been here. Can be repeated."""
+
+
+@runtime_checkable
+class Lasting(Protocol):
+    """A system on which a claim can outlive its client."""
+
+    async def last(self, claim: Claim, ttl: float, until: float) -> bool:
+        """Let a claim that holds go on for at least that long and then end by itself, whoever dies; whether it was still there."""

@@ -73,6 +73,18 @@ class Gone(NamedTuple):
     """Why, where the store knows; otherwise the holder's own deadline tells."""
 
 
+class Record(NamedTuple):
+    """What a store keeps beside a line, and what time it is there."""
+
+    now: float
+    """The store's own time, in seconds since 1970."""
+    value: bytes | None = None
+    token: int = 0
+    """Under which it was written."""
+    written: float = 0.0
+    expires: float = 0.0
+
+
 class Unanswered(NamedTuple):
     """Too few servers answered to say whether the claim lives: not loss until its own deadline."""
 

@@ -19,6 +19,7 @@ from .closing import CLOSING, release_all
 from .guarding import guard
 from .handle import H, Handle, check, not_held
 from .keeper import WITHDRAWAL, Keeper
+from .lasting import let_go
 from .live import GIVEN_BACK, RELEASED, RENEWALS_PER_TTL, Call, LiveClaim
 from .succession import doubt, hand_turn_on, named
 from .terms import Terms
@@ -115,7 +116,7 @@ class Engine:
                 terms.ttl, self.runtime.wall(), terms.meta,
             )  # fmt: skip
             live = LiveClaim(claim, self.runtime, key, terms.renews, terms.max_hold, self._ring)
-            live.call = call
+            live.call, live.keep_for = call, terms.keep_for
             # Before the request goes out: whoever finds it there, and nobody who answers for it, withdraws it.
             self._keeper.note(live)
             try:
@@ -275,11 +276,12 @@ class Engine:
         self._keeper.drop(live)
         self._forget(live)
         first = live.begin_release()
-        heir = hand_turn_on(live, now, self._hints) if first and live.heir is not None else None
+        hands_on = first and live.heir is not None and live.kept_until <= now
+        heir = hand_turn_on(live, now, self._hints) if hands_on else None
         # What is lost is only cleared away, which the keeper can do as well.
         patience = PATIENCE if live.lost is None else WITHDRAWAL
         try:
-            there = await self.backend.leave(live.claim, now + min(live.claim.ttl, patience), **named(heir))
+            there = await let_go(self.backend, live, now + min(live.claim.ttl, patience), **named(heir))
         except LocklineError:
             self._keeper.owe(live.claim)
             if live.lost is not None:

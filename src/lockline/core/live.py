@@ -69,6 +69,9 @@ class LiveClaim:
     ask_at = float("inf")
     """When to ask whether it is still there, of one that is not renewed: never, unless it was spoken of."""
     state = WAITING
+    keep_for: float | None = None
+    """How long it holds at least, counted from the grant, whenever it is released."""
+    kept_until = 0.0
     lost: LeaseLost | None = None
     """How it was lost; noted before the state says so, so that of two who change that at once the loss stays."""
     abandoned = False
@@ -171,6 +174,8 @@ class LiveClaim:
         self.state = HOLDING
         if self.lost is not None:
             self.state = LOST
+        if self.keep_for is not None:
+            self.kept_until = self.runtime.now() + self.keep_for
         if self.max_hold is not None:
             self.limit = self.runtime.now() + self.max_hold
             self.ends = min(self.ends, self.limit)

@@ -10,7 +10,7 @@ from typing import Any, Generic, NoReturn, TypeVar
 from ..errors import ConfigError, NotHeld
 from ..guarantees import Guarantees
 from . import arguments
-from .backend import Backend
+from .backend import Backend, Lasting
 from .claim import WHOLE
 from .engine import Engine
 from .handle import H, Handle
@@ -180,14 +180,26 @@ class AnyClient(Generic[L, RW]):
         timeout: arguments.Seconds | None = None,
         on_wait: Callable[[int], object] | None = None,
         max_waiting: int | None = None,
+        keep_for: arguments.Seconds | str | None = None,
     ) -> L:
         """One at a time.
 
         `timeout` counts in `with` and in `acquire()`; `on_wait` is called with how many are ahead, when the wait begins and
         whenever that has changed; with `max_waiting` waiting already, LineFull instead of a place at the end.
+        `keep_for` holds the name at least that long from the grant, also after a release before that.
         """
         terms = terms_for(
-            "lock", 1, name, ttl, renew, max_hold, meta, timeout=timeout, on_wait=on_wait, max_waiting=max_waiting
+            "lock",
+            1,
+            name,
+            ttl,
+            renew,
+            max_hold,
+            meta,
+            timeout=timeout,
+            on_wait=on_wait,
+            max_waiting=max_waiting,
+            keep_for=keep_for,
         )
         return self._lock_class(self._engine, self._carried(terms))
 
@@ -258,6 +270,11 @@ class AnyClient(Generic[L, RW]):
             raise ConfigError(
                 f"{self.url} keeps no line whose length max_waiting could bound; every other backend does"
             )
+        if terms.keep_for is not None and not isinstance(self._engine.backend, Lasting):
+            raise ConfigError(
+                f"keep_for has to outlive its client, and a claim on {self.url} cannot: memory:, local:, redis:// and "
+                "redlock:// can; `lockline run --keep-for` stays for that long itself"
+            )
         return terms
 
     def locked(
@@ -281,7 +298,7 @@ class AnyClient(Generic[L, RW]):
             lock()
 
         def decorate(function: F) -> F:
-            gives = _gives_instead(function)
+            gives = gives_instead(function)
             if "generator" in gives:
                 raise ConfigError(
                     f"@locked would give the lock back before the body runs: a call gives {gives}; take the lock inside, "
@@ -308,12 +325,17 @@ def backend_of(client: AnyClient[Any, Any]) -> Backend:
     return client._engine.backend
 
 
+def engine_of(client: AnyClient[Any, Any]) -> Engine:
+    """The engine behind a client, for the project's own tools."""
+    return client._engine
+
+
 def bind_to_nobody(lease: AnyLease) -> None:
     """Let the lease outlive the thread or task that took it, and let that one ask for the lock again."""
     lease._engine.hand_on(lease._live)
 
 
-def _gives_instead(function: Callable[..., object]) -> str:
+def gives_instead(function: Callable[..., object]) -> str:
     """What a call of this function gives instead of running its body, in words; empty for a plain function."""
     for kind, says in (
         (inspect.isasyncgenfunction, "an async generator"),

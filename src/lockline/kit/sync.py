@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import atexit
-from collections.abc import Callable, Iterator, Mapping
+import functools
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from ..core import arguments
 from ..core.block import attach
@@ -17,6 +19,7 @@ from ..runtime.blocking import run
 from ..runtime.termination import exit_on_sigterm
 from .lead import NOBODY_YET, a_main, is_the_end_of, leader_of, next_leader, stand
 from .locks import AnyLeases, AnyLocks, AnyLostTogether, in_order, take_all
+from .once_per import OnBusy, Run, Wish, an_on_busy, slots_of
 
 if TYPE_CHECKING:
     from ..sync import Lease
@@ -26,6 +29,7 @@ else:
     _Leases = AnyLeases
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
 class LostTogether(AnyLostTogether):
@@ -105,6 +109,44 @@ class Kit:
         """Several locks at once, all or nothing: taken in one order by everybody, under one deadline, lost as soon as one is."""
         wanted = [terms_for("lock", 1, name, ttl, renew, max_hold, meta) for name in in_order(names)]
         return Locks(self._engine, wanted, arguments.a_timeout(timeout), self._lock_class)
+
+    def once_per(
+        self,
+        period: arguments.Seconds | str | None = None,
+        *,
+        name: str | Callable[..., str] | None = None,
+        slot: Callable[[datetime], int | str] | None = None,
+        on_busy: OnBusy = "skip",
+        ttl: arguments.Seconds = 10.0,
+        timeout: arguments.Seconds | None = None,
+        meta: Mapping[str, Any] | None = None,
+    ) -> Callable[[Callable[P, T]], Callable[P, Run[T]]]:
+        """Decorate a function so that it runs once in each slot of the store's time, whoever calls it; a call gives a `Run`.
+
+        One runs it, renewed while it runs; meanwhile the others skip it, wait for its end or raise, as `on_busy` says. A run that
+        fails or crashes frees its slot for the next who asks. `slot` names slots of your own from the store's time in UTC.
+        """
+        wish = Wish(self._engine, slots_of(period, slot), an_on_busy(on_busy), name, ttl, timeout, meta)
+
+        def decorate(function: Callable[P, T]) -> Callable[P, Run[T]]:
+            wish.check(function, awaited=False)
+
+            @functools.wraps(function)
+            def wrapper(*args: P.args, **kwargs: P.kwargs) -> Run[T]:
+                once = wish.once(function, args, kwargs)
+
+                async def call() -> T:
+                    return function(*args, **kwargs)
+
+                async def within(lease: Lease, inside: Callable[[], Awaitable[Run[T]]]) -> Run[T]:
+                    with lease:
+                        return await inside()
+
+                return run(once.run(self._lock_class(self._engine, once.terms)._lease, wish.on_busy, within, call))
+
+            return wrapper
+
+        return decorate
 
     def lead(
         self,

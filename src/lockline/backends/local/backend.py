@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from ...core.backend import Findings
-from ...core.claim import Claim, Gone, Grant, Line, Waiting
+from ...core.claim import Claim, Gone, Grant, Line, Record, Waiting
 from ...core.waiting import Hints
 from ...errors import BackendUnavailable, LocklineError
 from ...guarantees import Guarantees
 from ...runtime import Runtime, Signal
 from ...runtime.fairness import Breather
-from . import inspection
+from . import inspection, keeping
 from .commands import Row, Steps, Told
 from .connection import Busy
 from .doctor import findings
@@ -250,6 +250,20 @@ class LocalBackend:
             else:
                 self._peers.tell_keeper(victim.client, victim.claim_id)
         return len(victims)
+
+    async def kept(self, name: str, what: str, until: float, token: int = 0, ttl: float = 0.0) -> Record:
+        await self._breather.breathe()
+        if token:
+            return await self._step(lambda: keeping.arrive(self._steps, name, what, token, ttl), until)
+        return await self._step(lambda: keeping.look(self._steps, name, what), until)
+
+    async def keep(self, name: str, what: str, value: bytes, token: int, ttl: float, until: float) -> bool:
+        return await self._step(lambda: keeping.keep(self._steps, name, what, value, token, ttl), until)
+
+    async def last(self, claim: Claim, ttl: float, until: float) -> bool:
+        there = await self._step(lambda: keeping.let_last(self._steps, claim, ttl), until)
+        self._steps.forget(claim.id)
+        return there
 
     async def examine(self, until: float) -> Findings:
         return findings(self._file, await self.list("", until), NEXT_LOOKS_EVERY)

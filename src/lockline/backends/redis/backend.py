@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Final
 
 from ...core.backend import Finding
-from ...core.claim import Claim, Gone, Grant, Line, Unanswered, Waiting
+from ...core.claim import Claim, Gone, Grant, Line, Record, Unanswered, Waiting
 from ...core.waiting import Hints
 from ...errors import BackendUnavailable
 from ...guarantees import Guarantees
@@ -18,7 +18,7 @@ from ..resp.connection_asyncio import AsyncioLink
 from ..resp.connection_blocking import BlockingLink
 from ..resp.errors import NoAnswer, Refused, unavailable
 from ..resp.target import Address
-from . import doctor
+from . import doctor, keeping
 from .batches import Batches
 from .channel import Answer, Call, Channel, Failed
 from .claims import Doubts, OwnClaim, Renewals, Renewed
@@ -300,6 +300,18 @@ class RedisBackend:
         args = (secrets.token_hex(8), "" if token is None else str(token))
         answer = await self.channel.run(Call(EVICT, (self._key(name),), args), until, insists=False)
         return int(answer.value)
+
+    async def kept(self, name: str, what: str, until: float, token: int = 0, ttl: float = 0.0) -> Record:
+        return await keeping.look(self.channel, self._key(name) + b":" + what.encode(), token, ttl, until)
+
+    async def keep(self, name: str, what: str, value: bytes, token: int, ttl: float, until: float) -> bool:
+        return await keeping.keep(self.channel, self._key(name) + b":" + what.encode(), value, token, ttl, until)
+
+    async def last(self, claim: Claim, ttl: float, until: float) -> bool:
+        (fate,) = await self.renew([claim._replace(ttl=ttl)], until)
+        if isinstance(fate, Unanswered):
+            raise fate.problem
+        return fate is None
 
     async def examine(self, until: float) -> list[Finding]:  # type: ignore[valid-type]
         return await doctor.examine(self, until)

@@ -312,6 +312,12 @@ class RedlockBackend:
 
     # -- questions ---------------------------------------------------------------------------------
 
+    async def last(self, claim: Claim, ttl: float, until: float) -> bool:
+        (fate,) = await self.renew([claim._replace(ttl=ttl)], until)
+        if isinstance(fate, Unanswered):
+            raise fate.problem
+        return fate is None
+
     async def look(self, name: str, until: float) -> Line:
         return (await inspection.look(self.channel, self._prefix + name, until)).line(name)
 
