@@ -94,3 +94,18 @@ def test_what_is_wrong_is_said_before_any_request(connect: type) -> None:
     for wrong in (0, -1, "soon", True, [5]):
         with pytest.raises(ConfigError):
             client.lock("x", keep_for=wrong)
+
+
+def test_it_is_not_handed_on_inside_the_client_before_its_time(world: Scene) -> None:
+    if not lasts(world):
+        return
+    alice = world.party()
+    bob = world.sibling(alice)
+    keep_for = world.ttl(0.6)
+    sent = time.monotonic()
+    lease = alice.lock("x", ttl=world.ttl(0.3), keep_for=keep_for).acquire()
+    waiting = bob.lock("x").acquire.start()
+    world.wait_for(lambda: len(world.line("x").claims) == 2 or not world.world.has_lines)
+    lease.release()
+    waiting.result().release()
+    assert time.monotonic() - sent >= keep_for * 0.98
