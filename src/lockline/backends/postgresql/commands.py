@@ -36,6 +36,7 @@ ROUTINES: Final = {
     "renew": Routine("text text", (int,)),
     "look": Routine("bytea", (bytes.decode, int, int, int, float, float, bytes.decode)),
     "names": Routine("bytea bytea", (_bytes,)),
+    "settings": Routine("", (bytes.decode, bytes.decode)),
     "evict": Routine("bigint bytea bigint", (int,)),
 }
 

@@ -244,6 +244,16 @@ CREATE OR REPLACE FUNCTION {schema}.names_v1(first bytea, after bytea) RETURNS S
     SELECT DISTINCT c.name FROM {schema}.claim c WHERE c.name >= first AND c.name < after AND c.expires > clock_timestamp()
 $$;
 
+CREATE OR REPLACE FUNCTION {schema}.settings_v1(OUT name text, OUT setting text) RETURNS SETOF record LANGUAGE sql AS $$
+    SELECT s.name, s.setting FROM pg_settings s WHERE s.name IN (
+        'fsync', 'full_page_writes', 'synchronous_commit', 'synchronous_standby_names', 'statement_timeout', 'server_version', 'max_connections'
+    )
+    UNION ALL SELECT 'replicas', count(*)::text FROM pg_stat_replication
+    UNION ALL SELECT 'sessions', count(*)::text FROM pg_stat_activity WHERE backend_type = 'client backend'
+    UNION ALL SELECT 'oldest', coalesce(max(extract(epoch FROM clock_timestamp() - xact_start)), 0)::text FROM pg_stat_activity
+        WHERE backend_type = 'client backend'
+$$;
+
 CREATE OR REPLACE FUNCTION {schema}.evict_v1(at bigint, of_line bytea, token bigint, OUT victims integer) LANGUAGE plpgsql AS $$
 DECLARE
     one record;

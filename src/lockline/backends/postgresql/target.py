@@ -11,7 +11,7 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 
 from ...errors import ConfigError
-from ..url import TLS, Endpoint, Grammar, Location, a_count, a_number, a_text
+from ..url import TLS, Endpoint, Grammar, Location, a_count, a_number, a_text, scheme_of
 from .schema import DEFAULT_SCHEMA
 
 DEFAULT_PREFIX: Final = "lockline"
@@ -33,8 +33,11 @@ def a_schema(value: object, what: str) -> str:
 
 
 def a_listener(value: object, what: str) -> str:
-    """The URL of a direct way; what is wrong with it is told when it is read."""
-    return a_text(value, what)
+    """The URL of a direct way; what else is wrong with it is told when it is read."""
+    text = a_text(value, what)
+    if scheme_of(text) not in ("postgresql", "postgres"):
+        raise ConfigError(f"{what} is a postgresql:// URL")
+    return text
 
 
 GRAMMAR: Final = Grammar(

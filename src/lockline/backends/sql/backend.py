@@ -29,7 +29,8 @@ NET: Final = 2.0
 POLL: Final = 0.03
 """Where nothing is pushed: how often the next in the line looks; the one behind it half as often, and so on."""
 SLOWEST_POLL: Final = 0.3
-CONNECTIONS: Final = 4
+ASK_EVERY: Final = 1.0
+"""Where nothing is pushed: how often it is asked whether what is held still is."""
 KEEPERS_CONNECTIONS: Final = 2
 """Kept for renewals, so that they stand in no line behind the callers: one, and one more for when that hangs."""
 CLAIMS_PER_CALL: Final = 500
@@ -98,6 +99,7 @@ class SqlBackend:
         self._claims: dict[str, OwnClaim] = {}
         self._doubts = Doubts()
         self._listener: Running | None = None
+        self._ask_at = 0.0
 
     def forked(self) -> None:
         for link in (self._link, self._for_keeper):
@@ -147,14 +149,10 @@ class SqlBackend:
             self._claims.pop(claim.id, None)
             return None
         # On a channel that nobody listens to yet it looks at once, and brings along the one that it will hear.
-        return self._waits(claim.id, stands, unheard=channel is None and self._may_listen)
-
-    @property
-    def _may_listen(self) -> bool:
-        return self._pushes is not None and self._pushes.possible
+        return self._waits(claim.id, stands, unheard=channel is None)
 
     def _note_grant(self, claim_id: str, *, heard: bool) -> None:
-        if heard or not self._may_listen:
+        if heard:
             self._claims.pop(claim_id, None)
         else:
             self._claims[claim_id] = OwnClaim("holds")
@@ -234,6 +232,9 @@ class SqlBackend:
                 fates += [Unanswered(problem)] * len(some)
             else:
                 fates += [None if lives else Gone() for (lives,) in rows]
+                for claim, (lives,) in zip(some, rows, strict=True):
+                    if not lives and claim.id in self._claims and self._claims[claim.id].state == "holds":
+                        self._claims.pop(claim.id, None)
         return fates
 
     # -- questions ---------------------------------------------------------------------------------
@@ -269,6 +270,7 @@ class SqlBackend:
 
     async def attend(self) -> None:
         if self._pushes is None or not self._pushes.possible:
+            self._ask_for_holders()
             return
         self._pushes.drain()
         if self._listener is not None and self._listener.alive():
@@ -282,6 +284,18 @@ class SqlBackend:
                 pass  # no thread to be had now
         for own in unheard:
             own.attended = True
+
+    def _ask_for_holders(self) -> None:
+        """Where nobody can be told of an eviction: have claims that are held for longer renewed now and then, which finds it."""
+        now = self.now()
+        if now < self._ask_at:
+            return
+        self._ask_at = now + ASK_EVERY * random.uniform(0.8, 1.2)
+        for claim_id, own in list(self._claims.items()):
+            if own.state == "holds":
+                if own.attended:
+                    self._hints.remind(claim_id)
+                own.attended = True
 
     async def _listen_for_holders(self) -> None:
         """Let claims that have held for a while be told of an eviction: their renewal brings the channel along."""

@@ -1,0 +1,235 @@
+"""Rights, roles, defaults and refusals: what a role needs, and what it is told where something is missing."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+import lockline
+from lockline import BackendUnavailable, ConfigError
+from lockline.backends.postgresql import tables
+from lockline.backends.postgresql.schema import RIGHTS
+from tests.servers.process import wait_for
+
+from .conftest import Database
+
+pytestmark = pytest.mark.server
+
+
+def take_and_give_back(url: str) -> None:
+    """Everything that a client asks for, once."""
+    with lockline.connect(url) as client, lockline.connect(url) as other:
+        lease = client.lock("access", ttl=0.6).acquire(timeout=5)
+        got: list[lockline.Lease] = []
+        thread = threading.Thread(target=lambda: got.append(other.lock("access").acquire(timeout=10)))
+        thread.start()
+        wait_for(lambda: len(client.inspect("access").waiters) == 1, 10, "a waiter")
+        lease.extend(5)
+        assert client.list() == ["access"]
+        lease.release()
+        thread.join(10)
+        assert got[0].token > lease.token
+        assert client.evict("access") == 1
+        assert got[0].lost.wait(10)
+
+
+@pytest.fixture
+def role(shared: Database) -> Iterator[str]:
+    """A role that may log in, and nothing else."""
+    shared.ask("CREATE ROLE worker LOGIN")
+    shared.ask("REVOKE ALL ON SCHEMA public FROM PUBLIC")
+    yield shared.url.replace("lockline@", "worker@")
+    shared.ask("DROP OWNED BY worker")
+    shared.ask("DROP ROLE worker")
+
+
+def test_a_role_with_the_documented_rights_and_nothing_else_can_do_everything(shared: Database, role: str) -> None:
+    shared.ask(RIGHTS.format(schema="lockline", role="worker"))
+    take_and_give_back(f"{role}?prefix=rights")
+    with lockline.connect(role) as client, client.lock("guarded") as lease, psycopg.connect(role) as mine:
+        lease.guard(mine)
+        mine.execute("SELECT 1")
+
+
+@pytest.mark.parametrize("missing", ["USAGE ON SCHEMA lockline", "INSERT ON lockline.claim", "UPDATE ON lockline.slot"])
+def test_a_missing_right_is_named_at_once(shared: Database, role: str, missing: str) -> None:
+    shared.ask(RIGHTS.format(schema="lockline", role="worker"))
+    shared.ask(f"REVOKE {missing} FROM worker")
+    with (
+        lockline.connect(role) as client,
+        pytest.raises(BackendUnavailable, match="lacks a right"),
+    ):
+        client.lock("x").acquire(timeout=20)
+
+
+def test_missing_tables_name_the_command_that_makes_them(shared: Database) -> None:
+    shared.ask("CREATE DATABASE bare")
+    url = shared.url.replace("/postgres", "/bare")
+    with lockline.connect(url) as client:
+        with pytest.raises(BackendUnavailable, match=f"lockline init {url}"):
+            client.lock("x").acquire(timeout=20)
+        tables(url).make()
+        with client.lock("x"):
+            assert client.list() == ["x"]
+    shared.ask("DROP DATABASE bare WITH (FORCE)")
+
+
+def test_a_slot_that_somebody_removed_is_told(database: Database) -> None:
+    database.ask("TRUNCATE lockline.slot")
+    with lockline.connect(database.url) as client, pytest.raises(BackendUnavailable, match="lockline init"):
+        client.lock("x").acquire(timeout=20)
+    tables(database.url).make()
+    with lockline.connect(database.url) as client:
+        client.lock("x").acquire(timeout=5).release()
+
+
+def test_making_the_tables_again_and_by_many_at_once_changes_nothing(shared: Database) -> None:
+    url = f"{shared.url}?schema=many"
+    problems: list[BaseException] = []
+
+    def make() -> None:
+        try:
+            tables(url).make()
+        except BaseException as problem:
+            problems.append(problem)
+
+    threads = [threading.Thread(target=make) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert not problems
+    with lockline.connect(url) as client, client.lock("x") as lease:
+        tables(url).make()
+        lease.extend(5)
+        assert client.inspect("x").holders[0].token == lease.token
+    shared.ask("DROP SCHEMA many CASCADE")
+
+
+def test_schemas_do_not_share_their_locks(shared: Database) -> None:
+    tables(f"{shared.url}?schema=apart").make()
+    one, two = lockline.connect(shared.url), lockline.connect(f"{shared.url}?schema=apart")
+    with one, two, one.lock("x"), two.lock("x", timeout=5):
+        assert two.list() == ["x"]
+    shared.ask("DROP SCHEMA apart CASCADE")
+
+
+@pytest.mark.parametrize("level", ["serializable", "repeatable read"])
+def test_the_isolation_that_a_role_begins_with_does_not_matter(shared: Database, role: str, level: str) -> None:
+    shared.ask(RIGHTS.format(schema="lockline", role="worker"))
+    shared.ask(f"ALTER ROLE worker SET default_transaction_isolation = '{level}'")
+    take_and_give_back(f"{role}?prefix=level")
+
+
+def test_nor_does_it_matter_that_its_transactions_begin_read_only(shared: Database, role: str) -> None:
+    shared.ask(RIGHTS.format(schema="lockline", role="worker"))
+    shared.ask("ALTER ROLE worker SET default_transaction_read_only = on")
+    take_and_give_back(f"{role}?prefix=readonly")
+
+
+def test_a_crowd_at_another_level_loses_nothing(shared: Database, role: str) -> None:
+    shared.ask(RIGHTS.format(schema="lockline", role="worker"))
+    shared.ask("ALTER ROLE worker SET default_transaction_isolation = 'serializable'")
+    tokens: list[int] = []
+
+    def work() -> None:
+        with lockline.connect(role) as client:
+            for _ in range(10):
+                with client.lock("crowd", timeout=30) as lease:
+                    tokens.append(lease.token)
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(tokens) == 60
+    assert tokens == sorted(set(tokens))
+
+
+def test_a_wrong_password_is_told_at_once(database: Database) -> None:
+    database.ask("CREATE ROLE secretive LOGIN PASSWORD 'right'")
+    rules = database.server.data / "pg_hba.conf"
+    rules.write_text("host all secretive 127.0.0.1/32 scram-sha-256\n" + rules.read_text())
+    database.ask("SELECT pg_reload_conf()")
+    url = database.url.replace("lockline@", "secretive:wrong@")
+    with lockline.connect(url) as client:
+        with pytest.raises(BackendUnavailable, match="does not accept this user or password") as caught:
+            client.lock("x").acquire(timeout=20)
+        assert "wrong" not in str(caught.value)
+
+    async def story() -> None:
+        async with lockline.aio.connect(url) as client:
+            with pytest.raises(BackendUnavailable, match="does not accept this user or password"):
+                await client.lock("x").acquire(timeout=20)
+
+    asyncio.run(story())
+    database.ask(RIGHTS.format(schema="lockline", role="secretive"))
+    take_and_give_back(database.url.replace("lockline@", "secretive:right@"))
+
+
+def test_a_missing_database_is_told_at_once(shared: Database) -> None:
+    url = shared.url.replace("/postgres", "/nowhere")
+    with lockline.connect(url) as client, pytest.raises(BackendUnavailable, match="name a database that exists"):
+        client.lock("x").acquire(timeout=20)
+
+
+def test_a_role_that_does_not_exist_is_told_at_once(shared: Database) -> None:
+    url = shared.url.replace("lockline@", "nobody@")
+    with lockline.connect(url) as client, pytest.raises(BackendUnavailable, match="does not let this user in"):
+        client.lock("x").acquire(timeout=20)
+
+
+def test_a_statement_timeout_that_is_too_short_is_named(shared: Database, role: str) -> None:
+    shared.ask(RIGHTS.format(schema="lockline", role="worker"))
+    shared.ask("ALTER ROLE worker SET statement_timeout = '100ms'")
+    with lockline.connect(f"{role}?prefix=hurried") as client, psycopg.connect(shared.url) as other:
+        client.lock("x").acquire(timeout=5).release()
+        # A step of somebody else that takes long.
+        (at,) = client._engine.backend._places("x")[:1]  # type: ignore[attr-defined]
+        other.execute("SELECT pg_advisory_xact_lock(%s)", [at])
+        with pytest.raises(BackendUnavailable, match="statement_timeout"):
+            client.lock("x").acquire(timeout=1)
+        other.rollback()
+        client.lock("x").acquire(timeout=5).release()
+
+
+def test_no_connection_left_is_named_and_passes(database: Database) -> None:
+    full = Database("-c", "max_connections=8", "-c", "superuser_reserved_connections=2")
+    try:
+        full.ask("CREATE ROLE worker LOGIN")
+        full.ask(RIGHTS.format(schema="lockline", role="worker"))
+        url = full.url.replace("lockline@", "worker@")
+        others = [psycopg.connect(url) for _ in range(6)]
+        with lockline.connect(url) as client:
+            with pytest.raises(BackendUnavailable, match="max_connections"):
+                client.lock("x").acquire(timeout=0.5)
+            threading.Timer(0.3, lambda: list(map(psycopg.Connection.close, others[:4]))).start()
+            client.lock("x").acquire(timeout=10).release()
+        for one in others:
+            one.close()
+    finally:
+        full.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("postgresql://h/db?schema=Bad-Name", "schema"),
+        ("postgresql://h/db?schema=a;drop", "schema"),
+        ("postgresql://h/db?nonsense=1", "nonsense"),
+        ("postgresql://h/db?sslnonsense=1", "sslnonsense"),
+        ("postgresql://h/db?max_connections=0", "max_connections"),
+        ("postgresql://h/db?timeout=never", "timeout"),
+        ("postgresql://h/db?listen=redis://h", "listen"),
+        ("postgresql://h:0/db", "host:port"),
+        ("postgresql://h/db?prefix=", "prefix"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_anything_is_sent(url: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        lockline.connect(url)

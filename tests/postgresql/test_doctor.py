@@ -1,0 +1,84 @@
+"""What `lockline init` and `lockline doctor` say and do, as people call them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import psycopg
+import pytest
+
+import lockline
+
+from .conftest import Database
+
+pytestmark = pytest.mark.server
+LOCKLINE = (sys.executable, "-m", "lockline.cli")
+
+
+def call(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*LOCKLINE, *words], capture_output=True, text=True, timeout=60)
+
+
+def findings(url: str) -> dict[str, Any]:
+    with lockline.connect(url) as client:
+        return {found.text: found for found in client.examine()}
+
+
+def test_init_makes_the_tables_and_says_so(shared: Database) -> None:
+    url = f"{shared.url}?schema=by_hand"
+    done = call("init", url)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.strip().endswith("can carry locks")
+    assert call("run", "--url", url, "job", "--", "true").returncode == 0
+    assert call("init", url).returncode == 0
+    shared.ask("DROP SCHEMA by_hand CASCADE")
+
+
+def test_what_init_prints_does_the_same(shared: Database) -> None:
+    done = call("init", "--print", "postgresql://nowhere/db?schema=printed")
+    assert done.returncode == 0
+    with psycopg.connect(shared.url) as migration:
+        migration.execute(done.stdout.encode())
+    with lockline.connect(f"{shared.url}?schema=printed") as client, client.lock("x"):
+        assert client.list() == ["x"]
+    shared.ask("DROP SCHEMA printed CASCADE")
+
+
+def test_init_of_a_store_that_needs_none_says_so() -> None:
+    done = call("init", "memory:")
+    assert done.returncode == 64
+    assert "needs no tables" in done.stderr
+
+
+def test_init_without_the_right_to_create_says_whose_work_it_is(shared: Database) -> None:
+    shared.ask("CREATE ROLE poor LOGIN")
+    done = call("init", shared.url.replace("lockline@", "poor@") + "?schema=fresh")
+    shared.ask("DROP ROLE poor")
+    assert done.returncode == 69
+    assert "let the owner run it" in done.stderr
+
+
+def test_the_doctor_warns_of_what_a_crash_would_forget(shared: Database) -> None:
+    assert any("fsync is off" in text and found.level == "error" for text, found in findings(shared.url).items())
+    lax = f"{shared.url}?options=-c%20synchronous_commit%3Doff"
+    assert any("synchronous_commit is off" in text for text in findings(lax))
+
+
+def test_the_doctor_warns_of_a_short_statement_timeout(shared: Database) -> None:
+    assert any(
+        "statement_timeout is 500 ms" in text for text in findings(f"{shared.url}?options=-c%20statement_timeout%3D500")
+    )
+
+
+def test_the_doctor_speaks_for_programs_too(shared: Database) -> None:
+    done = call("doctor", shared.url, "--json")
+    told = json.loads(done.stdout)
+    assert told["reachable"]
+    assert told["guarantees"]["push"]
+    assert told["guarantees"]["token_survives"] == ["release", "expiry", "restart", "failover"]
+    bare = call("doctor", shared.url.replace("/postgres", "/template1"))
+    assert bare.returncode == 69
+    assert "lockline init" in bare.stdout
