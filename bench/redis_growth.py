@@ -22,7 +22,7 @@ from lockline.backends.redis.commands import key_of
 from lockline.backends.redis.scripts import ALL, ENTER, LEAVE
 from tests.servers.redis import RedisServer, a_redis
 
-INFO = '10.0 lock 1700000000.000 "some-host-name:12345"'
+ABOUT = '1 1 - 10.0 lock 1700000000.000 "some-host-name:12345"'
 
 
 class Steps:
@@ -34,10 +34,10 @@ class Steps:
             self.client.script_load(script.body)
 
     def enter(self, pairs: list[tuple[str, str]]) -> None:
-        self._run(ENTER.sha, [(key_of(name), claim, 600_000, 1, 1, "-", INFO, "1") for name, claim in pairs])
+        self._run(ENTER.sha, [(key_of(name), claim, 600_000, ABOUT, "1") for name, claim in pairs])
 
     def leave(self, pairs: list[tuple[str, str]]) -> None:
-        self._run(LEAVE.sha, [(key_of(name), claim, "0") for name, claim in pairs])
+        self._run(LEAVE.sha, [(key_of(name), claim) for name, claim in pairs])
 
     def _run(self, sha: str, calls: list[tuple[Any, ...]]) -> None:
         for at in range(0, len(calls), 1000):

@@ -1,4 +1,4 @@
-"""`redis://` against redis-py's Lock, python-redis-lock and pottery, and against the limit: the same scripts on a bare socket.
+"""`redis://` against redis-py's Lock, python-redis-lock and pottery, and against the limits of `redis_limits`.
 
 One server over loopback, everything in one run:
 
@@ -11,24 +11,24 @@ import argparse
 import asyncio
 import importlib.metadata
 import resource
-import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-import hiredis
 import redis
 import redis.asyncio
 from crowd import Locker, Opener, contended, uncontended
+from redis_limits import fenced_locker, hand_over_locker
 from report import Report
 
 import lockline
-from lockline.backends.redis.scripts import ENTER, LEAVE
 from tests.servers.redis import RedisServer, a_redis
 
 # -- one way to take and give back a lock, each -----------------------------------------------------
@@ -68,31 +68,6 @@ def pottery_locker(port: str) -> Iterator[Locker]:
     yield lambda: lock
 
 
-class BareSocket:
-    """The limit: the same two scripts over a plain socket with hiredis, and nothing else."""
-
-    def __init__(self, port: str) -> None:
-        with redis.Redis(port=int(port)) as client:
-            for script in (ENTER, LEAVE):
-                client.script_load(script.body)
-        self._wire = socket.create_connection(("127.0.0.1", int(port)))
-        self._wire.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._reader = hiredis.Reader()
-
-    def _ask(self, *words: Any) -> Any:
-        self._wire.sendall(hiredis.pack_command(words))
-        while (reply := self._reader.gets()) is False:
-            self._reader.feed(self._wire.recv(65536))
-        return reply
-
-    def __enter__(self) -> None:
-        about = '10.0 lock 1.0 "host:1"'
-        self._ask("EVALSHA", ENTER.sha, 1, "{ll:bare}", "0123456789abcdef-1", 10000, 1, 1, "-", about, "1")
-
-    def __exit__(self, *_: object) -> None:
-        self._ask("EVALSHA", LEAVE.sha, 1, "{ll:bare}", "0123456789abcdef-1", "0")
-
-
 PEERS: dict[str, Opener] = {
     "lockline": lockline_locker,
     "redis-py": redis_py_locker,
@@ -100,23 +75,21 @@ PEERS: dict[str, Opener] = {
     "python-redis-lock": python_redis_lock_locker,
     "pottery": pottery_locker,
 }
-LIMIT = "bare socket"
+LEAST = "limit: two trivial scripts on a bare socket"
+HAND_OVER = "limit: BLPOP on bare sockets"
 
 
 def alone(server: RedisServer, rounds: int) -> list[dict[str, object]]:
     """One thread and a lock that nobody else wants."""
-    bare = BareSocket(str(server.port))
     with ExitStack() as stack:
-        lockers: dict[str, Locker] = {LIMIT: lambda: bare}
-        for peer, opener in PEERS.items():
-            if "sleep" not in peer:
-                lockers[peer] = stack.enter_context(opener(str(server.port)))
+        openers = {LEAST: fenced_locker, **{peer: opener for peer, opener in PEERS.items() if "sleep" not in peer}}
+        lockers = {peer: stack.enter_context(opener(str(server.port))) for peer, opener in openers.items()}
         times = uncontended(lockers, rounds, 2000)
     return [
         {
             "": peer,
             "µs per pair": took * 1e6,
-            "of the limit": took / times[LIMIT],
+            "of the limit": took / times[LEAST],
             "times redis-py's speed": times["redis-py"] / took,
         }
         for peer, took in times.items()
@@ -133,12 +106,74 @@ def in_a_crowd(
 
     best: dict[str, dict[str, Any]] = {}
     for _ in range(rounds):
-        for peer, opener in PEERS.items():
+        for peer, opener in {HAND_OVER: hand_over_locker, **PEERS}.items():
             server.command("FLUSHALL")
             run = contended(opener, str(server.port), processes, hold, seconds, method="fork", counted=counted)
             if peer not in best or run["grants_per_s"] > best[peer]["grants_per_s"]:
                 best[peer] = run
     return [{"": peer, **run} for peer, run in best.items()]
+
+
+# -- the server's time ------------------------------------------------------------------------------------
+
+
+def server_time(server: RedisServer, rounds: int, count: int = 1000, few: int = 400) -> list[dict[str, object]]:
+    """What the server spends on one acquire and release: on a free lock, and of 8 threads on one; the best round of each."""
+    free: dict[str, tuple[float, float]] = {}
+    crowd: dict[str, tuple[float, float]] = {}
+    for _ in range(rounds):
+        for peer, opener in {LEAST: fenced_locker, HAND_OVER: hand_over_locker, **PEERS}.items():
+            server.command("FLUSHALL")
+            if "sleep" not in peer and peer != HAND_OVER:
+                with opener(str(server.port)) as locker:
+                    spent = _server_time(server, count, partial(_take_turns, locker, count))
+                free[peer] = min(free.get(peer, spent), spent)
+            if peer != LEAST:
+                with ExitStack() as stack:
+                    lockers = [stack.enter_context(opener(str(server.port))) for _ in range(8)]
+                    spent = _server_time(server, few, partial(_in_threads, lockers, few))
+                crowd[peer] = min(crowd.get(peer, spent), spent)
+    nothing = (float("nan"),) * 2
+    rows: list[dict[str, object]] = []
+    for peer in dict.fromkeys((*free, *crowd)):
+        alone, together = free.get(peer, nothing), crowd.get(peer, nothing)
+        rows.append(
+            {
+                "": peer,
+                "free: µs in commands": alone[0],
+                "times redis-py's": alone[0] / free["redis-py"][0],
+                "free: µs of CPU": alone[1],
+                "8 threads: µs in commands": together[0],
+                "times redis-py's ": together[0] / crowd["redis-py"][0],
+                "8 threads: µs of CPU": together[1],
+            }
+        )
+    return rows
+
+
+def _take_turns(locker: Locker, count: int) -> None:
+    for _ in range(count):
+        with locker():
+            pass
+
+
+def _in_threads(lockers: list[Locker], count: int) -> None:
+    threads = [threading.Thread(target=_take_turns, args=(locker, count // len(lockers))) for locker in lockers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def _server_time(server: RedisServer, count: int, work: Callable[[], None]) -> tuple[float, float]:
+    """Microseconds a pair inside commands, and of the server's whole CPU."""
+    work()
+    server.command("CONFIG", "RESETSTAT")
+    before = cpu(server)
+    work()
+    spent = (cpu(server) - before) * 1e6 / count
+    stats = server.command("INFO", "commandstats")
+    return sum(stats.get(f"cmdstat_{name}", {}).get("usec", 0) for name in TOP_LEVEL) / count, spent
 
 
 def cpu(server: RedisServer) -> float:
@@ -147,7 +182,7 @@ def cpu(server: RedisServer) -> float:
     return float(info["used_cpu_sys"]) + float(info["used_cpu_user"])
 
 
-TOP_LEVEL = ("evalsha", "eval", "set", "blpop")
+TOP_LEVEL = ("evalsha", "eval", "set", "blpop", "rpush")
 """What these lock libraries send; their other commands run inside scripts."""
 
 
@@ -244,11 +279,13 @@ def main() -> None:
     parser.add_argument("--processes", type=int, nargs="*", default=[16, 64])
     parser.add_argument("--held", type=int, default=10_000)
     parser.add_argument("--hold", type=float, default=120.0)
-    parser.add_argument("--only", nargs="*", default=["alone", "crowd", "asyncio", "held"])
+    parser.add_argument("--only", nargs="*", default=["server", "alone", "crowd", "asyncio", "held"])
     asked = parser.parse_args()
     packages = ("lockline", "redis", "hiredis", "python-redis-lock", "pottery")
     report = Report("redis_locks", {name: importlib.metadata.version(name) for name in packages})
     with a_redis() as server:
+        if "server" in asked.only:
+            report.table("the server's time for one acquire and release", server_time(server, asked.rounds))
         if "crowd" in asked.only:
             for processes in asked.processes:
                 for hold in (0.0, 0.001) if processes <= 16 else (0.001,):

@@ -34,8 +34,8 @@ class Line:
     def enter(self, ttl: int = 60_000) -> str:
         """Stand at the end (or hold): the claim's id."""
         claim_id = f"c{next(self._numbers)}"
-        about = f'{ttl / 1000} lock "me"'
-        self._pipe.evalsha(ENTER.sha, 1, KEY, claim_id, ttl, 1, 1, NO_CHANNEL, about, "1")
+        about = f'1 1 {NO_CHANNEL} {ttl / 1000} lock "me"'
+        self._pipe.evalsha(ENTER.sha, 1, KEY, claim_id, ttl, about, "1")
         return claim_id
 
     def leave(self, claim_id: str, doubtful: str = "0") -> None:
@@ -171,10 +171,10 @@ def test_a_note_keeps_its_claim_out_for_as_long_as_it_is_remembered(line: Line) 
     for n in range(50):
         line.leave(f"other-{n}", doubtful="1")
     line.now()
-    about = '60.0 lock "me"'
-    assert line.redis.evalsha(ENTER.sha, 1, KEY, "late", 60_000, 1, 1, NO_CHANNEL, about, "1") is None
+    about = f'1 1 {NO_CHANNEL} 60.0 lock "me"'
+    assert line.redis.evalsha(ENTER.sha, 1, KEY, "late", 60_000, about, "1") is None
     line.redis.hset(KEY, "-late", "1")
-    assert line.redis.evalsha(ENTER.sha, 1, KEY, "late", 60_000, 1, 1, NO_CHANNEL, about, "1") > 0
+    assert line.redis.evalsha(ENTER.sha, 1, KEY, "late", 60_000, about, "1") > 0
 
 
 def test_waits_that_time_out_beside_real_ones_leave_the_line_small(server: RedisServer, connect: Connect) -> None:

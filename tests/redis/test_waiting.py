@@ -120,7 +120,7 @@ def test_every_key_has_a_ttl_and_the_database_returns_to_its_size(server: RedisS
         assert client.inspect(f"x{n}").waiters == ()
         lease.release()
     for key in server.command("KEYS", "*"):
-        assert 0 < server.command("PTTL", key) <= 10_000
+        assert 0 < server.command("PTTL", key) <= 10_500, "ten seconds after the last lease would have ended"
         assert server.command("HKEYS", key) == ["last"]
     # A second for what Redis itself needs to drop keys that have expired.
     empty_within([server], 12)
@@ -210,7 +210,7 @@ def test_who_listens_elsewhere_is_told_to_look_and_never_that_it_holds(server: R
             elsewhere.subscribe("ll:elsewhere")
             elsewhere.get_message(timeout=5)
             for claim, channel in (("holder", "-"), ("waiter", "ll:elsewhere")):
-                primary.evalsha(ENTER.sha, 1, "{ll:x}", claim, 10000, 1, 1, channel, '10 lock 0 "me"', "1")
+                primary.evalsha(ENTER.sha, 1, "{ll:x}", claim, 10000, f'1 1 {channel} 10 lock 0 "me"', "1")
             assert primary.evalsha(LEAVE.sha, 1, "{ll:x}", "holder", "0") == 1
             told = elsewhere.get_message(timeout=5)
             assert told is not None

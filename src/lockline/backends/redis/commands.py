@@ -96,13 +96,13 @@ class PreparedLine:
     def __init__(self, key: bytes) -> None:
         self.key = key
         self.route = NOWHERE
-        self.enter = _beginning(ENTER, key, args=7)
-        self.leave = _beginning(LEAVE, key, args=2)
+        self.enter = _beginning(ENTER, key, args=4)
+        self.leave = _beginning(LEAVE, key, args=1)
         self.size = len(self.enter) + len(self.leave) + 2 * len(key) + OVERHEAD
 
     def request_to_leave(self, claim_id: str) -> bytes:
         """The whole request; ids are made of ASCII alone, by the engine: as many bytes as characters."""
-        return b"%b$%d\r\n%b\r\n$1\r\n0\r\n" % (self.leave, len(claim_id), claim_id.encode())
+        return b"%b$%d\r\n%b\r\n" % (self.leave, len(claim_id), claim_id.encode())
 
 
 def _beginning(script: Script, key: bytes, args: int) -> bytes:
@@ -118,13 +118,13 @@ def words(wish: Wish) -> tuple[str, ...]:
     """The arguments of ENTER after the id."""
     ttl, weight, capacity, channel, kind, owner, meta, wait = wish
     # As JSON, the owner can contain nothing that would confuse a reader.
-    info = f"{ttl} {kind} {json.dumps(owner)}{meta}"
-    return str(math.ceil(ttl * 1000)), str(weight), str(capacity), channel, info, "1" if wait else "0"
+    about = f"{weight} {capacity} {channel} {ttl} {kind} {json.dumps(owner)}{meta}"
+    return str(math.ceil(ttl * 1000)), about, "1" if wait else "0"
 
 
 def read(claim_id: str, record: str, holds: bool, now: float) -> Standing | None:
     """A record as others see it; None when its time is over."""
-    ticket, expires, weight, capacity, _, _, info = record.split(" ", 6)
+    ticket, expires, _, weight, capacity, _, info = record.split(" ", 6)
     remaining = (int(expires) - now) / 1000
     if remaining <= 0:
         return None

@@ -1,29 +1,13 @@
 """The Lua of the Redis backend: one atomic step per request, on the one key that is a line.
 
-A line is one hash, so that a cluster can move it, a server can evict it, and a person can delete it only as a whole:
-
-    state    eleven numbers as packed doubles, absent while nobody stands in the line: n used least first until mixed head
-             end watch sweep due
-             n holders of `used` weight together, `least` is the smallest capacity among them (`mixed` if they differ);
-             no holder expires before `first`; the key lives until `until`;
-             seats from `head` up to `end` are the waiting line, some of them empty;
-             by `watch` whoever waits will have looked by itself;
-             nobody who waits expires before `due`; then the seats are swept, from `sweep` on if a round is under way
-    last     the last ticket
-    +id      a claim that holds: "ticket expires weight capacity seat channel info"
-    ~id      a claim that waits: the same
-    q<seat>  the id of who waits there; at both ends of a run of empty seats "!first last", which no id looks like
-    -id      a claim that was withdrawn before it arrived, and until when that is remembered
-    =id      an eviction that was done: until when that is remembered, and how many it hit
-    notes    two numbers, absent while there is none of these two: they stand in order of their age
-    o<n>     from the first number up to the second: the field of the note
-
-Every line has its `last`; a hash without it is somebody else's, and is left alone.
+What a line is made of says `step.py`.
 
 All times are the server's own, in milliseconds; tickets are its clock in microseconds, or the last ticket plus one.
 Each step first drops whoever has expired, so what it sees is what the rule sees.
 The work of a step depends neither on how many wait nor on how many did: a run of empty seats is passed in one go, and
 what the dead have left is cleared away some at a time, by whatever step comes next.
+Most of what a server spends on a lock is the fixed cost of each command in a script, then of building strings: so the
+common cases come first, before any function is made, ask for all at once, and write what the client has put together.
 """
 
 from __future__ import annotations
@@ -31,10 +15,12 @@ from __future__ import annotations
 from typing import Final
 
 from ..resp.commands import Script
-from .step import STEP
+from .step import NUMBERS, STEP
 
 REMEMBERED: Final = 10
-"""Seconds for which an idle line remembers its last ticket: a server clock may step back by that much."""
+"""Seconds for which an idle line remembers its last ticket at least: a server clock may step back by that much."""
+LINGERS: Final = 4 * REMEMBERED
+"""Seconds that an idle line may last: a release does not shorten the life of a key that ends sooner by itself."""
 
 NO_CHANNEL: Final = "-"
 """Stands in a record for the channel of a client that does not listen (yet)."""
@@ -56,7 +42,7 @@ redis.pcall('HDEL', KEYS[1], '')
 
 
 _WORDS: Final = {
-    "REMEMBERED": str(REMEMBERED * 1000), "FOREIGN": FOREIGN, "A_FEW": str(A_FEW), "STATE": STATE, "NEVER": NEVER,
+    "REMEMBERED": str(REMEMBERED * 1000), "SPARE": str(2 * REMEMBERED * 1000), "LINGERS": str(LINGERS * 1000), "FOREIGN": FOREIGN, "A_FEW": str(A_FEW), "STATE": STATE, "NEVER": NEVER,
 }  # fmt: skip
 """What stands in the Lua for a value that is said here."""
 
@@ -64,66 +50,79 @@ _WORDS: Final = {
 _TIME: Final = """
 local time = redis.call('TIME')
 local micros = time[1] * 1000000 + time[2]
+local now = micros / 1000
 """
 
 
 def _script(*parts: str) -> Script:
-    body = "".join((_TIME, *parts))
+    body = "".join(parts)
     for word, meaning in _WORDS.items():
         body = body.replace(word, meaning)
     return Script(body)
 
 
-# In: id, ttl, weight, capacity, channel, info, "1" if it may wait. Out: the ticket if it holds, {ahead, change} if it
+# In: id, ttl, "weight capacity channel info", "1" if it may wait. Out: the ticket if it holds, {ahead, change} if it
 # waits, nothing if it may not.
 ENTER: Final = _script(
+    _TIME,
     """
-local id = ARGV[1]
-local found = redis.call('HMGET', KEYS[1], 'state', 'last', '+' .. id, '~' .. id, '-' .. id, 'notes')
+local id, mine = ARGV[1], '+' .. ARGV[1]
+local found = redis.call('HMGET', KEYS[1], 'state', 'last', 'notes', mine, '~' .. id)
+local state, last, notes = found[1], found[2], found[3]
 local ticket = micros
-if found[2] and tonumber(found[2]) >= micros then ticket = tonumber(found[2]) + 1 end
-local expires = math.ceil(micros / 1000) + ARGV[2]
-if not found[2] and #redis.call('HGETALL', KEYS[1]) > 0 then return FOREIGN end
+if not last then
+  if #redis.call('HGETALL', KEYS[1]) > 0 then return FOREIGN end
+elseif tonumber(last) >= micros then
+  ticket = last + 1
+end
+local expires = math.ceil(now) + ARGV[2]
 
 -- Nobody stands here: the common case, kept short.
-if not found[1] and not found[6] and not found[4] and tonumber(ARGV[3]) <= tonumber(ARGV[4]) then
+if not state and not notes then
   local number, key_until = string.format('%.0f', ticket), expires + REMEMBERED
-  redis.call('HSET', KEYS[1], 'last', number,
-    '+' .. id, string.format('%s %.0f %s %s 0 %s ', number, expires, ARGV[3], ARGV[4], ARGV[5]) .. ARGV[6],
-    'state', struct.pack(STATE, 1, ARGV[3], ARGV[4], expires, key_until, 0, 1, 1, 0, 0, NEVER))
+  state = mine
+  if key_until > now + LINGERS then
+    local weight, capacity = string.match(ARGV[3], '^(%d+) (%d+)')
+    state = struct.pack(STATE, 1, weight, capacity, expires, key_until, 0, 1, 1, 0, 0, NEVER)
+  end
+  redis.call('HSET', KEYS[1], 'last', number, 'state', state, mine, number .. ' ' .. expires .. ' 0 ' .. ARGV[3])
   redis.call('PEXPIREAT', KEYS[1], key_until)
   return ticket
 end
-
+""",
+    NUMBERS,
+    """
 -- Full, and nothing else to do than to stand at the end: the other common case, kept short as well.
-if found[1] and ARGV[7] == '1' and not (found[3] or found[4] or found[5]) then
-  local n, used, least, first, key_until, mixed, head, seats_end, watch, sweep, due = struct.unpack(STATE, found[1])
-  if used >= least and micros / 1000 < first then
-    local number, seat = string.format('%.0f', ticket), string.format('%d', seats_end)
+if state and not (found[4] or found[5] or notes and redis.call('HGET', KEYS[1], '-' .. id)) then
+  local n, used, least, first, key_until, mixed, head, seats_end, watch, sweep, due, at = numbers(KEYS[1], state)
+  if used >= least and now < first then
+    if ARGV[4] ~= '1' then return false end
+    local number, next_id = string.format('%.0f', ticket), head == seats_end and id or string.sub(state, at)
     local stretch = expires + REMEMBERED > key_until
-    if stretch then key_until = expires + REMEMBERED end
+    if stretch then key_until = expires + SPARE end
     if first > watch then watch = first end
     if expires < due then due = expires end
-    redis.call('HSET', KEYS[1], 'last', number, 'q' .. seat, id,
-      '~' .. id, string.format('%s %.0f %s %s %s %s ', number, expires, ARGV[3], ARGV[4], seat, ARGV[5]) .. ARGV[6],
-      'state', struct.pack(STATE, n, used, least, first, key_until, mixed, head, seats_end + 1, watch, sweep, due))
+    redis.call('HSET', KEYS[1], 'last', number, 'q' .. seats_end, id,
+      '~' .. id, number .. ' ' .. expires .. ' ' .. seats_end .. ' ' .. ARGV[3],
+      'state', struct.pack(STATE, n, used, least, first, key_until, mixed, head, seats_end + 1, watch, sweep, due) .. next_id)
     if stretch then redis.call('PEXPIREAT', KEYS[1], key_until) end
-    return { n + seats_end - head, math.ceil(first - micros / 1000) }
+    return { n + seats_end - head, math.ceil(first - now) }
   end
 end
 """,
     STEP,
     """
 -- It was withdrawn before it came; whoever sent it waits for it no more.
-if found[5] and tonumber(found[5]) > now then return false end
-open(KEYS[1], found[1])
+local withdrawn = notes and redis.call('HGET', KEYS[1], '-' .. id)
+if withdrawn and tonumber(withdrawn) > now then return false end
+open(KEYS[1], state)
 drop_expired()
-if found[3] then
-  local c = parse(found[3])
-  if c.expires > now then return c.ticket end
-end
 if found[4] then
   local c = parse(found[4])
+  if c.expires > now then return c.ticket end
+end
+if found[5] then
+  local c = parse(found[5])
   if c.expires > now then
     admit(id)
     local answer = s.let_me_in and c.ticket or waiting(c.seat)
@@ -133,20 +132,17 @@ if found[4] then
   leave_seat(id, c.seat)
 end
 admit()
-local c = {
-  ticket = ticket, expires = expires, weight = tonumber(ARGV[3]), capacity = tonumber(ARGV[4]),
-  seat = '0', channel = ARGV[5], info = ARGV[6],
-}
+local c = parse(string.format('%.0f %.0f %d ', ticket, expires, 0) .. ARGV[3])
 local room = s.n == 0 and c.capacity or math.min(s.least, c.capacity)
 if s.head == s.seats_end and s.used + c.weight <= room then
   put('last', string.format('%.0f', ticket))
-  put('+' .. id, written(c))
-  count_in(c)
+  put(mine, written(c))
+  count_in(c, mine)
   cover(expires)
   save()
   return ticket
 end
-if ARGV[7] ~= '1' then
+if ARGV[4] ~= '1' then
   save()
   return false
 end
@@ -166,35 +162,49 @@ return answer
 # In: id, "1" if it may still be under way. Out: 1 if it was there, else 0.
 LEAVE: Final = _script(
     """
-local id = ARGV[1]
-local found = redis.call('HMGET', KEYS[1], 'state', '+' .. id, '~' .. id)
+local id, mine = ARGV[1], '+' .. ARGV[1]
+local state = redis.call('HGET', KEYS[1], 'state')
 
--- The only one here: the common case, kept short.
-if found[1] and found[2] and ARGV[2] ~= '1' then
-  local n, used, least, first, key_until, mixed, head, seats_end, watch, sweep, due = struct.unpack(STATE, found[1])
-  if n == 1 and head == seats_end then
-    redis.call('HDEL', KEYS[1], 'state', '+' .. id)
+-- The only one here: the common case, kept short. Its own clock has told it whether its time was over; here it counts that
+-- nobody came in between.
+if state == mine and ARGV[2] ~= '1' then
+  redis.call('HDEL', KEYS[1], 'state', mine)
+  return 1
+end
+""",
+    _TIME,
+    """
+if state and state ~= mine and ARGV[2] ~= '1' and string.byte(state) ~= 43 then
+  local n, used, least, first, key_until, mixed, head, seats_end, watch, sweep, due, at = struct.unpack(STATE, state)
+  local next_id = string.sub(state, at)
+  if next_id == '' and head < seats_end then next_id = redis.call('HGET', KEYS[1], 'q' .. head) or '' end
+  local found = redis.call('HMGET', KEYS[1], mine, '~' .. next_id, 'q' .. head + 1)
+  if found[1] and n == 1 and head == seats_end then
+    redis.call('HDEL', KEYS[1], 'state', mine)
     redis.call('PEXPIRE', KEYS[1], REMEMBERED)
-    if tonumber(string.match(found[2], '^%d+ (%d+)')) > micros / 1000 then return 1 end
-    return 0
+    return 1
   end
   -- One holder hands over to one that needs all there is, lives, and hears: the other common case.
-  local now = micros / 1000
-  local next_id = n == 1 and now < first and redis.call('HGET', KEYS[1], 'q' .. head)
-  local record = next_id and redis.call('HGET', KEYS[1], '~' .. next_id)
-  if record then
-    local ticket, expires, weight, capacity, channel = string.match(record, '^(%d+) (%d+) (%d+) (%d+) %d+ (%S+) ')
+  if found[1] and found[2] and n == 1 and now < first then
+    local ticket, expires, weight, capacity, channel =
+      string.match(found[2], '^(%d+) (%d+) %d+ (%d+) (%d+) (%S+) ')
     expires = tonumber(expires)
     if weight == capacity and expires > now and expires + 250 >= watch
       and (channel == '-' or redis.call('PUBSUB', 'NUMSUB', channel)[2] > 0) then
       -- First the write: a server that may not write (a replica by now, or one without enough of them) refuses it here,
       -- and has told nobody anything.
-      redis.call('HDEL', KEYS[1], '+' .. id, '~' .. next_id, 'q' .. head)
+      redis.call('HDEL', KEYS[1], mine, '~' .. next_id, 'q' .. head)
       if channel ~= '-' then redis.call('PUBLISH', channel, next_id .. ' ' .. ticket) end
       head = head + 1
-      if head == seats_end then head, seats_end, watch, sweep, due = 1, 1, 0, 0, NEVER end
-      redis.call('HSET', KEYS[1], '+' .. next_id, record,
-        'state', struct.pack(STATE, 1, weight, capacity, expires, key_until, 0, head, seats_end, watch, sweep, due))
+      if head < seats_end then
+        state = struct.pack(STATE, 1, weight, capacity, expires, key_until, 0, head, seats_end, watch, sweep, due)
+          .. (found[3] or '')
+      elseif key_until > now + LINGERS then
+        state = struct.pack(STATE, 1, weight, capacity, expires, key_until, 0, 1, 1, 0, 0, NEVER)
+      else
+        state = '+' .. next_id
+      end
+      redis.call('HSET', KEYS[1], '+' .. next_id, found[2], 'state', state)
       return 1
     end
   end
@@ -203,28 +213,29 @@ end
     STEP,
     NEEDS_NO_MEMORY,
     """
-local last = redis.call('HGET', KEYS[1], 'last')
+local found = redis.call('HMGET', KEYS[1], 'last', mine, '~' .. id)
+local last, record = found[1], found[2]
 if not last and (ARGV[2] ~= '1' or #redis.call('HGETALL', KEYS[1]) > 0) then return 0 end
-open(KEYS[1], found[1])
+local waits = not record and found[3]
+open(KEYS[1], state)
 local there = 0
-local record = found[2] or found[3]
-if record then
-  local c = parse(record)
+if record or waits then
+  local c = parse(record or waits)
   if c.expires > now then there = 1 end
-  if not found[2] then
+  if waits then
     leave_seat(id, c.seat)
   else
-    redis.call('HDEL', line, '+' .. id)
-    if found[1] then count_out(c) end
+    redis.call('HDEL', line, mine)
+    if state then count_out(c) end
   end
 end
 if ARGV[2] == '1' then
   -- A request of it may still be on the way: it shall find this when it comes.
   if not last then redis.call('HSET', line, 'last', '0') end
   make_note('-' .. id, '')
-  if not found[1] then redis.call('PEXPIRE', line, REMEMBERED) end
+  if not state then redis.call('PEXPIRE', line, REMEMBERED) end
 end
-if not found[1] then return there end
+if not state then return there end
 drop_expired()
 admit()
 save()
@@ -235,6 +246,7 @@ return there
 # In: id, channel, "1" to write even where nothing changes (so that WAIT has something to wait for).
 # Out: the ticket if it holds, {ahead, change} if it waits, nothing if it is gone.
 PLACE: Final = _script(
+    _TIME,
     """
 local id = ARGV[1]
 local found = redis.call('HMGET', KEYS[1], 'state', '+' .. id, '~' .. id)
@@ -268,17 +280,21 @@ return answer
 # In: channel (or NO_CHANNEL to leave it as it is), then for each key: id, ttl, weight, kind.
 # Out for each: 0 if it is gone, 1 if it holds, if it waits -milliseconds until something may change by itself.
 RENEW: Final = _script(
+    _TIME,
     STEP,
     NEEDS_NO_MEMORY,
     """
 local function renew(key, id, ttl, weight, kind)
+  local mine = '+' .. id
   -- What somebody else put in the place of one line must not concern the others.
-  local found = redis.pcall('HMGET', key, 'state', '+' .. id, '~' .. id)
+  local found = redis.pcall('HMGET', key, 'state', mine, '~' .. id, 'notes')
   if found.err then return string.find(found.err, 'WRONGTYPE', 1, true) and 0 or found end
   local record = found[2] or found[3]
   if not record then return 0 end
-  open(key, found[1])
   local c = parse(record)
+  -- The only one here: all there is to say about the line stands in its record.
+  local alone = found[1] == mine and not found[4] and c.expires > now and ttl + REMEMBERED <= LINGERS
+  if not alone then open(key, found[1]) end
   if c.expires <= now then
     if not found[2] then leave_seat(id, c.seat) end
     drop_expired()
@@ -290,11 +306,15 @@ local function renew(key, id, ttl, weight, kind)
   if ARGV[1] ~= '-' then c.channel = ARGV[1] end
   if weight < c.weight then
     -- Only ever downwards: what is given back here may let others in.
-    if found[2] then s.used = s.used - c.weight + weight end
+    if found[2] and not alone then s.used = s.used - c.weight + weight end
     c.weight = weight
     c.info = string.gsub(c.info, '^(%S+) %S+', '%1 ' .. kind)
   end
-  redis.call('HSET', line, (found[2] and '+' or '~') .. id, written(c))
+  redis.call('HSET', key, (found[2] and '+' or '~') .. id, written(c))
+  if alone then
+    redis.call('PEXPIREAT', key, c.expires + REMEMBERED)
+    return 1
+  end
   cover(c.expires)
   if found[2] and s.n == 1 then s.first = c.expires end
   drop_expired()
@@ -327,6 +347,7 @@ end
 
 # Out: the server's time in milliseconds, then every field with its value.
 LOOK: Final = _script(
+    _TIME,
     STEP,
     NEEDS_NO_MEMORY,
     _UP_TO_DATE,
@@ -339,12 +360,13 @@ return all
 )
 
 # Out: how many hold.
-ALIVE: Final = _script(STEP, NEEDS_NO_MEMORY, _UP_TO_DATE, "return used and s.n or 0")
+ALIVE: Final = _script(_TIME, STEP, NEEDS_NO_MEMORY, _UP_TO_DATE, "return used and s.n or 0")
 
 # In: an id of this eviction, so that a repeat does not hit whoever came after its victims; the token of the one that is
 # meant, or nothing if all are.
 # Out: how many held, and were told that they do no more.
 EVICT: Final = _script(
+    _TIME,
     STEP,
     """
 local note = '=' .. ARGV[1]

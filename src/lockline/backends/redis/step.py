@@ -1,18 +1,51 @@
-"""The Lua that every step beyond the shortest shares: read the line, drop who expired, let in who has room, write it back."""
+"""The Lua that every step beyond the shortest shares: read the line, drop who expired, let in who has room, write it back.
+
+A line is one hash, so that a cluster can move it, a server can evict it, and a person can delete it only as a whole:
+
+    state    absent while nobody stands in the line; "+id" while one holds alone, whose record says all that there is to say,
+             and if the key may go on for as long as it has; else eleven numbers as packed doubles:
+             n used least first until mixed head end watch sweep due
+             n holders of `used` weight together, `least` is the smallest capacity among them (`mixed` if they differ);
+             no holder expires before `first`; the key lives until `until`;
+             seats from `head` up to `end` are the waiting line, some of them empty;
+             by `watch` whoever waits will have looked by itself;
+             nobody who waits expires before `due`; then the seats are swept, from `sweep` on if a round is under way;
+             and behind the numbers the id of who sits at `head`, or nothing where a step did not care
+    last     the last ticket
+    +id      a claim that holds: "ticket expires seat weight capacity channel info"
+    ~id      a claim that waits: the same
+    q<seat>  the id of who waits there; at both ends of a run of empty seats "!first last", which no id looks like
+    -id      a claim that was withdrawn before it arrived, and until when that is remembered
+    =id      an eviction that was done: until when that is remembered, and how many it hit
+    notes    two numbers, absent while there is none of these two: they stand in order of their age
+    o<n>     from the first number up to the second: the field of the note
+
+Every line has its `last`; a hash without it is somebody else's, and is left alone.
+"""
 
 from __future__ import annotations
 
 from typing import Final
 
-STEP: Final = """
--- Lua would shorten a long number that it is asked to join to a text: always format tickets and times.
+NUMBERS: Final = """
+-- The numbers of a state, and where in it they end. One who is alone has them in its record; its key lives at least that long.
+local function numbers(key, state)
+  if string.byte(state) ~= 43 then return struct.unpack(STATE, state) end
+  local expires, weight, capacity = string.match(redis.call('HGET', key, state), '^%d+ (%d+) %d+ (%d+) (%d+) ')
+  return 1, tonumber(weight), tonumber(capacity), tonumber(expires), expires + REMEMBERED, 0, 1, 1, 0, 0, NEVER, #state + 1
+end
+"""
+
+STEP: Final = (
+    NUMBERS
+    + """
+-- Lua shortens a number to 14 digits that it is asked to join to a text: enough for a time and a seat, not for a ticket.
 local line, puts, s
-local now = micros / 1000
 -- How much of the past this step may still clear away, whatever the number of lines it works on.
 local clearing = A_FEW
 
 local function parse(record)
-  local ticket, expires, weight, capacity, seat, channel, info =
+  local ticket, expires, seat, weight, capacity, channel, info =
     string.match(record, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%S+) (.*)$')
   return {
     ticket = tonumber(ticket), expires = tonumber(expires), weight = tonumber(weight),
@@ -21,7 +54,7 @@ local function parse(record)
 end
 
 local function written(c)
-  return string.format('%.0f %.0f %d %d %s %s ', c.ticket, c.expires, c.weight, c.capacity, c.seat, c.channel) .. c.info
+  return string.format('%.0f %.0f %s %d %d %s ', c.ticket, c.expires, c.seat, c.weight, c.capacity, c.channel) .. c.info
 end
 
 local function open(key, state)
@@ -29,14 +62,15 @@ local function open(key, state)
   if not state then
     s = {
       n = 0, used = 0, least = 0, first = 0, key_until = 0, mixed = 0, head = 1, seats_end = 1, watch = 0, sweep = 0,
-      due = NEVER,
+      due = NEVER, next_id = '', opened_at = 1,
     }
     return
   end
-  local n, used, least, first, key_until, mixed, head, seats_end, watch, sweep, due = struct.unpack(STATE, state)
+  local n, used, least, first, key_until, mixed, head, seats_end, watch, sweep, due, at = numbers(key, state)
   s = {
     n = n, used = used, least = least, first = first, key_until = key_until, mixed = mixed, head = head,
     seats_end = seats_end, watch = watch, sweep = sweep, due = due,
+    next_id = string.sub(state, at), opened_at = head, alone = string.byte(state) == 43 and state,
   }
 end
 
@@ -49,9 +83,10 @@ local function put(field, value)
   end
 end
 
-local function count_in(c)
-  s.n, s.used = s.n + 1, s.used + c.weight
+local function count_in(c, field)
+  s.n, s.used, s.alone = s.n + 1, s.used + c.weight, false
   if s.n == 1 then
+    s.alone = field
     s.least, s.first, s.mixed = c.capacity, c.expires, 0
     return
   end
@@ -67,7 +102,7 @@ local function recount()
     local mark = string.sub(all[i], 1, 1)
     if mark == '+' then
       local c = parse(all[i + 1])
-      if c.expires > now then count_in(c) else redis.call('HDEL', line, all[i]) end
+      if c.expires > now then count_in(c, all[i]) else redis.call('HDEL', line, all[i]) end
     end
   end
 end
@@ -78,7 +113,7 @@ end
 
 -- A claim that held is gone; its field has been deleted.
 local function count_out(c)
-  s.n, s.used = s.n - 1, s.used - c.weight
+  s.n, s.used, s.alone = s.n - 1, s.used - c.weight, false
   -- The one that left may have been the one with the smallest capacity.
   if s.n > 0 and s.mixed == 1 then recount() end
 end
@@ -230,7 +265,7 @@ local function admit(mine)
             redis.call('PUBLISH', c.channel, id .. string.format(' %.0f', c.ticket))
           end
           put('+' .. id, record)
-          count_in(c)
+          count_in(c, '+' .. id)
           s.let_in = true
           if id == mine then s.let_me_in = true end
         else
@@ -253,19 +288,24 @@ local function save()
       redis.call('PEXPIRE', line, REMEMBERED)
       return
     end
-    s.head, s.seats_end, s.watch, s.sweep, s.due = 1, 1, 0, 0, NEVER
+    s.head, s.seats_end, s.watch, s.sweep, s.due, s.next_id = 1, 1, 0, 0, NEVER, ''
   elseif s.let_in and s.first + 250 < s.watch then
     warn_next()
   end
-  put('state', struct.pack(STATE,
-    s.n, s.used, s.least, s.first, s.key_until, s.mixed, s.head, s.seats_end, s.watch, s.sweep, s.due))
+  if s.alone and s.head == s.seats_end and s.key_until <= now + LINGERS then
+    put('state', s.alone)
+  else
+    put('state', struct.pack(STATE,
+      s.n, s.used, s.least, s.first, s.key_until, s.mixed, s.head, s.seats_end, s.watch, s.sweep, s.due)
+      .. (s.head == s.opened_at and s.next_id or ''))
+  end
   redis.call('HSET', line, unpack(puts))
   if s.stretch then redis.call('PEXPIREAT', line, s.key_until) end
 end
 
--- The key outlives its longest claim, and the memory of its last ticket outlives that.
+-- The key outlives its longest claim, and the memory of its last ticket outlives that; by more, so that this is rare.
 local function cover(expires)
-  if expires + REMEMBERED > s.key_until then s.key_until, s.stretch = expires + REMEMBERED, true end
+  if expires + REMEMBERED > s.key_until then s.key_until, s.stretch = expires + SPARE, true end
 end
 
 -- What a waiting claim is told: how many are ahead, and in how many milliseconds something may change by itself.
@@ -276,3 +316,4 @@ local function waiting(seat)
   return { s.n + seat - s.head, math.max(1, math.ceil(change - now)) }
 end
 """
+)
