@@ -34,7 +34,7 @@ class Steps:
             self.client.script_load(script.body)
 
     def enter(self, pairs: list[tuple[str, str]]) -> None:
-        self._run(ENTER.sha, [(key_of(name), claim, 600_000, ABOUT, "1") for name, claim in pairs])
+        self._run(ENTER.sha, [(key_of(name), claim, 600_000, ABOUT, "1", 610_000) for name, claim in pairs])
 
     def leave(self, pairs: list[tuple[str, str]]) -> None:
         self._run(LEAVE.sha, [(key_of(name), claim) for name, claim in pairs])

@@ -129,7 +129,7 @@ def test_a_waiter_is_told_of_its_turn_after_a_planned_failover(connect: Connect)
 def channel_of_waiter(node: RedisServer) -> str | None:
     """Where the one that waits for "a" is told; None while nobody is there that listens."""
     waiting = [field for field in node.command("HKEYS", key_of("a")) if field[0] == "~"]
-    channels = [str(node.command("HGET", key_of("a"), field)).split(" ")[5] for field in waiting]
+    channels = [str(node.command("HGET", key_of("a"), field)).split(" ")[6] for field in waiting]
     return channels[0] if channels and channels[0] != NO_CHANNEL else None
 
 

@@ -69,7 +69,7 @@ class Lines(RuleBasedStateMachine):
         if kept[:1] != b"+":
             return STATE.unpack(kept[: STATE.size])
         record: Any = self.raw.hget(KEY, kept)
-        return (1, int(record.split(b" ")[3]), 0, 0, 0, 0, 1, 1, 0, 0, 0)
+        return (1, int(record.split(b" ")[4]), 0, 0, 0, 0, 1, 1, 0, 0, 0)
 
     def same(self, ours: Any, model: Any) -> None:
         """The same kind of answer; tickets have other numbers, places may count empty seats."""
@@ -175,7 +175,7 @@ class Lines(RuleBasedStateMachine):
             self.every_seat_is_somebodys_or_part_of_a_run(seats)
             assert n == len(held)
             self.who_is_next_is_known_or_asked_for(seats)
-            assert used == sum(int(fields[name].split(" ")[3]) for name in held)
+            assert used == sum(int(fields[name].split(" ")[4]) for name in held)
 
     def who_is_next_is_known_or_asked_for(self, seats: dict[int, str]) -> None:
         kept: Any = self.raw.hget(KEY, "state")

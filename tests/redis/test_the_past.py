@@ -35,7 +35,7 @@ class Line:
         """Stand at the end (or hold): the claim's id."""
         claim_id = f"c{next(self._numbers)}"
         about = f'1 1 {NO_CHANNEL} {ttl / 1000} lock "me"'
-        self._pipe.evalsha(ENTER.sha, 1, KEY, claim_id, ttl, about, "1")
+        self._pipe.evalsha(ENTER.sha, 1, KEY, claim_id, ttl, about, "1", ttl + 10_000)
         return claim_id
 
     def leave(self, claim_id: str, doubtful: str = "0") -> None:
@@ -172,9 +172,9 @@ def test_a_note_keeps_its_claim_out_for_as_long_as_it_is_remembered(line: Line) 
         line.leave(f"other-{n}", doubtful="1")
     line.now()
     about = f'1 1 {NO_CHANNEL} 60.0 lock "me"'
-    assert line.redis.evalsha(ENTER.sha, 1, KEY, "late", 60_000, about, "1") is None
+    assert line.redis.evalsha(ENTER.sha, 1, KEY, "late", 60_000, about, "1", 70_000) is None
     line.redis.hset(KEY, "-late", "1")
-    assert line.redis.evalsha(ENTER.sha, 1, KEY, "late", 60_000, about, "1") > 0
+    assert line.redis.evalsha(ENTER.sha, 1, KEY, "late", 60_000, about, "1", 70_000) > 0
 
 
 def test_waits_that_time_out_beside_real_ones_leave_the_line_small(server: RedisServer, connect: Connect) -> None:

@@ -39,7 +39,7 @@ def test_all_dead_waiters_are_skipped_in_one_step(server: RedisServer, connect: 
     def channels() -> set[str]:
         """Where they listen; a new client's claim stands for a moment before it does."""
         waiting = [field for field in server.command("HKEYS", "{ll:x}") if field[0] == "~"]
-        return {server.command("HGET", "{ll:x}", field).split(" ")[5] for field in waiting} - {NO_CHANNEL}
+        return {server.command("HGET", "{ll:x}", field).split(" ")[6] for field in waiting} - {NO_CHANNEL}
 
     wait_for(lambda: len(channels()) == 8, 10, "eight that listen")
     theirs = channels()
@@ -210,7 +210,7 @@ def test_who_listens_elsewhere_is_told_to_look_and_never_that_it_holds(server: R
             elsewhere.subscribe("ll:elsewhere")
             elsewhere.get_message(timeout=5)
             for claim, channel in (("holder", "-"), ("waiter", "ll:elsewhere")):
-                primary.evalsha(ENTER.sha, 1, "{ll:x}", claim, 10000, f'1 1 {channel} 10 lock 0 "me"', "1")
+                primary.evalsha(ENTER.sha, 1, "{ll:x}", claim, 10000, f'1 1 {channel} 10 lock 0 "me"', "1", 20000)
             assert primary.evalsha(LEAVE.sha, 1, "{ll:x}", "holder", "0") == 1
             told = elsewhere.get_message(timeout=5)
             assert told is not None

@@ -15,7 +15,7 @@ from ...errors import ConfigError
 from ..resp.commands import Script
 from ..resp.target import Address
 from .connection import Link
-from .scripts import ENTER, LEAVE
+from .scripts import ENTER, LEAVE, REMEMBERED
 
 PREFIX: Final = "ll"
 """What the keys and channels of a client begin with, unless it was told otherwise."""
@@ -96,7 +96,7 @@ class PreparedLine:
     def __init__(self, key: bytes) -> None:
         self.key = key
         self.route = NOWHERE
-        self.enter = _beginning(ENTER, key, args=4)
+        self.enter = _beginning(ENTER, key, args=5)
         self.leave = _beginning(LEAVE, key, args=1)
         self.size = len(self.enter) + len(self.leave) + 2 * len(key) + OVERHEAD
 
@@ -119,13 +119,14 @@ def words(wish: Wish) -> tuple[str, ...]:
     ttl, weight, capacity, channel, kind, owner, meta, wait = wish
     # As JSON, the owner can contain nothing that would confuse a reader.
     about = f"{weight} {capacity} {channel} {ttl} {kind} {json.dumps(owner)}{meta}"
-    return str(math.ceil(ttl * 1000)), about, "1" if wait else "0"
+    milliseconds = math.ceil(ttl * 1000)
+    return str(milliseconds), about, "1" if wait else "0", str(milliseconds + REMEMBERED * 1000)
 
 
 def read(claim_id: str, record: str, holds: bool, now: float) -> Standing | None:
     """A record as others see it; None when its time is over."""
-    ticket, expires, _, weight, capacity, _, info = record.split(" ", 6)
-    remaining = (int(expires) - now) / 1000
+    ticket, since, good_for, _, weight, capacity, _, info = record.split(" ", 7)
+    remaining = (int(since) / 1000 + int(good_for) - now) / 1000
     if remaining <= 0:
         return None
     ttl, kind, rest = info.split(" ", 2)

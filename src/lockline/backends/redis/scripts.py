@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import Final
 
 from ..resp.commands import Script
-from .step import NUMBERS, STEP
+from .step import NEVER, NUMBERS, STATE, STEP
 
 REMEMBERED: Final = 10
 """Seconds for which an idle line remembers its last ticket at least: a server clock may step back by that much."""
@@ -27,10 +27,6 @@ NO_CHANNEL: Final = "-"
 
 A_FEW: Final = 100
 """Seats and notes that one step looks at to clear them away: well under a millisecond of the server's time."""
-
-STATE: Final = "'" + 11 * "d" + "'"
-NEVER: Final = "9e15"
-"""Later than any time of a server."""
 
 FOREIGN: Final = "{ err = 'WRONGTYPE this hash is no line' }"
 
@@ -53,6 +49,11 @@ local micros = time[1] * 1000000 + time[2]
 local now = micros / 1000
 """
 
+_CLOCK: Final = """
+-- The same as a text: to write a number of that length costs as much as a command.
+local clock = time[1] .. string.sub('000000', #time[2] + 1) .. time[2]
+"""
+
 
 def _script(*parts: str) -> Script:
     body = "".join(parts)
@@ -61,32 +62,33 @@ def _script(*parts: str) -> Script:
     return Script(body)
 
 
-# In: id, ttl, "weight capacity channel info", "1" if it may wait. Out: the ticket if it holds, {ahead, change} if it
-# waits, nothing if it may not.
+# In: id, ttl, "weight capacity channel info", "1" if it may wait, how long the key has to live for it. Out: the ticket if
+# it holds, {ahead, change} if it waits, nothing if it may not.
 ENTER: Final = _script(
     _TIME,
+    _CLOCK,
     """
 local id, mine = ARGV[1], '+' .. ARGV[1]
 local found = redis.call('HMGET', KEYS[1], 'state', 'last', 'notes', mine, '~' .. id)
 local state, last, notes = found[1], found[2], found[3]
-local ticket = micros
+local ticket, number = micros, clock
 if not last then
   if #redis.call('HGETALL', KEYS[1]) > 0 then return FOREIGN end
 elseif tonumber(last) >= micros then
   ticket = last + 1
+  number = string.format('%.0f', ticket)
 end
-local expires = math.ceil(now) + ARGV[2]
+local times = number .. ' ' .. clock .. ' ' .. ARGV[2] .. ' '
 
 -- Nobody stands here: the common case, kept short.
 if not state and not notes then
-  local number, key_until = string.format('%.0f', ticket), expires + REMEMBERED
   state = mine
-  if key_until > now + LINGERS then
+  if tonumber(ARGV[5]) > LINGERS then
     local weight, capacity = string.match(ARGV[3], '^(%d+) (%d+)')
-    state = struct.pack(STATE, 1, weight, capacity, expires, key_until, 0, 1, 1, 0, 0, NEVER)
+    state = struct.pack(STATE, 1, weight, capacity, now + ARGV[2], now + ARGV[5], 0, 1, 1, 0, 0, NEVER)
   end
-  redis.call('HSET', KEYS[1], 'last', number, 'state', state, mine, number .. ' ' .. expires .. ' 0 ' .. ARGV[3])
-  redis.call('PEXPIREAT', KEYS[1], key_until)
+  redis.call('HSET', KEYS[1], 'last', number, 'state', state, mine, times .. '0 ' .. ARGV[3])
+  redis.call('PEXPIRE', KEYS[1], ARGV[5])
   return ticket
 end
 """,
@@ -97,15 +99,14 @@ if state and not (found[4] or found[5] or notes and redis.call('HGET', KEYS[1], 
   local n, used, least, first, key_until, mixed, head, seats_end, watch, sweep, due, at = numbers(KEYS[1], state)
   if used >= least and now < first then
     if ARGV[4] ~= '1' then return false end
-    local number, next_id = string.format('%.0f', ticket), head == seats_end and id or string.sub(state, at)
-    local stretch = expires + REMEMBERED > key_until
+    local expires, seat, next_id = now + ARGV[2], '' .. seats_end, head == seats_end and id or string.sub(state, at)
+    local stretch = now + ARGV[5] > key_until
     if stretch then key_until = expires + SPARE end
     if first > watch then watch = first end
     if expires < due then due = expires end
-    redis.call('HSET', KEYS[1], 'last', number, 'q' .. seats_end, id,
-      '~' .. id, number .. ' ' .. expires .. ' ' .. seats_end .. ' ' .. ARGV[3],
+    redis.call('HSET', KEYS[1], 'last', number, 'q' .. seat, id, '~' .. id, times .. seat .. ' ' .. ARGV[3],
       'state', struct.pack(STATE, n, used, least, first, key_until, mixed, head, seats_end + 1, watch, sweep, due) .. next_id)
-    if stretch then redis.call('PEXPIREAT', KEYS[1], key_until) end
+    if stretch then redis.call('PEXPIREAT', KEYS[1], math.ceil(key_until)) end
     return { n + seats_end - head, math.ceil(first - now) }
   end
 end
@@ -132,13 +133,14 @@ if found[5] then
   leave_seat(id, c.seat)
 end
 admit()
-local c = parse(string.format('%.0f %.0f %d ', ticket, expires, 0) .. ARGV[3])
+local record = times .. '0 ' .. ARGV[3]
+local c = parse(record)
 local room = s.n == 0 and c.capacity or math.min(s.least, c.capacity)
 if s.head == s.seats_end and s.used + c.weight <= room then
-  put('last', string.format('%.0f', ticket))
-  put(mine, written(c))
+  put('last', number)
+  put(mine, record)
   count_in(c, mine)
-  cover(expires)
+  cover(c.expires)
   save()
   return ticket
 end
@@ -146,14 +148,14 @@ if ARGV[4] ~= '1' then
   save()
   return false
 end
-c.seat = string.format('%d', s.seats_end)
+local seat = '' .. s.seats_end
 s.seats_end = s.seats_end + 1
-s.due = math.min(s.due, expires)
-put('last', string.format('%.0f', ticket))
-put('q' .. c.seat, id)
-put('~' .. id, written(c))
-cover(expires)
-local answer = waiting(c.seat)
+s.due = math.min(s.due, c.expires)
+put('last', number)
+put('q' .. seat, id)
+put('~' .. id, times .. seat .. ' ' .. ARGV[3])
+cover(c.expires)
+local answer = waiting(seat)
 save()
 return answer
 """,
@@ -186,9 +188,9 @@ if state and state ~= mine and ARGV[2] ~= '1' and string.byte(state) ~= 43 then
   end
   -- One holder hands over to one that needs all there is, lives, and hears: the other common case.
   if found[1] and found[2] and n == 1 and now < first then
-    local ticket, expires, weight, capacity, channel =
-      string.match(found[2], '^(%d+) (%d+) %d+ (%d+) (%d+) (%S+) ')
-    expires = tonumber(expires)
+    local ticket, since, ttl, weight, capacity, channel =
+      string.match(found[2], '^(%d+) (%d+) (%d+) %d+ (%d+) (%d+) (%S+) ')
+    local expires = since / 1000 + ttl
     if weight == capacity and expires > now and expires + 250 >= watch
       and (channel == '-' or redis.call('PUBSUB', 'NUMSUB', channel)[2] > 0) then
       -- First the write: a server that may not write (a replica by now, or one without enough of them) refuses it here,
@@ -281,6 +283,7 @@ return answer
 # Out for each: 0 if it is gone, 1 if it holds, if it waits -milliseconds until something may change by itself.
 RENEW: Final = _script(
     _TIME,
+    _CLOCK,
     STEP,
     NEEDS_NO_MEMORY,
     """
@@ -302,7 +305,7 @@ local function renew(key, id, ttl, weight, kind)
     save()
     return 0
   end
-  c.expires = math.max(c.expires, math.ceil(now) + ttl)
+  if now + ttl > c.expires then c.since, c.ttl, c.expires = clock, ttl, now + ttl end
   if ARGV[1] ~= '-' then c.channel = ARGV[1] end
   if weight < c.weight then
     -- Only ever downwards: what is given back here may let others in.
@@ -312,7 +315,7 @@ local function renew(key, id, ttl, weight, kind)
   end
   redis.call('HSET', key, (found[2] and '+' or '~') .. id, written(c))
   if alone then
-    redis.call('PEXPIREAT', key, c.expires + REMEMBERED)
+    redis.call('PEXPIREAT', key, math.ceil(c.expires + REMEMBERED))
     return 1
   end
   cover(c.expires)

@@ -12,7 +12,8 @@ A line is one hash, so that a cluster can move it, a server can evict it, and a 
              nobody who waits expires before `due`; then the seats are swept, from `sweep` on if a round is under way;
              and behind the numbers the id of who sits at `head`, or nothing where a step did not care
     last     the last ticket
-    +id      a claim that holds: "ticket expires seat weight capacity channel info"
+    +id      a claim that holds: "ticket since ttl seat weight capacity channel info", `since` in microseconds; it expires
+             a ttl after that
     ~id      a claim that waits: the same
     q<seat>  the id of who waits there; at both ends of a run of empty seats "!first last", which no id looks like
     -id      a claim that was withdrawn before it arrived, and until when that is remembered
@@ -27,34 +28,41 @@ from __future__ import annotations
 
 from typing import Final
 
+STATE: Final = "'" + 11 * "d" + "'"
+NEVER: Final = "9e15"
+"""Later than any time of a server."""
+
 NUMBERS: Final = """
 -- The numbers of a state, and where in it they end. One who is alone has them in its record; its key lives at least that long.
 local function numbers(key, state)
   if string.byte(state) ~= 43 then return struct.unpack(STATE, state) end
-  local expires, weight, capacity = string.match(redis.call('HGET', key, state), '^%d+ (%d+) %d+ (%d+) (%d+) ')
-  return 1, tonumber(weight), tonumber(capacity), tonumber(expires), expires + REMEMBERED, 0, 1, 1, 0, 0, NEVER, #state + 1
+  local since, ttl, weight, capacity =
+    string.match(redis.call('HGET', key, state), '^%d+ (%d+) (%d+) %d+ (%d+) (%d+) ')
+  local expires = since / 1000 + ttl
+  return 1, tonumber(weight), tonumber(capacity), expires, expires + REMEMBERED, 0, 1, 1, 0, 0, NEVER, #state + 1
 end
 """
 
 STEP: Final = (
     NUMBERS
     + """
--- Lua shortens a number to 14 digits that it is asked to join to a text: enough for a time and a seat, not for a ticket.
+-- Lua shortens a number to 14 digits that it is asked to join to a text: enough for a seat, not for a ticket or a time.
 local line, puts, s
 -- How much of the past this step may still clear away, whatever the number of lines it works on.
 local clearing = A_FEW
 
 local function parse(record)
-  local ticket, expires, seat, weight, capacity, channel, info =
-    string.match(record, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%S+) (.*)$')
+  local ticket, since, ttl, seat, weight, capacity, channel, info =
+    string.match(record, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%S+) (.*)$')
   return {
-    ticket = tonumber(ticket), expires = tonumber(expires), weight = tonumber(weight),
+    ticket = tonumber(ticket), since = since, ttl = ttl, expires = since / 1000 + ttl, weight = tonumber(weight),
     capacity = tonumber(capacity), seat = seat, channel = channel, info = info,
   }
 end
 
 local function written(c)
-  return string.format('%.0f %.0f %s %d %d %s ', c.ticket, c.expires, c.seat, c.weight, c.capacity, c.channel) .. c.info
+  return string.format('%.0f %s %s %s %d %d %s ', c.ticket, c.since, c.ttl, c.seat, c.weight, c.capacity, c.channel)
+    .. c.info
 end
 
 local function open(key, state)
@@ -177,7 +185,7 @@ local function sweep()
       seat = run_end(id)
     elseif id then
       local record = redis.call('HGET', line, '~' .. id)
-      local expires = record and tonumber((string.match(record, '^%d+ (%d+)')))
+      local expires = record and parse(record).expires
       if expires and expires > now then s.due = math.min(s.due, expires) else seat = leave_seat(id, seat) end
     end
     seat = seat + 1
@@ -300,7 +308,7 @@ local function save()
       .. (s.head == s.opened_at and s.next_id or ''))
   end
   redis.call('HSET', line, unpack(puts))
-  if s.stretch then redis.call('PEXPIREAT', line, s.key_until) end
+  if s.stretch then redis.call('PEXPIREAT', line, math.ceil(s.key_until)) end
 end
 
 -- The key outlives its longest claim, and the memory of its last ticket outlives that; by more, so that this is rare.
