@@ -23,7 +23,7 @@ $(READY): pyproject.toml scripts/setup | $(BASE)
 	sh scripts/setup packages
 	@touch $@
 
-$(SERVERS): scripts/setup | $(READY)
+$(SERVERS): scripts/setup scripts/more_servers | $(READY)
 	sh scripts/setup servers
 	@touch $@
 

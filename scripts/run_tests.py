@@ -36,6 +36,7 @@ GROUPS: dict[str, tuple[list[str], list[str]]] = {
         ],
     ),
     "etcd": (["etcd"], ["tests/etcd"]),
+    "consul": (["consul"], ["tests/consul"]),
     "redis": (["redis"], ["tests/redis"]),
     "zookeeper": (["zookeeper"], ["tests/zookeeper"]),
     "redlock": (["redlock-3"], ["tests/redlock"]),
@@ -56,6 +57,7 @@ CROWDS = [
     "tests/redlock/test_live_faults.py",
     "tests/zookeeper/test_faults.py",
     "tests/etcd/test_faults.py",
+    "tests/consul/test_faults.py",
     "tests/fence/test_frozen.py",
     "tests/kit/test_leaders.py",
 ]

@@ -21,6 +21,7 @@ URLS: dict[str, Callable[[], str]] = {
     "redis+cluster": lambda: f"redis+cluster://127.0.0.1:{free_port()}",
     "redlock": lambda: "redlock://" + ",".join(f"127.0.0.1:{free_port()}" for _ in range(3)),
     "etcd": lambda: f"etcd://127.0.0.1:{free_port()}",
+    "consul": lambda: f"consul://127.0.0.1:{free_port()}",
     "zk": lambda: f"zk://127.0.0.1:{free_port()}",
 }
 

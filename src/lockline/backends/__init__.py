@@ -27,6 +27,7 @@ SCHEMES: Final = {
     "etcd": ("etcd", "etcd"),
     "postgresql": ("postgresql", "postgresql"),
     "postgres": ("postgresql", "postgresql"),
+    "consul": ("consul", "consul"),
 }
 # top-level package of the user's own client object: (module beside this one, extra)
 OBJECTS: Final = {

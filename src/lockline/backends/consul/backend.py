@@ -1,0 +1,276 @@
+"""Consul as a backend: a claim is a key under its client's session, and its create index is place and token."""
+
+from __future__ import annotations
+
+import random
+import secrets
+from collections.abc import Sequence
+from typing import Any, Final
+
+from ...core.backend import Finding
+from ...core.claim import Ceiling, Claim, Gone, Grant, Line, Unanswered, Waiting
+from ...core.rule import blockers
+from ...core.waiting import Hints
+from ...errors import BackendUnavailable, LocklineError
+from ...guarantees import Guarantees
+from ...runtime import Runtime
+from . import commands, doctor, inspection
+from .channel import ConsulChannel, Transacted
+from .claims import ConsulClaim, ConsulClaims
+from .commands import ConsulKeys, ToldClaim, told_claims
+from .sessions import ServerSession, SessionCeiling, Sessions
+from .target import ConsulTarget
+
+GUARANTEES: Final = Guarantees(
+    exclusion="consensus",
+    fifo=True,
+    push=True,
+    token_survives=frozenset({"release", "expiry", "restart", "failover"}),
+    tolerates="A minority of the servers may fail, restart or be cut off, and messages may be lost or late; an agent that leaves "
+    "for good ends the sessions that were made through it, and a new cluster takes the tokens back to its backup's age.",
+)
+NET: Final = 60.0
+"""How long a waiter trusts what it saw, or up to twice as long; those in its way are looked at much more often."""
+FAREWELL: Final = 1.0
+NO_SESSION: Final = "00000000-0000-0000-0000-000000000000"
+
+
+class ConsulBackend:
+    """One client of a cluster."""
+
+    guarantees = GUARANTEES
+    reader = None
+
+    def __init__(self, target: ConsulTarget, runtime: Runtime) -> None:
+        self.url = target.url
+        self._target = target
+        self._runtime = runtime
+        self._channel = ConsulChannel(target, runtime)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._keys = ConsulKeys(self._target.prefix, secrets.token_hex(8))
+        self._sessions = Sessions(self._channel, self._runtime, self._session_died)
+        self._claims = ConsulClaims(self._channel, self._sessions, self._keys, self._runtime, self._heard)
+
+    def forked(self) -> None:
+        """In the child after a fork: drop everything inherited without a word to the server."""
+        self._claims.bells.forked()
+        self._channel.reset()
+        self._begin()
+
+    # -- enter -------------------------------------------------------------------------------------
+
+    async def enter(self, claim: Claim, *, wait: bool, until: float) -> Grant | Waiting | None:
+        """Put the claim at the end of its line; with `wait` false, only if it would hold at once (else None)."""
+        try:
+            return await self._enter(claim, wait, until)
+        except BackendUnavailable as problem:
+            # A question that was put after the claim may itself not have gone out: that does not count.
+            problem.unsent = self._claims.get(claim.id) is None
+            raise
+
+    async def _enter(self, claim: Claim, wait: bool, until: float) -> Grant | Waiting | None:
+        value, line = self._keys.value_of(claim), self._keys.line(claim.name)
+        while True:
+            own = self._claims.get(claim.id) or ConsulClaim(claim, self._keys.claim(claim))
+            if not wait and not own.create and own.late is None and not await self._has_room(claim, until):
+                return None
+            sent = self._runtime.now()
+            session = await self._sessions.ready(claim.ttl, sent, until, insist=wait)
+            # Behind one of our own that keeps it from holding, it need not see who else is there.
+            known = blockers(self._claims.in_line(claim.name), claim)
+            steps = commands.enter(own.key, value, session.id, self._keys.session(session.id), session.generation)
+            before, own.late = own.late, session
+            self._claims.note(own)
+            try:
+                answer = await self._channel.transact(
+                    steps if known else [*steps, commands.look(line)], until, insist=wait
+                )
+            except BackendUnavailable as problem:
+                if before is None and (problem.unsent or problem.permanent):
+                    self._not_applied(own)
+                raise
+            if before is None and not answer.repeated:
+                own.late = None
+            if answer.failed:
+                if not await self._take_in(own, session, answer, sent, until):
+                    continue
+            else:
+                put = next(entry for entry in answer.entries if entry["Key"] == own.key)
+                own.stand(session, put["CreateIndex"], put["ModifyIndex"], sent + claim.ttl)
+            self._claims.keep(own)
+            if answer.failed:
+                return await self._settle(own, wait, until, await self._look(own, until))
+            if known:
+                own.ahead, own.trusts = known, self._runtime.now() + NET
+                return Waiting(len(known))
+            seen = told_claims(entry for entry in answer.entries if entry["Key"].startswith(line))
+            self._claims.sightings.note(seen)
+            return await self._settle(own, wait, until, self._judge(own, seen))
+
+    async def _settle(
+        self, own: ConsulClaim, wait: bool, until: float, answer: Grant | Waiting | Gone
+    ) -> Grant | Waiting | None:
+        """What is told to a claim that has just come."""
+        if isinstance(answer, Waiting) and not wait:
+            # Somebody was quicker.
+            await self.leave(own.claim, until)
+            return None
+        return Waiting(0) if isinstance(answer, Gone) else answer
+
+    def _not_applied(self, own: ConsulClaim) -> None:
+        """It was refused, or it never went out: nothing of it can come to be."""
+        own.late = None
+        if not own.create:
+            self._claims.drop(own.claim.id)
+
+    async def _has_room(self, claim: Claim, until: float) -> bool:
+        """Whether the line has room for one more like this; who has run out is removed from it."""
+        while True:
+            line = await self._claims.sightings.line(claim.name, until, insist=False)
+            if not blockers(line, claim):
+                return True
+            if not await self._claims.sightings.bury(line, until):
+                return False
+
+    async def _take_in(
+        self, own: ConsulClaim, session: ServerSession, answer: Transacted, sent: float, until: float
+    ) -> bool:
+        """Why it could not enter: True if an earlier request of ours has put it there, False if it has to try again."""
+        looks = [commands.look(own.key), commands.look(self._keys.session(session.id))]
+        found = {entry["Key"]: entry for entry in (await self._channel.transact(looks, until, consistent=True)).entries}
+        key = self._keys.session(session.id)
+        if key in found:
+            session.was_put(found[key]["ModifyIndex"])
+        elif session.present or "invalid session" in answer.why:
+            self._sessions.lose(session)
+        entry = found.get(own.key)
+        if entry is None:
+            return False
+        if not own.create:
+            carrier = next((known for known in self._sessions.all() if known.id == entry.get("Session")), session)
+            own.stand(carrier, entry["CreateIndex"], entry["ModifyIndex"], sent + own.claim.ttl)
+        return True
+
+    def _judge(self, own: ConsulClaim, line: Sequence[ToldClaim]) -> Grant | Waiting:
+        """Where the claim stands in this line."""
+        ahead = [claim for claim in line if claim.create < own.create]
+        keepers = blockers(ahead, own.claim)
+        if not keepers:
+            return Grant(own.create)
+        own.ahead, own.trusts = keepers, self._runtime.now() + NET * random.uniform(1, 2)
+        return Waiting(len(ahead))
+
+    # -- place -------------------------------------------------------------------------------------
+
+    async def place(self, claim: Claim, until: float) -> Grant | Waiting | Gone:
+        """Where the claim stands now; those in its way are watched until it is looked at again."""
+        own = self._claims.get(claim.id)
+        if own is None or own.session is None:
+            return Gone()
+        if own.ahead == []:
+            return Grant(own.create)
+        if own.ahead is None or self._runtime.now() >= own.trusts:
+            answer = await self._look(own, until)
+            if not isinstance(answer, Waiting):
+                return answer
+        self._claims.bells.listen()
+        self._claims.watch(own)
+        return Waiting(len(own.ahead or ()), own.trusts)
+
+    async def _look(self, own: ConsulClaim, until: float) -> Grant | Waiting | Gone:
+        """Where the claim stands now, by one look at its line.
+
+        However old what is seen: who has room keeps it, because nobody can come ahead any more. Only "not there" has to be asked of
+        the quorum.
+        """
+        consistent = False
+        while True:
+            line = await self._claims.sightings.line(own.claim.name, until, consistent=consistent)
+            if not any(claim.key == own.key and claim.create == own.create for claim in line):
+                if consistent:
+                    self._claims.drop(own.claim.id)
+                    return Gone()
+                consistent = True
+                continue
+            answer = self._judge(own, line)
+            dead = [claim for claim in line if claim.create < own.create]
+            if isinstance(answer, Grant) or not await self._claims.sightings.bury(dead, until):
+                return answer
+
+    # -- the end of claims, and what keeps them from it --------------------------------------------
+
+    async def leave(self, claim: Claim, until: float) -> bool:
+        """Remove this claim and no other, waiting or holding; whether it was still there."""
+        return (await self._claims.leave([claim], until))[0]
+
+    async def leave_all(self, claims: Sequence[Claim], until: float) -> Sequence[bool]:
+        """As `leave`, for many, in few transactions."""
+        return await self._claims.leave(claims, until, insist=False)
+
+    async def renew(self, claims: Sequence[Claim], until: float) -> Sequence[Gone | Unanswered | None]:
+        """Give each claim its ttl again from now, never less than it has; None for each that lives on."""
+        return await self._claims.renew(claims, until)
+
+    def ceiling(self, claim: Claim) -> Ceiling:
+        """Until when the session that carries an entered claim may be trusted."""
+        own = self._claims.get(claim.id)
+        return Ceiling(0.0) if own is None else SessionCeiling(own)
+
+    def _session_died(self, session: ServerSession) -> None:
+        self._claims.lose_all(session)
+
+    # -- questions ---------------------------------------------------------------------------------
+
+    async def look(self, name: str, until: float) -> Line:
+        """The whole line, without changing it."""
+        return await inspection.look(self._claims, name, self._runtime.now, until)
+
+    async def list(self, prefix: str, until: float) -> list[str]:
+        """The names that have a live claim, sorted."""
+        return await inspection.names(self._channel, self._keys, prefix, until)
+
+    async def evict(self, name: str, until: float, token: int | None = None) -> int:
+        """Remove the holders of the line (with a token: the one who has it), let in the next, tell them; how many."""
+        return await inspection.evict(self._claims, self._channel, self._keys, name, token, until)
+
+    async def examine(self, until: float) -> list[Finding]:  # type: ignore[valid-type]
+        """What is good and what is dangerous about this cluster as it is set up."""
+        return await doctor.findings(self._channel, self._keys, self._sessions, until)
+
+    def guard(self, claim: Claim, token: int) -> dict[str, Any]:
+        """The operation that makes a transaction of Consul fail once this claim is gone: put it first in yours."""
+        own = self._claims.get(claim.id)
+        there = own is not None and own.create == token and own.session is not None
+        session = own.session.id if there and own is not None and own.session is not None else NO_SESSION
+        return {"KV": {"Verb": "check-session", "Key": self._keys.claim(claim), "Session": session}}
+
+    # -- hints, and the end ------------------------------------------------------------------------
+
+    def report_to(self, hints: Hints) -> None:
+        """Where to pass on what is pushed."""
+        self._hints = hints
+
+    async def attend(self) -> None:
+        """Listen for what is said about claims that are held."""
+        if not self._claims.idle():
+            self._claims.bells.listen()
+
+    def _heard(self, claim_id: str) -> None:
+        """What was seen of the line no longer stands."""
+        own = self._claims.get(claim_id)
+        if own is not None:
+            own.ahead = None
+        self._hints.heard(claim_id)
+
+    async def close(self) -> None:
+        """Give the sessions back, let go of the connections."""
+        until = self._runtime.now() + FAREWELL
+        await self._claims.stop(until)
+        try:
+            await self._sessions.destroy_all(until)
+        except LocklineError:
+            pass  # they end by themselves
+        finally:
+            self._channel.close()

@@ -1,0 +1,167 @@
+"""Requests to Consul: to one agent as long as it answers, then to another; every request may be repeated."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote
+
+from ...core.backend import REFUSAL
+from ...errors import BackendUnavailable, ClientClosed
+from ...runtime import Runtime
+from .commands import Step
+from .connection import ConsulLink, ConsulLinks, ConsulReply, ConsulRequest, NoReply, Unsent
+from .target import ConsulTarget
+
+PAUSE: Final = 0.05
+LONGEST_PAUSE: Final = 0.5
+"""How long to wait after an agent could not serve; a little longer each time."""
+A_CONNECTION: Final = 2.0
+"""How long one agent of several has for an answer before the next is asked."""
+FOREVER: Final = float("inf")
+SAYS_NO: Final = frozenset({400, 401, 403, 405, 413})
+"""Answers that stay the same however often one asks."""
+
+
+RIGHTS: Final = "; the token needs key_prefix write for Lockline's prefix, and session write for the agent's node"
+
+
+class ConsulRefused(BackendUnavailable):
+    """Consul answered, and the answer is no."""
+
+    permanent = True
+
+
+class Answered(NamedTuple):
+    """What came back."""
+
+    reply: ConsulReply
+    repeated: bool
+    """Whether it went out more than once: an earlier time may have been applied, or still be on its way."""
+
+
+class Transacted(NamedTuple):
+    """What became of a transaction: all of it was done, or nothing."""
+
+    entries: list[dict[str, Any]]
+    """What its steps read and put, in their order."""
+    failed: frozenset[int]
+    """Which of its steps did not hold; nothing was done if there is one."""
+    why: str
+    repeated: bool
+
+
+class ConsulChannel:
+    """The way to Consul of one client: few connections, whatever the number of threads, tasks and claims."""
+
+    def __init__(self, target: ConsulTarget, runtime: Runtime) -> None:
+        self.target = target
+        self._runtime = runtime
+        self.now = runtime.now
+        self._links: ConsulLinks
+        if runtime.flavour == "blocking":
+            from .connection_blocking import BlockingConsulLinks
+
+            self._links = BlockingConsulLinks(target)
+        else:
+            from .connection_asyncio import LoopConsulLinks
+
+            self._links = LoopConsulLinks(target)
+        self._at = 0
+        self._closed = False
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        self._closed = True
+        self._links.close()
+
+    def reset(self) -> None:
+        """In a forked child."""
+        self._links.forget()
+
+    def path(self, path: str, **query: str) -> str:
+        """Path and query of a request."""
+        if self.target.datacenter is not None:
+            query["dc"] = self.target.datacenter
+        said = "&".join(f"{name}={quote(value, safe='')}" if value else name for name, value in query.items())
+        return f"/v1/{quote(path)}" + (f"?{said}" if said else "")
+
+    def apart(self) -> ConsulLink:
+        """A connection of its own to the agent that answers."""
+        return self._links.apart(self.target.endpoints[self._at])
+
+    async def transact(
+        self, steps: Sequence[Step], until: float, *, insist: bool = True, consistent: bool = False
+    ) -> Transacted:
+        """These steps, all or none; one that only reads asks the leader alone, unless it has to be consistent."""
+        body = json.dumps([{"KV": step} for step in steps], separators=(",", ":")).encode()
+        target = self.path("txn", **({"consistent": ""} if consistent else {}))
+        (status, text, _), repeated = await self.ask(ConsulRequest("PUT", target, body), until, insist=insist)
+        try:
+            told = json.loads(text)
+            if status == 409:
+                failed = {error["OpIndex"]: error["What"] for error in told["Errors"]}
+                if any("Permission denied" in what for what in failed.values()):
+                    raise ConsulRefused(f"Consul at {self.target.url} refused: Permission denied{RIGHTS}")
+                return Transacted([], frozenset(failed), "; ".join(failed.values()), repeated)
+            return Transacted([result["KV"] for result in told["Results"] or ()], frozenset(), "", repeated)
+        except (ValueError, TypeError, KeyError):
+            raise self._unavailable(f"no transaction is answered like this: {_shortened(text)}", True, True) from None
+
+    async def ask(self, request: ConsulRequest, until: float, *, insist: bool = True) -> Answered:
+        """One request until it is answered; ConsulRefused for an answer that asking again does not change."""
+        problem = ""
+        pause, went, said, repeated = PAUSE, False, False, False
+        give_up = FOREVER if insist else self.now() + REFUSAL
+        several = len(self.target.endpoints) > 1
+        while True:
+            if self._closed:
+                raise ClientClosed()
+            at = self._at
+            sent = True
+            patience = min(until, self.now() + A_CONNECTION) if several else until
+            try:
+                reply = await self._links.exchange(self.target.endpoints[at], request, patience)
+                went = True
+                if reply.status < 300 or reply.status in (404, 409):
+                    return Answered(reply, repeated)
+                problem, said = f"{self.target.endpoints[at]} says {reply.status}: {_shortened(reply.body)}", True
+                if reply.status in SAYS_NO or b"Invalid Session TTL" in reply.body:
+                    raise ConsulRefused(f"Consul at {self.target.url} refused: {problem}{_cure(reply)}")
+                # It answers, so the connection is well; what it lacks (a leader) comes back, or another agent has it.
+                pause = min(pause * 1.5, LONGEST_PAUSE)
+            except Unsent as unsent:
+                sent = False
+                problem = problem or str(unsent)
+                if not went and self.now() >= give_up:
+                    raise self._unavailable(problem, went, said) from None
+            except NoReply as silence:
+                went = True
+                problem = problem if problem and self.now() >= until else str(silence)
+            # Of many who found this agent silent, one moves on.
+            if several and self._at == at:
+                self._at = (at + 1) % len(self.target.endpoints)
+            if self.now() + pause >= until:
+                raise self._unavailable(problem, went, said) from None
+            await self._runtime.sleep(pause)
+            repeated = repeated or sent
+
+    def _unavailable(self, problem: str, went: bool, said: bool) -> BackendUnavailable:
+        what = "could not serve" if said else "gave no answer in time" if went else "cannot be reached"
+        error = BackendUnavailable(f"Consul at {self.target.url} {what}: {problem}")
+        error.unsent = not went
+        return error
+
+
+def _shortened(body: bytes) -> str:
+    text = body.decode(errors="replace").strip()
+    return text if len(text) <= 200 else f"{text[:200]}…"
+
+
+def _cure(reply: ConsulReply) -> str:
+    if b"Invalid Session TTL" in reply.body:
+        return "; the servers' session_ttl_min is another: say the least that they allow with ?session_ttl=…"
+    if reply.status in (401, 403):
+        return RIGHTS
+    return ""

@@ -1,0 +1,196 @@
+"""What is sent: what lies where in Consul, what a claim's key says, and the steps of each transaction with their reasons.
+
+<prefix>/claims/<name, quoted>/<claim id>.        one claim, locked by its client's session; its CreateIndex is place and token
+<prefix>/clients/<client>/session/<session>       there as long as the session is; its ModifyIndex tells which requests are too old
+<prefix>/clients/<client>/<claim id>/bell         whoever made room for this claim leaves word of it here
+<prefix>/clients/<client>/<claim id>/evicted      an operator has taken this claim away
+
+All hang on a session that deletes what it has locked. The token is the index of the write in the log that the servers agree on.
+It cannot fall while the cluster lives, also not when a snapshot is restored into it: that is written to the log as well.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote, unquote
+
+from ...core.claim import Claim
+
+Step = dict[str, Any]
+"""One step of a transaction, as Consul's API has it."""
+MOST_STEPS: Final = 64
+"""Consul takes no more in one transaction; later releases take twice as many."""
+
+
+class ConsulKeys:
+    """The keys under one prefix, as one client has to do with them."""
+
+    def __init__(self, prefix: str, client: str) -> None:
+        self._prefix = prefix
+        self.client = client
+        self.claims = f"{prefix}/claims/"
+        self.home = f"{prefix}/clients/{client}/"
+        """What this client's own keys begin with."""
+
+    def line(self, name: str) -> str:
+        """What the keys of all claims on this name, and of no other, begin with: a quoted name has no slash."""
+        return f"{self.claims}{quote(name, safe='')}/"
+
+    def claim(self, claim: Claim) -> str:
+        """Where this claim stands; with an end of its own, so that no key begins with another."""
+        return f"{self.line(claim.name)}{claim.id}."
+
+    def value_of(self, claim: Claim) -> str:
+        """What a claim's key holds."""
+        told = (claim.owner, claim.kind, claim.weight, claim.capacity, claim.ttl, claim.since, claim.meta, self.client)
+        return encoded(json.dumps(told, separators=(",", ":")))
+
+    def names(self, beginning: str) -> str:
+        """What the keys of all names that begin like this begin with."""
+        return self.claims + quote(beginning, safe="")
+
+    def name_of(self, key: str) -> str:
+        """The name in a claim's key."""
+        return unquote(key[len(self.claims) :].partition("/")[0])
+
+    def session(self, session: str) -> str:
+        """What dies with this session, and tells by its index which requests on it are too old."""
+        return f"{self.home}session/{session}"
+
+    def words(self, claim_id: str, client: str | None = None) -> str:
+        """What begins all that is said about a claim to its client (this one, unless another is named)."""
+        home = self.home if client is None else f"{self._prefix}/clients/{client}/"
+        return f"{home}{claim_id}/"
+
+
+class ToldClaim(NamedTuple):
+    """A claim as its key tells it."""
+
+    key: str
+    id: str
+    create: int
+    """Its place in the line, and its token."""
+    modified: int
+    """Moves with every renewal: one whose number stands still for a ttl is dead."""
+    session: str
+    owner: str
+    kind: str
+    weight: int
+    capacity: int
+    ttl: float
+    since: float
+    meta: str
+    client: str
+
+
+FIELDS: Final[tuple[type | tuple[type, ...], ...]] = (str, str, int, int, (int, float), (int, float), str, str)
+"""What `ConsulKeys.value_of` writes, in its order; more may follow one day."""
+
+
+def encoded(text: str) -> str:
+    """As Consul wants values in its JSON."""
+    return base64.b64encode(text.encode()).decode()
+
+
+@lru_cache(maxsize=8192)
+def _told(value: str) -> tuple[Any, ...] | None:
+    # The same text is read again with every look at a line, and renewals do not change it.
+    try:
+        told = json.loads(base64.b64decode(value))
+    except (ValueError, RecursionError):
+        return None
+    if type(told) is not list or len(told) < len(FIELDS) or not all(map(isinstance, told, FIELDS)):
+        return None
+    return tuple(told[: len(FIELDS)])
+
+
+def told_claim(entry: dict[str, Any]) -> ToldClaim | None:
+    """The claim behind this entry; None for a key that somebody else has put there, which holds nothing."""
+    key, session = entry["Key"], entry.get("Session")
+    told = _told(entry.get("Value") or "")
+    # A claim hangs on a session: without one it would stand for ever.
+    if told is None or not session:
+        return None
+    claim_id = key.rpartition("/")[2][:-1]
+    return ToldClaim(key, claim_id, entry["CreateIndex"], entry["ModifyIndex"], session, *told)
+
+
+def told_claims(entries: Iterable[dict[str, Any]]) -> list[ToldClaim]:
+    """The claims among these entries, in order of arrival."""
+    return sorted(filter(None, map(told_claim, entries)), key=lambda claim: claim.create)
+
+
+# -- steps ---------------------------------------------------------------------------------------------
+
+
+def look(beginning: str) -> Step:
+    """Everything under this beginning, which may be nothing; after the steps before it."""
+    return {"Verb": "get-tree", "Key": beginning}
+
+
+def remove(key: str) -> Step:
+    return {"Verb": "delete", "Key": key}
+
+
+def remove_all(beginning: str) -> Step:
+    return {"Verb": "delete-tree", "Key": beginning}
+
+
+def put(key: str, session: str, value: str = "", flags: int = 0) -> Step:
+    """Put this key under a session that lives, so that it goes with it."""
+    return {"Verb": "lock", "Key": key, "Session": session, "Value": value, "Flags": flags}
+
+
+def unmoved(key: str, index: int) -> Step:
+    """Holds while this key was last put at that index; with 0, while there is none."""
+    if not index:
+        return {"Verb": "check-not-exists", "Key": key}
+    return {"Verb": "check-index", "Key": key, "Index": index}
+
+
+def enter(key: str, value: str, session: str, session_key: str, generation: int) -> list[Step]:
+    """Stand at the end of the line.
+
+    Not if the session has moved on since: then the claim was withdrawn while this request was on its way. And not if the
+    claim stands already: a repeat.
+    """
+    return [unmoved(session_key, generation), unmoved(key, 0), put(key, session, value)]
+
+
+def renew(key: str, index: int, value: str, beat: int) -> Step:
+    """Put a claim anew in its place, if it still stands as it was put at that index: never creates.
+
+    The beat makes it another text: Consul does not count a put that changes nothing.
+    """
+    return {"Verb": "cas", "Key": key, "Index": index, "Value": value, "Flags": beat}
+
+
+def move(key: str, old: str, new: str, value: str, beat: int) -> list[Step]:
+    """Hang a claim on another session, in its place; fails if it does not stand on the old one."""
+    return [{"Verb": "unlock", "Key": key, "Session": old, "Value": value, "Flags": beat}, put(key, new, value, beat)]
+
+
+def bury(claim: ToldClaim, words: str) -> list[Step]:
+    """Remove a claim that nobody has renewed since it was seen, and what was said about it."""
+    return [{"Verb": "delete-cas", "Key": claim.key, "Index": claim.modified}, remove_all(words)]
+
+
+def evict(claim: ToldClaim, words: str) -> list[Step]:
+    """Remove this very claim, if it is there, and leave word for its client."""
+    return [{"Verb": "get", "Key": claim.key}, remove(claim.key), put(f"{words}evicted", claim.session)]
+
+
+def batches(steps_of: Sequence[list[Step]]) -> Iterable[list[list[Step]]]:
+    """These bundles of steps, in groups that fit into one transaction each."""
+    batch: list[list[Step]] = []
+    for steps in steps_of:
+        if batch and sum(map(len, batch)) + len(steps) > MOST_STEPS:
+            yield batch
+            batch = []
+        batch.append(steps)
+    if batch:
+        yield batch

@@ -1,0 +1,82 @@
+"""One exchange with an agent of Consul: a request, and its answer by a moment. The sockets are the flavours' own."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+import httpcore
+
+from ..url import Endpoint
+from .target import ConsulTarget
+
+
+class ConsulRequest(NamedTuple):
+    """What is asked of an agent."""
+
+    method: str
+    target: str
+    """Path and query."""
+    body: bytes = b""
+
+
+class ConsulReply(NamedTuple):
+    """What it answered, whatever that was."""
+
+    status: int
+    body: bytes
+    as_of: int
+    """The index of the change; 0 where it did not say."""
+
+
+class NoReply(Exception):
+    """No answer: whatever was asked may have been done, or not, or may be done later."""
+
+
+class Unsent(NoReply):
+    """Nothing of it can have reached the agent."""
+
+
+class ConsulLink(Protocol):
+    """A connection for one request after the other; whose `exchange` fails is of no further use."""
+
+    async def exchange(self, request: ConsulRequest, until: float) -> ConsulReply:
+        """The answer, by then; NoReply if there is none."""
+
+    def close(self) -> None:
+        """Let go of it, from any thread: an exchange under way ends."""
+
+    def forget(self) -> None:
+        """In a forked child: let go of it without a word to the agent."""
+
+
+class ConsulLinks(Protocol):
+    """Few lines for many callers."""
+
+    async def exchange(self, endpoint: Endpoint, request: ConsulRequest, until: float) -> ConsulReply:
+        """One exchange on whichever line is free."""
+
+    def apart(self, endpoint: Endpoint) -> ConsulLink:
+        """A line that is nobody else's."""
+
+    def close(self) -> None: ...
+    def forget(self) -> None: ...
+
+
+def origin(target: ConsulTarget, endpoint: Endpoint) -> httpcore.Origin:
+    scheme = b"http" if target.tls is None else b"https"
+    return httpcore.Origin(scheme, endpoint.host.encode("idna" if endpoint.host.isascii() else "utf-8"), endpoint.port)
+
+
+def prepared(target: ConsulTarget, endpoint: Endpoint, request: ConsulRequest) -> httpcore.Request:
+    """The request as httpcore wants it."""
+    at = origin(target, endpoint)
+    headers = [(b"Host", str(endpoint).encode()), (b"Content-Length", b"%d" % len(request.body))]
+    if target.token is not None:
+        headers.append((b"X-Consul-Token", target.token.encode()))
+    url = httpcore.URL(scheme=at.scheme, host=at.host, port=at.port, target=request.target.encode())
+    return httpcore.Request(request.method.encode(), url, headers=headers, content=request.body)
+
+
+def reply(status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> ConsulReply:
+    index: Any = next((value for name, value in headers if name.lower() == b"x-consul-index"), b"0")
+    return ConsulReply(status, body, int(index) if index.isdigit() else 0)

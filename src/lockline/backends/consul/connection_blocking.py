@@ -1,0 +1,202 @@
+"""Lines to an agent for the threads of a process."""
+
+from __future__ import annotations
+
+import select
+import socket
+import ssl
+from collections.abc import Iterable
+from typing import Any, Final
+
+import httpcore
+
+from ...runtime import clock
+from ...runtime.quiet import hush
+from ..resp.pool import Pool
+from ..url import Endpoint
+from .connection import ConsulReply, ConsulRequest, NoReply, Unsent, origin, prepared, reply
+from .target import ConsulTarget
+
+MOST: Final = 4
+"""Lines of one client, whatever the number of its threads; one more listens."""
+AT_ONCE: Final = 1 << 16
+
+
+class _Stream(httpcore.NetworkStream):
+    """A socket that knows by when all has to be over, not only the next byte."""
+
+    def __init__(self, line: BlockingConsulLink, sock: socket.socket) -> None:
+        self._line = line
+        self._sock = sock
+        self._unsent = b""
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        try:
+            if self._unsent:
+                # Head and body go out together: two packets are twice the work on both sides.
+                unsent, self._unsent = self._unsent, b""
+                self._sock.settimeout(self._left())
+                self._sock.sendall(unsent)
+            self._sock.settimeout(self._left())
+            return self._sock.recv(max(max_bytes, AT_ONCE))
+        except TimeoutError as late:
+            raise httpcore.ReadTimeout(str(late)) from None
+        except OSError as problem:
+            raise httpcore.ReadError(str(problem)) from None
+
+    def _left(self) -> float:
+        left = self._line.until - clock.now()
+        if left <= 0:
+            raise httpcore.ReadTimeout("no answer in time")
+        return left
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        self._unsent += buffer
+
+    def close(self) -> None:
+        self._sock.close()
+
+    def start_tls(
+        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
+    ) -> httpcore.NetworkStream:
+        try:
+            self._sock.settimeout(self._left())
+            self._sock = self._line.sock = ssl_context.wrap_socket(self._sock, server_hostname=server_hostname)
+        except OSError as problem:
+            self.close()
+            raise httpcore.ConnectError(str(problem)) from None
+        return self
+
+    def get_extra_info(self, info: str) -> Any:
+        if info == "is_readable":
+            return self._sock.fileno() < 0 or _has_news(self._sock)
+        return self._sock if info == "socket" else None
+
+
+def _has_news(sock: socket.socket) -> bool:
+    poll = select.poll()
+    poll.register(sock, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+class BlockingConsulLink(httpcore.NetworkBackend):
+    """One connection, used by one thread at a time."""
+
+    def __init__(self, target: ConsulTarget, endpoint: Endpoint) -> None:
+        self._target = target
+        self.endpoint = endpoint
+        self.until = 0.0
+        self.sock: socket.socket | None = None
+        self.closed = False
+        self._http = httpcore.HTTPConnection(
+            origin(target, endpoint), ssl_context=target.tls, network_backend=self, keepalive_expiry=None
+        )
+
+    def connect_tcp(
+        self, host: str, port: int, timeout: float | None = None, local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore.NetworkStream:  # fmt: skip
+        try:
+            self.sock = socket.create_connection((host, port), max(0.001, self.until - clock.now()))
+        except OSError as problem:
+            raise httpcore.ConnectError(str(problem)) from None
+        hush(self.sock).setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return _Stream(self, self.sock)
+
+    def stale(self) -> bool:
+        """Whether the agent has closed it meanwhile."""
+        return self.closed or self._http.has_expired()
+
+    def exchange_now(self, request: ConsulRequest, until: float) -> ConsulReply:
+        """The answer, by then; NoReply if there is none."""
+        self.until = until
+        asked = prepared(self._target, self.endpoint, request)
+        try:
+            answer = self._http.handle_request(asked)
+            body = answer.read()
+            answer.close()
+            return reply(answer.status, answer.headers, body)
+        except httpcore.ConnectError as problem:
+            raise Unsent(f"{self.endpoint}: {problem}") from None
+        except (httpcore.NetworkError, httpcore.TimeoutException, httpcore.ProtocolError) as problem:
+            gone = self.sock is None
+            raise (Unsent if gone else NoReply)(f"{self.endpoint} gave no answer: {problem or 'too late'}") from None
+
+    async def exchange(self, request: ConsulRequest, until: float) -> ConsulReply:
+        try:
+            return self.exchange_now(request, until)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Let go of it, from any thread: a `recv` under way ends."""
+        self.closed = True
+        sock = self.sock
+        if sock is not None:
+            try:
+                sock.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass  # it has ended already
+            sock.close()
+
+    def forget(self) -> None:
+        """In a forked child: the parent goes on with it."""
+        self.closed = True
+        if self.sock is not None:
+            self.sock.close()
+
+    def __del__(self) -> None:
+        if self.sock is not None:
+            self.sock.close()
+
+
+class BlockingConsulLinks:
+    """At most `MOST` lines, handed round among the threads."""
+
+    def __init__(self, target: ConsulTarget) -> None:
+        self._target = target
+        self._pools: dict[Endpoint, Pool[BlockingConsulLink]] = {}
+
+    def _pool(self, endpoint: Endpoint) -> Pool[BlockingConsulLink]:
+        pool = self._pools.get(endpoint)
+        if pool is None:
+            fresh = Pool(MOST, lambda: BlockingConsulLink(self._target, endpoint), lambda line: not line.closed)
+            pool = self._pools.setdefault(endpoint, fresh)
+        return pool
+
+    async def exchange(self, endpoint: Endpoint, request: ConsulRequest, until: float) -> ConsulReply:
+        """One exchange on whichever line is free."""
+        pool = self._pool(endpoint)
+        line = pool.take(until)
+        while line is not None and line.stale():
+            line.close()
+            line = pool.take(until)
+        if line is None:
+            raise Unsent("every connection of this client is in use")
+        try:
+            answer = line.exchange_now(request, until)
+        except BaseException:
+            line.close()
+            del line
+            pool.make_room()
+            raise
+        pool.give_back(line)
+        return answer
+
+    def apart(self, endpoint: Endpoint) -> BlockingConsulLink:
+        """A line that is nobody else's."""
+        return BlockingConsulLink(self._target, endpoint)
+
+    def close(self) -> None:
+        """Let go of those that nobody uses."""
+        for pool in list(self._pools.values()):
+            for line in pool.take_all_free():
+                line.close()
+
+    def forget(self) -> None:
+        """In a forked child."""
+        pools, self._pools = self._pools, {}
+        for pool in pools.values():
+            for line in pool.take_all_free():
+                line.forget()

@@ -1,0 +1,80 @@
+"""What `lockline doctor` says about a Consul cluster."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from ...core.backend import Finding
+from . import commands
+from .channel import ConsulChannel, ConsulRefused
+from .commands import ConsulKeys
+from .connection import ConsulRequest
+from .sessions import Sessions
+
+SLOW = 0.1
+
+
+async def findings(channel: ConsulChannel, keys: ConsulKeys, sessions: Sessions, until: float) -> list[Finding]:
+    """The cluster as it is now, worst things included."""
+    began = channel.now()
+    await channel.transact([commands.look(keys.home)], until, insist=False, consistent=True)
+    read = channel.now()
+    session = await sessions.ready(0.001, read, until, insist=False)
+    sent = channel.now()
+    # What a claim needs: a key that is locked, and removed again.
+    probe = f"{keys.home}doctor"
+    tried = await channel.transact([commands.put(probe, session.id), commands.remove(probe)], until, insist=False)
+    written = channel.now()
+    found = [
+        _took("a read that a quorum confirmed", read - began, "look at disks and network"),
+        _took("a write", written - sent, "give Consul's servers a faster disk of their own"),
+        Finding("ok", f"claims of a client that is no more are removed with its session, in {session.seconds:g} to {2 * session.seconds:g} s; whoever waits for them sees sooner that they stand still"),
+    ]  # fmt: skip
+    if tried.failed:
+        found.append(Finding("error", f"a key cannot be locked: {tried.why}", "look at the servers' log"))
+    found += await _servers(channel, until)
+    found += await _agent(channel, until)
+    if channel.target.tls is None and not all(
+        end.host in ("localhost", "127.0.0.1", "::1") for end in channel.target.endpoints
+    ):
+        cure = "add ?tls=yes or ?ca=… to the URL, or ask an agent of this machine"
+        found.append(Finding("warning", "requests and tokens travel in the clear", cure))
+    return found
+
+
+def _took(what: str, seconds: float, cure: str) -> Finding:
+    text = f"{what} took {seconds * 1000:.1f} ms"
+    return Finding("ok", text) if seconds < SLOW else Finding("warning", text, cure)
+
+
+async def _ask(channel: ConsulChannel, path: str, until: float) -> Any:
+    reply, _ = await channel.ask(ConsulRequest("GET", channel.path(path)), until, insist=False)
+    return json.loads(reply.body)
+
+
+async def _servers(channel: ConsulChannel, until: float) -> list[Finding]:
+    servers = len(await _ask(channel, "status/peers", until))
+    if servers == 1:
+        return [Finding("warning", "one server: while it is away, nobody gets a lock", "run three or five")]
+    if servers % 2 == 0:
+        text = f"{servers} servers tolerate no more losses than {servers - 1}"
+        return [Finding("warning", text, "run an odd number")]
+    return [Finding("ok", f"{servers} servers, of which {servers // 2} may fail")]
+
+
+async def _agent(channel: ConsulChannel, until: float) -> list[Finding]:
+    try:
+        told = await _ask(channel, "agent/self", until)
+    except ConsulRefused:
+        return [
+            Finding("warning", "the agent may not be asked about itself", "give the token agent read, to learn more")
+        ]
+    config, debug = told.get("Config", {}), told.get("DebugConfig", {})
+    found = [Finding("ok", f"Consul {config.get('Version', '?')}, agent {config.get('NodeName', '?')}")]
+    if debug.get("DevMode"):
+        text = "the agent runs with -dev: a restart forgets every claim, and tokens begin anew"
+        found.append(Finding("error", text, "run servers that have a data_dir"))
+    if not debug.get("ACLsEnabled", True):
+        found.append(Finding("warning", "anybody who reaches the agent may change every lock", "enable Consul's ACLs"))
+    return found

@@ -1,0 +1,67 @@
+"""Lines as others see them, and the operator's hand in them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+from ...core.claim import Line, Standing
+from ...core.rule import admitted
+from . import commands
+from .channel import ConsulChannel
+from .claims import ConsulClaims
+from .commands import ConsulKeys, ToldClaim, told_claims
+
+
+async def look(claims: ConsulClaims, name: str, clock: Callable[[], float], until: float) -> Line:
+    """The whole line, without those who have run out as far as this client knows."""
+    mine = {own.claim.id: own for own in claims.standing()}
+    line = await claims.sightings.line(name, until, insist=False)
+    now = clock()
+    line = [
+        claim
+        for claim in line
+        if (mine[claim.id].expires > now if claim.id in mine else not claims.sightings.overdue(claim, now))
+    ]
+    count = admitted(line)
+    standings = []
+    for at, claim in enumerate(line):
+        own = mine.get(claim.id)
+        ends = claims.sightings.ends(claim, now) if own is None else own.expires
+        standings.append(
+            Standing(
+                id=claim.id, owner=claim.owner, kind=claim.kind, token=claim.create, holds=at < count, weight=claim.weight,
+                capacity=claim.capacity, ttl=claim.ttl, remaining=max(0.0, min(claim.ttl, ends - now)), since=claim.since,
+                meta=json.loads(claim.meta) if claim.meta else None,
+            )
+        )  # fmt: skip
+    return Line(name, tuple(standings))
+
+
+async def names(channel: ConsulChannel, keys: ConsulKeys, prefix: str, until: float) -> list[str]:
+    """The names that have a claim, sorted."""
+    found = await channel.transact([commands.look(keys.names(prefix))], until, insist=False)
+    return sorted({keys.name_of(claim.key) for claim in told_claims(found.entries)})
+
+
+async def evict(claims: ConsulClaims, channel: ConsulChannel, keys: ConsulKeys, name: str, token: int | None, until: float) -> int:  # fmt: skip
+    """Remove the holders of the line (with a token: the one who has it), and leave each a word; how many they were.
+
+    Who holds goes on holding until it is gone, and the removal is of that very claim: what was seen may be old, but nobody who
+    came later is touched.
+    """
+    line = await claims.sightings.line(name, until, insist=False)
+    victims = [claim for claim in line[: admitted(line)] if token is None or claim.create == token]
+    gone = [victim for victim in victims if await _evict(channel, keys, victim, until)]
+    if gone:
+        for victim in gone:
+            if victim.client == keys.client:
+                claims.tell(victim.id)
+        await claims.bells.ring(line, [claim for claim in line if claim not in gone], until)
+    return len(gone)
+
+
+async def _evict(channel: ConsulChannel, keys: ConsulKeys, victim: ToldClaim, until: float) -> bool:
+    answer = await channel.transact(commands.evict(victim, keys.words(victim.id, victim.client)), until, insist=False)
+    # The first of several requests may have done it.
+    return not answer.failed or answer.repeated

@@ -1,0 +1,154 @@
+"""Consul's sessions of one client: one for each length of ttl in use, kept alive by what the keeper asks for.
+
+A session is the net: what a client leaves behind that is no more, Consul removes with its session, once that has not been renewed for
+its ttl, or up to twice as long. It is trusted only as far as its own ttl reaches from before a renewal that was answered.
+
+A leader that was deposed without knowing it may still answer a renewal that the new one never hears of. That does not matter: a new leader gives
+every session its time anew, twice its ttl; no claim is trusted longer than its own ttl from its own renewal, which a quorum has written
+down; and that is less than the session's.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable
+from typing import Final, Protocol
+
+from ...core.claim import Ceiling, Claim
+from ...errors import BackendUnavailable
+from ...runtime import Runtime
+from ...runtime.exclusive import Exclusive
+from .channel import ConsulChannel
+from .connection import ConsulRequest
+from .target import LONGEST_SESSION
+
+SLACK: Final = 1.5
+"""A session lasts this much longer than the ttl, so that most claims that come after a renewal need none of their own."""
+
+
+class ServerSession:
+    """One session at the server."""
+
+    __slots__ = ("dead", "generation", "good_until", "id", "present", "seconds")
+
+    def __init__(self, id: str, seconds: float, good_until: float) -> None:
+        self.id = id
+        self.seconds = seconds
+        self.good_until = good_until
+        """Until when it lives at least, by our clock and by what was confirmed."""
+        self.dead = False
+        self.present = False
+        """Whether its key has been put."""
+        self.generation = 0
+        """Its key's index; a withdrawn claim that is still on its way carries an older one."""
+
+    def was_put(self, index: int) -> None:
+        """Its key was put, at this index."""
+        self.generation = max(self.generation, index)
+        self.present = True
+
+
+class Carried(Protocol):
+    """A claim that a session carries."""
+
+    claim: Claim
+    session: ServerSession | None
+
+
+class SessionCeiling(Ceiling):
+    """A claim of more than a day ends with its session, which lasts a day, if that cannot be kept alive meanwhile."""
+
+    __slots__ = ("_own",)
+
+    def __init__(self, own: Carried) -> None:
+        self._own = own
+
+    @property
+    def until(self) -> float:  # type: ignore[override]
+        session = self._own.session
+        return float("inf") if session is None or self._own.claim.ttl <= session.seconds else session.good_until
+
+
+class Sessions:
+    """The sessions of one client."""
+
+    def __init__(self, channel: ConsulChannel, runtime: Runtime, died: Callable[[ServerSession], None]) -> None:
+        self._channel = channel
+        self._runtime = runtime
+        self._died = died
+        self._shortest = channel.target.session_ttl
+        self._sessions: dict[float, ServerSession] = {}
+        self._asking = Exclusive(runtime)
+
+    def all(self) -> list[ServerSession]:
+        return list(self._sessions.values())
+
+    def seconds_for(self, ttl: float) -> float:
+        """The length of the session for claims of this ttl, in steps that keep the number of sessions small."""
+        wanted = max(self._shortest, ttl * SLACK)
+        doublings = max(0, math.ceil(math.log2(wanted / self._shortest) - 1e-9))
+        return min(LONGEST_SESSION, self._shortest * 2.0**doublings)
+
+    async def ready(self, ttl: float, since: float, until: float, *, insist: bool = True) -> ServerSession:
+        """A session that outlives a claim of this ttl, whose time counts from `since`; or one that lasts a day."""
+        wanted = self.seconds_for(ttl)
+        enough = since + min(ttl, wanted)
+        while True:
+            session = self._sessions.get(wanted)
+            if session is not None and session.good_until >= enough:
+                return session
+            # One asks for all who need it at the same time.
+            async with self._asking(until) as free:
+                if not free:
+                    raise BackendUnavailable("another request of this client still waits for a session")
+                session = self._sessions.get(wanted)
+                if session is None:
+                    session = await self._create(wanted, until, insist)
+                elif session.good_until < enough:
+                    await self.renew([session], until, insist=insist)
+                if session.good_until >= enough and not session.dead:
+                    return session
+
+    async def _create(self, seconds: float, until: float, insist: bool) -> ServerSession:
+        # No checks: the health of the agent's node would end it sooner than its ttl. And no lock-delay: each claim has a key of
+        # its own, and whoever may come next is decided by the line.
+        wish = {
+            "Name": f"lockline {self._runtime.who()}", "TTL": f"{seconds * 1000:.0f}ms", "Behavior": "delete",
+            "LockDelay": "0s", "Checks": [], "NodeChecks": [],
+        }  # fmt: skip
+        sent = self._runtime.now()
+        request = ConsulRequest("PUT", self._channel.path("session/create"), json.dumps(wish).encode())
+        reply, _ = await self._channel.ask(request, until, insist=insist)
+        # One whose answer was lost goes by itself.
+        session = ServerSession(json.loads(reply.body)["ID"], seconds, sent + seconds)
+        self._sessions[seconds] = session
+        return session
+
+    async def renew(self, sessions: Iterable[ServerSession], until: float, *, insist: bool = True) -> None:
+        """Ask for these sessions to be renewed; those that are no more are lost."""
+        for session in sessions:
+            sent = self._runtime.now()
+            request = ConsulRequest("PUT", self._channel.path(f"session/renew/{session.id}"))
+            reply, _ = await self._channel.ask(request, until, insist=insist)
+            if reply.status == 404:
+                self.lose(session)
+            else:
+                session.good_until = max(session.good_until, sent + session.seconds)
+
+    async def destroy_all(self, until: float) -> None:
+        """Give them back, with all that hangs on them."""
+        for session in self.all():
+            request = ConsulRequest("PUT", self._channel.path(f"session/destroy/{session.id}"))
+            await self._channel.ask(request, until, insist=False)
+        self._sessions.clear()
+
+    def lose(self, session: ServerSession) -> None:
+        """The server has no such session any more, and so none of its claims."""
+        if session.dead:
+            return
+        session.dead = True
+        for seconds, known in list(self._sessions.items()):
+            if known is session:
+                del self._sessions[seconds]
+        self._died(session)

@@ -1,0 +1,141 @@
+"""What is pushed: bells, rung by whoever makes room, and heard by one blocking query per client on its own keys."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from ...core.rule import admitted
+from ...core.worker import Worker
+from ...errors import LocklineError
+from ...runtime import Runtime
+from . import commands
+from .channel import ConsulChannel
+from .commands import ConsulKeys, Step, ToldClaim
+from .connection import ConsulLink, ConsulRequest, NoReply
+from .sessions import ServerSession, Sessions
+
+A_QUERY: Final = 20.0
+"""How long the agent keeps a query without news. One that is lost on the way is missed only for so long, and by nobody: who
+waits looks at whom it waits for, too."""
+LATER: Final = 3.0
+"""An agent takes up to a sixteenth of that longer, and then the answer has to travel."""
+AFTER_A_FAILURE: Final = 0.25
+A_RING: Final = 2.0
+
+
+class Bells:
+    """Rings for others, and listens for this client: one connection, whatever the number of locks."""
+
+    def __init__(
+        self, channel: ConsulChannel, sessions: Sessions, keys: ConsulKeys, runtime: Runtime,
+        tell: Callable[[str], None], call: Callable[[str], None], idle: Callable[[], bool],
+    ) -> None:  # fmt: skip
+        self._channel = channel
+        self._sessions = sessions
+        self._keys = keys
+        self._runtime = runtime
+        self._tell = tell
+        self._call = call
+        self._link: ConsulLink | None = None
+        self._index = 0
+        self._idle = idle
+        self._worker = Worker(runtime, "lockline-consul-listener", self._listen, idle)
+        self._stopped = False
+
+    # -- ringing -----------------------------------------------------------------------------------
+
+    async def ring(self, before: Sequence[ToldClaim], after: Sequence[ToldClaim], until: float) -> None:
+        """Tell those who hold in this line now and did not before. Only a hint: who hears nothing finds out by looking."""
+        held = {claim.id for claim in before[: admitted(before)]}
+        called = [claim for claim in after[: admitted(after)] if claim.id not in held]
+        others: list[list[Step]] = []
+        for claim in called:
+            if claim.client == self._keys.client:
+                self._call(claim.id)
+            else:
+                bell = f"{self._keys.words(claim.id, claim.client)}bell"
+                # Another text each time, or it would not count as a change.
+                others.append([commands.put(bell, claim.session, flags=secrets.randbits(32))])
+        until = min(until, self._runtime.now() + A_RING)
+        try:
+            for batch in commands.batches(others):
+                if (await self._channel.transact([step for (step,) in batch], until)).failed:
+                    # One whose session has ended keeps nobody else from hearing it.
+                    for steps in batch if len(batch) > 1 else ():
+                        await self._channel.transact(steps, until)
+        except LocklineError:
+            pass  # the look of those who wait is the net below
+
+    # -- listening ---------------------------------------------------------------------------------
+
+    def listen(self) -> None:
+        """From now on, until nobody here holds or waits any more."""
+        if not self._stopped:
+            self._worker.by(self._runtime.now())
+
+    async def _listen(self) -> float:
+        if self._idle() or self._stopped:
+            return self._runtime.now() + A_QUERY
+        try:
+            for session in self._sessions.all():
+                if not session.present:
+                    await self.put_session(session, self._runtime.now() + A_QUERY)
+            await self._hear()
+        except (NoReply, LocklineError):
+            self._drop_link()
+            if not self._stopped:
+                await self._runtime.sleep(AFTER_A_FAILURE)
+        except BaseException:
+            self._drop_link()
+            raise
+        return self._runtime.now()
+
+    async def put_session(self, session: ServerSession, until: float) -> None:
+        """Put the session's key, so that it is seen to end, and requests to enter that are older come too late."""
+        step = commands.put(self._keys.session(session.id), session.id, flags=secrets.randbits(32))
+        answer = await self._channel.transact([step], until)
+        if answer.failed:
+            self._sessions.lose(session)
+        else:
+            session.was_put(answer.entries[0]["ModifyIndex"])
+
+    async def _hear(self) -> None:
+        link = self._link
+        if link is None:
+            self._link = link = self._channel.apart()
+        query = {"recurse": "", "index": str(self._index), "wait": f"{A_QUERY:.0f}s"}
+        request = ConsulRequest("GET", self._channel.path(f"kv/{self._keys.home}", **query))
+        present = [session for session in self._sessions.all() if session.present]
+        reply = await link.exchange(request, self._runtime.now() + A_QUERY * 17 / 16 + LATER)
+        if reply.status not in (200, 404):
+            raise NoReply(f"{reply.status}")
+        entries = json.loads(reply.body) if reply.status == 200 else []
+        # It goes back when Consul forgets what was deleted long ago, or comes back from a backup.
+        since, self._index = self._index if reply.as_of >= self._index else 0, reply.as_of
+        there = {entry["Key"] for entry in entries}
+        for session in present:
+            if self._keys.session(session.id) not in there:
+                self._sessions.lose(session)
+        for entry in entries:
+            claim_id, _, word = entry["Key"][len(self._keys.home) :].partition("/")
+            if word in ("bell", "evicted") and entry["ModifyIndex"] > since:
+                self._tell(claim_id)
+
+    def _drop_link(self) -> None:
+        link, self._link = self._link, None
+        if link is not None:
+            link.close()
+
+    async def stop(self, until: float) -> None:
+        """End it: the query under way is cut."""
+        self._stopped = True
+        self._drop_link()
+        await self._worker.stop(until)
+
+    def forked(self) -> None:
+        """In a child: the parent listens on."""
+        if self._link is not None:
+            self._link.forget()

@@ -1,0 +1,95 @@
+"""One Consul server, started once; a prefix of its own for every test."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import lockline
+from lockline.backends.consul.backend import ConsulBackend
+
+from ..servers.consul import ConsulCluster
+from ..servers.proxy import Proxy
+
+_numbers = itertools.count(1)
+Clients = Callable[..., lockline.Client]
+
+
+@pytest.fixture(scope="session")
+def consul(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsulCluster]:
+    cluster = ConsulCluster(tmp_path_factory.mktemp("consul")).start()
+    yield cluster
+    cluster.stop()
+
+
+@pytest.fixture
+def prefix() -> str:
+    """A place that no other test has seen."""
+    return f"p{next(_numbers)}"
+
+
+@pytest.fixture
+def url(consul: ConsulCluster, prefix: str) -> str:
+    return f"{consul.url}/{prefix}?session_ttl=1"
+
+
+@pytest.fixture
+def proxy(consul: ConsulCluster) -> Iterator[Proxy]:
+    with Proxy(("127.0.0.1", consul.servers[0].port)) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def through(prefix: str, proxy: Proxy) -> str:
+    """The same place, by way of the proxy."""
+    return f"consul://127.0.0.1:{proxy.port}/{prefix}?session_ttl=1"
+
+
+@pytest.fixture
+def client_of() -> Iterator[Clients]:
+    """Makes clients that are closed after the test."""
+    made: list[lockline.Client] = []
+
+    def make(target: str, **options: Any) -> lockline.Client:
+        made.append(lockline.connect(target, **options))
+        return made[-1]
+
+    yield make
+    for client in made:
+        client.close()
+
+
+def backend_of(client: lockline.Client) -> ConsulBackend:
+    """What is behind a client."""
+    backend = client._engine.backend
+    assert isinstance(backend, ConsulBackend)
+    return backend
+
+
+def put(server: ConsulCluster, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
+    """A request of the test's own."""
+    data = b"" if body is None else json.dumps(body).encode()
+    address = f"http://127.0.0.1:{server.servers[0].port}/v1/{path}"
+    request = urllib.request.Request(address, data, method="PUT", headers=headers)
+    try:
+        with urllib.request.urlopen(request, timeout=5) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as refused:
+        with refused:
+            text = refused.read().decode()
+        return refused.code, text
+
+
+def keys_under(server: ConsulCluster, prefix: str) -> list[str]:
+    """Every key that begins like this."""
+    try:
+        found: list[str] = server.servers[0].ask(f"kv/{prefix}?keys")
+    except OSError:
+        return []
+    return found

@@ -1,0 +1,242 @@
+"""What stands in Consul, who is told of what, and how a ttl is kept on a store that has no clock for it."""
+
+from __future__ import annotations
+
+import base64
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+import lockline
+
+from ..servers.consul import ConsulCluster
+from ..servers.process import freeze, wait_for
+from .conftest import Clients, backend_of, keys_under, put
+
+pytestmark = pytest.mark.server
+HOLD = """
+import sys, time, lockline
+client = lockline.connect(sys.argv[1])
+lease = client.lock("x", ttl=float(sys.argv[2])).acquire()
+print(lease.token, flush=True)
+time.sleep(60)
+"""
+
+
+def start_holder(url: str, ttl: float) -> tuple[subprocess.Popen[str], int]:
+    """Another process that holds `x`, and its token."""
+    holder = subprocess.Popen([sys.executable, "-c", HOLD, url, str(ttl)], stdout=subprocess.PIPE, text=True)
+    assert holder.stdout is not None
+    return holder, int(holder.stdout.readline())
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    process.wait()
+    assert process.stdout is not None
+    process.stdout.close()
+
+
+def test_a_session_of_ten_seconds_does_not_keep_a_killed_holders_lock_of_one(
+    consul: ConsulCluster, prefix: str, client_of: Clients
+) -> None:
+    """The session lasts ten to twenty seconds; whoever waits sees that the claim stands still, and removes it."""
+    url = f"{consul.url}/{prefix}"  # with Consul's own shortest session
+    ttl = 1.0
+    holder, token = start_holder(url, ttl)
+    waiter = client_of(url)
+    try:
+        taken: list[tuple[float, int]] = []
+
+        def wait() -> None:
+            with waiter.lock("x").acquire(timeout=30) as lease:
+                taken.append((time.monotonic(), lease.token))
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        wait_for(lambda: waiter.inspect("x").waiters)
+        killed = time.monotonic()
+    finally:
+        end(holder)
+    thread.join(30)
+    ((when, next_token),) = taken
+    assert next_token > token
+    # Not before the dead one's time was over, less what may have passed since it was last renewed; and long before its session's.
+    assert ttl / 2 < when - killed < 5 * ttl
+
+
+def test_a_try_after_a_killed_holder_succeeds_once_its_claim_has_been_seen_to_stand_still(
+    consul: ConsulCluster, prefix: str, client_of: Clients
+) -> None:
+    url = f"{consul.url}/{prefix}"
+    holder, _ = start_holder(url, 1.0)
+    end(holder)
+    client = client_of(url)
+    tries = 0
+    until = time.monotonic() + 9.0
+    while (lease := client.lock("x").try_acquire()) is None:
+        assert time.monotonic() < until
+        tries += 1
+        time.sleep(0.05)
+    assert tries > 5
+    lease.release()
+
+
+def test_a_holder_that_was_frozen_past_its_ttl_finds_its_claim_gone_and_the_next_one_untouched(
+    url: str, client_of: Clients
+) -> None:
+    holder, token = start_holder(url, 1.0)
+    waiter = client_of(url)
+    try:
+        freeze(holder.pid)
+        lease = waiter.lock("x", ttl=5).acquire(timeout=20)
+        os.kill(holder.pid, signal.SIGCONT)
+        assert lease.token > token
+        time.sleep(0.7)  # it renews within that, and finds out
+        assert lease.valid
+        assert [claim.token for claim in waiter.inspect("x").claims] == [lease.token]
+        lease.release()
+    finally:
+        end(holder)
+
+
+def test_what_a_killed_client_leaves_behind_goes_with_its_session(
+    consul: ConsulCluster, url: str, prefix: str, client_of: Clients
+) -> None:
+    holder, _ = start_holder(url, 0.5)
+    assert keys_under(consul, f"{prefix}/claims/")
+    end(holder)
+    # Nobody waits or looks; Consul itself removes it, after the session's second or up to twice that.
+    wait_for(lambda: not keys_under(consul, prefix), 15, "an empty prefix")
+
+
+def test_a_client_that_lives_removes_what_nobody_renews_to_the_moment(url: str, client_of: Clients) -> None:
+    first, second = client_of(url), client_of(url)
+    lease = first.lock("x", ttl=0.5, renew=False).acquire()
+    with second.lock("x").acquire(timeout=10) as next_one:
+        assert not lease.valid
+        assert next_one.token > lease.token
+
+
+def test_only_the_next_one_is_called_and_by_one_query(url: str, client_of: Clients) -> None:
+    """Five clients wait; each release wakes the next one only, long before anybody would have looked by himself."""
+    clients = [client_of(url) for _ in range(5)]
+    lease = client_of(url).lock("x", ttl=60).acquire()
+    order: list[int] = []
+
+    def wait(number: int) -> None:
+        with clients[number].lock("x", ttl=60).acquire(timeout=30):
+            order.append(number)
+
+    threads = []
+    for number, client in enumerate(clients):
+        threads.append(threading.Thread(target=wait, args=(number,)))
+        threads[-1].start()
+        wait_for(lambda n=number, c=client: len(c.inspect("x").waiters) == n + 1)  # type: ignore[misc]
+    began = time.monotonic()
+    lease.release()
+    for thread in threads:
+        thread.join(30)
+    assert order == [0, 1, 2, 3, 4]
+    assert time.monotonic() - began < 5 * 1.5  # each would have looked after 1.5 s
+
+
+def test_the_token_is_the_index_of_the_log_and_outlives_a_restored_snapshot(tmp_path: Path, client_of: Clients) -> None:
+    cluster = ConsulCluster(tmp_path / "cluster").start()
+    try:
+        url = f"{cluster.url}/p?session_ttl=1"
+        address = f"127.0.0.1:{cluster.servers[0].port}"
+        consul = [cluster.servers[0]._binary, "snapshot"]
+        client = client_of(url)
+        client.lock("x").acquire().release()
+        backup = str(tmp_path / "backup")
+        subprocess.run([*consul, "save", f"-http-addr={address}", backup], check=True, capture_output=True)
+        tokens = []
+        for _ in range(20):
+            with client.lock("x") as lease:
+                tokens.append(lease.token)
+        client.close()
+        subprocess.run([*consul, "restore", f"-http-addr={address}", backup], check=True, capture_output=True)
+        with client_of(url).lock("x").acquire(timeout=20) as after:
+            assert after.token > tokens[-1]
+    finally:
+        cluster.stop()
+
+
+def test_a_key_that_somebody_else_put_among_the_claims_holds_nothing_and_stays(
+    consul: ConsulCluster, url: str, prefix: str, client_of: Clients
+) -> None:
+    assert put(consul, f"kv/{prefix}/claims/x/stranger", {"hello": 1})[0] == 200
+    client = client_of(url)
+    with client.lock("x").acquire(timeout=5):
+        assert len(client.inspect("x").claims) == 1
+    assert keys_under(consul, f"{prefix}/claims/") == [f"{prefix}/claims/x/stranger"]
+
+
+def test_a_guard_refuses_the_users_own_transaction_once_the_lease_is_gone(
+    consul: ConsulCluster, url: str, prefix: str, client_of: Clients
+) -> None:
+    client = client_of(url)
+    lease = client.lock("x", ttl=5).acquire()
+    guard = lease.guard()
+    value = base64.b64encode(b"done").decode()
+    change = [guard, {"KV": {"Verb": "set", "Key": f"{prefix}-data", "Value": value}}]
+    assert put(consul, "txn", change)[0] == 200
+    client_of(url).evict("x")
+    code, text = put(consul, "txn", change)
+    assert code == 409, text
+    with pytest.raises(lockline.LeaseLost):
+        lease.release()
+
+
+def test_an_extension_beyond_the_sessions_length_moves_the_claim_to_a_longer_one_in_its_place(
+    url: str, client_of: Clients
+) -> None:
+    client = client_of(url)
+    with client.lock("x", ttl=0.5).acquire() as lease:
+        (short,) = backend_of(client)._sessions.all()
+        lease.extend(30)
+        assert lease.remaining() > 20
+        assert {session.seconds > 30 for session in backend_of(client)._sessions.all()} == {True, False}
+        (held,) = client.inspect("x").holders
+        assert held.token == lease.token
+        backend_of(client)._sessions.lose(short)  # whatever becomes of the short one
+        assert lease.valid
+
+
+def test_a_hundred_waiters_of_one_client_need_few_connections_and_threads(url: str) -> None:
+    """On twenty names, five on each."""
+    client = lockline.connect(url)
+    holder = lockline.connect(url)
+    try:
+        leases = [holder.lock(f"n{number}", ttl=60).acquire() for number in range(20)]
+        done: list[int] = []
+
+        def wait(number: int) -> None:
+            with client.lock(f"n{number % 20}", ttl=60).acquire(timeout=60):
+                done.append(number)
+
+        before = threading.active_count()
+        threads = [threading.Thread(target=wait, args=(number,)) for number in range(100)]
+        for thread in threads:
+            thread.start()
+        wait_for(lambda: len(backend_of(client)._claims.standing()) == 100, 60, "a hundred waiters")
+        assert threading.active_count() - before - len(threads) <= 4
+        port = backend_of(client)._target.endpoints[0].port
+        with open("/proc/self/net/tcp") as table:
+            mine = [line for line in table if line.split()[2].endswith(f":{port:04X}") and line.split()[3] == "01"]
+        assert len(mine) <= 2 * (4 + 1)  # two clients here
+        for lease in leases:
+            lease.release()
+        for thread in threads:
+            thread.join(60)
+        assert len(done) == 100
+    finally:
+        client.close()
+        holder.close()

@@ -1,0 +1,38 @@
+"""`consul://` in the contract suite: one server that is its own agent."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import pytest
+
+from tests.servers.consul import ConsulCluster
+
+from .worlds import World, joins
+
+
+@joins
+class ConsulWorld(World):
+    """Each test has a prefix of its own."""
+
+    name = "consul"
+    marks: ClassVar[tuple[pytest.MarkDecorator, ...]] = (pytest.mark.server,)
+    patience = 2.0
+
+    def open(self) -> None:
+        self.cluster = ConsulCluster(self.folder).start()
+
+    def close(self) -> None:
+        self.cluster.stop()
+
+    def place(self) -> str:
+        return f"{self.cluster.url}/{self.unique()}?session_ttl=1"
+
+    def debris(self, place: str) -> list[str]:
+        """Every key but those of living sessions."""
+        prefix = place.partition("?")[0].rpartition("/")[2]
+        try:
+            keys = self.cluster.servers[0].ask(f"kv/{prefix}/?keys")
+        except OSError:
+            return []
+        return [key for key in keys if "/session/" not in key]
