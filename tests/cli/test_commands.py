@@ -112,7 +112,9 @@ def test_the_doctor_names_no_cure_for_what_is_well(
     assert [found["cure"] for found in json.loads(capsys.readouterr().out)["findings"]] == ["", "open a window"]
 
 
-@pytest.mark.parametrize("backend", ["memory", "local", "redis", "redlock", "zookeeper", "etcd", "postgresql", "consul"])
+@pytest.mark.parametrize(
+    "backend", ["memory", "local", "redis", "redlock", "zookeeper", "etcd", "postgresql", "consul"]
+)
 def test_the_doctor_and_the_readme_say_the_same_about_the_wake_up(backend: str) -> None:
     from lockline.cli.doctor import wake_up
 

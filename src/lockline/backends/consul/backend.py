@@ -160,7 +160,7 @@ class ConsulBackend:
         if not keepers:
             return Grant(own.create)
         own.ahead, own.trusts = keepers, self._runtime.now() + NET * random.uniform(1, 2)
-        return Waiting(len(ahead))
+        return Waiting(len(ahead), ticket=own.create, behind=ahead[-1].id)
 
     # -- place -------------------------------------------------------------------------------------
 
@@ -171,13 +171,15 @@ class ConsulBackend:
             return Gone()
         if own.ahead == []:
             return Grant(own.create)
+        stands = Waiting(len(own.ahead or ()))
         if own.ahead is None or self._runtime.now() >= own.trusts:
             answer = await self._look(own, until)
             if not isinstance(answer, Waiting):
                 return answer
+            stands = answer
         self._claims.bells.listen()
         self._claims.watch(own)
-        return Waiting(len(own.ahead or ()), own.trusts)
+        return stands._replace(look_by=own.trusts)
 
     async def _look(self, own: ConsulClaim, until: float) -> Grant | Waiting | Gone:
         """Where the claim stands now, by one look at its line.
@@ -201,9 +203,9 @@ class ConsulBackend:
 
     # -- the end of claims, and what keeps them from it --------------------------------------------
 
-    async def leave(self, claim: Claim, until: float) -> bool:
+    async def leave(self, claim: Claim, until: float, *, heir: str = "") -> bool:
         """Remove this claim and no other, waiting or holding; whether it was still there."""
-        return (await self._claims.leave([claim], until))[0]
+        return (await self._claims.leave([claim], until, heir=heir))[0]
 
     async def leave_all(self, claims: Sequence[Claim], until: float) -> Sequence[bool]:
         """As `leave`, for many, in few transactions."""

@@ -137,11 +137,13 @@ class ConsulClaims:
         if own is not None:
             self._tell_followers([own])
 
-    def _tell_followers(self, gone: Sequence[ConsulClaim]) -> None:
+    def _tell_followers(self, gone: Sequence[ConsulClaim], heir: str = "") -> None:
         """Those of our own that waited behind these look again."""
         keys = {own.key for own in gone}
         for own in self.standing():
-            if own.ahead is not None and any(ahead.key in keys for ahead in own.ahead):
+            if own.claim.id == heir:
+                own.ahead = []
+            elif own.ahead is not None and any(ahead.key in keys for ahead in own.ahead):
                 self.tell(own.claim.id)
 
     def _call(self, claim_id: str) -> None:
@@ -260,7 +262,7 @@ class ConsulClaims:
 
     # -- removal -----------------------------------------------------------------------------------
 
-    async def leave(self, claims: Sequence[Claim], until: float, *, insist: bool = True) -> list[bool]:
+    async def leave(self, claims: Sequence[Claim], until: float, *, insist: bool = True, heir: str = "") -> list[bool]:
         """Remove these for good and no other with them, in few transactions; whether each was still there.
 
         Where some got no answer it raises, and may be asked again.
@@ -271,7 +273,7 @@ class ConsulClaims:
             for own in taken:
                 self._claims.pop(own.claim.id, None)
             for batch in _batches(taken):
-                there.update(await self.remove(batch, until, insist=insist))
+                there.update(await self.remove(batch, until, insist=insist, heir=heir))
         except BaseException:
             # Their session may be kept alive for other claims, so time alone does not remove them.
             now = self._runtime.now()
@@ -283,19 +285,14 @@ class ConsulClaims:
         now = self._runtime.now()
         return [there[own.claim.id] and (not own.create or own.expires > now) for own in taken]
 
-    async def remove(self, batch: Sequence[ConsulClaim], until: float, *, insist: bool = True) -> dict[str, bool]:
+    async def remove(
+        self, batch: Sequence[ConsulClaim], until: float, *, insist: bool = True, heir: str = ""
+    ) -> dict[str, bool]:
         """Remove these, all of them on the same `may_arrive`, and call those whose turn it is then; whether each was there."""
         session = batch[0].may_arrive
         lines = {own.claim.name: self._keys.line(own.claim.name) for own in batch}
-        steps = [
-            step
-            for own in batch
-            for step in (
-                commands.look(own.key),
-                commands.remove(own.key),
-                commands.remove_all(self._keys.words(own.claim.id)),
-            )
-        ] + [commands.look(line) for line in lines.values()]
+        steps = [step for own in batch for step in commands.leave(own.key, self._keys.words(own.claim.id))]
+        steps += [commands.look(line) for line in lines.values()]
         if session is not None:
             # Whatever was on its way before this comes too late.
             fence = commands.put(self._keys.session(session.id), session.id, flags=secrets.randbits(32))
@@ -313,13 +310,13 @@ class ConsulClaims:
             own.create = own.create or removed.get(own.key, {}).get("CreateIndex", 0)
             # The first of several requests may have done it: gone by our own hand is no loss.
             there[own.claim.id] = own.key in removed or (answer.repeated and own.create > 0 and not own.gone)
-        self._tell_followers(batch)
+        self._tell_followers(batch, heir)
         mine = {own.key for own in batch}
         rest = [entry for entry in answer.entries if entry["Key"] not in mine]
         for name, line in lines.items():
             after = told_claims(entry for entry in rest if entry["Key"].startswith(line))
             gone = [own.told(self._keys.client) for own in batch if own.claim.name == name and own.create]
-            await self.bells.ring(sorted([*after, *gone], key=lambda claim: claim.create), after, until)
+            await self.bells.ring(sorted([*after, *gone], key=lambda claim: claim.create), after, until, heir)
         return there
 
     # -- the minder --------------------------------------------------------------------------------

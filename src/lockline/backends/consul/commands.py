@@ -174,6 +174,11 @@ def move(key: str, old: str, new: str, value: str, beat: int) -> list[Step]:
     return [{"Verb": "unlock", "Key": key, "Session": old, "Value": value, "Flags": beat}, put(key, new, value, beat)]
 
 
+def leave(key: str, words: str) -> list[Step]:
+    """See whether the claim is there, and remove it with what was said about it."""
+    return [look(key), remove(key), remove_all(words)]
+
+
 def bury(claim: ToldClaim, words: str) -> list[Step]:
     """Remove a claim that nobody has renewed since it was seen, and what was said about it."""
     return [{"Verb": "delete-cas", "Key": claim.key, "Index": claim.modified}, remove_all(words)]

@@ -12,7 +12,7 @@ import httpcore
 
 from ...runtime import clock
 from ...runtime.quiet import hush
-from ..resp.pool import Pool
+from ..pool import Pool
 from ..url import Endpoint
 from .connection import ConsulReply, ConsulRequest, NoReply, Unsent, origin, prepared, reply
 from .target import ConsulTarget

@@ -47,9 +47,12 @@ class Bells:
 
     # -- ringing -----------------------------------------------------------------------------------
 
-    async def ring(self, before: Sequence[ToldClaim], after: Sequence[ToldClaim], until: float) -> None:
-        """Tell those who hold in this line now and did not before. Only a hint: who hears nothing finds out by looking."""
-        held = {claim.id for claim in before[: admitted(before)]}
+    async def ring(self, before: Sequence[ToldClaim], after: Sequence[ToldClaim], until: float, heir: str = "") -> None:
+        """Tell those who hold in this line now and did not before, but not the heir, who knows it.
+
+        Only a hint: who hears nothing finds out by looking.
+        """
+        held = {heir, *(claim.id for claim in before[: admitted(before)])}
         called = [claim for claim in after[: admitted(after)] if claim.id not in held]
         others: list[list[Step]] = []
         for claim in called:
