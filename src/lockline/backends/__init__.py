@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from ..core.backend import Backend
@@ -33,6 +34,13 @@ SCHEMES: Final = {
 OBJECTS: Final = {
     "redis": ("redis", "redis"),
     "kazoo": ("zookeeper", "zookeeper"),
+    "psycopg": ("postgresql", "postgresql"),
+    "psycopg_pool": ("postgresql", "postgresql"),
+}
+# Those that can lead to any database: what kind, they say themselves.
+TO_DATABASES: Final[dict[str, Callable[[Any], str]]] = {
+    "sqlalchemy": lambda engine: str(engine.url.get_backend_name()),
+    "django": lambda connection: str(connection.vendor),
 }
 # Subclasses of those that talk to no server: connections of our own would find another one, or none.
 PRETENDERS: Final = frozenset({"fakeredis"})
@@ -119,6 +127,17 @@ def _by_class(kind: type, target: Any) -> tuple[str, str]:
             )
         if package in OBJECTS:
             return OBJECTS[package]
+        if package in TO_DATABASES:
+            try:
+                database = TO_DATABASES[package](target)
+            except AttributeError:
+                break
+            if database in SCHEMES:
+                module, extra = SCHEMES[database]
+                return module, str(extra)
+            raise ConfigError(
+                f"this {package} object leads to {database}, which carries no locks; use local: or a server"
+            )
     raise ConfigError(
         f"connect() takes a URL or a client object of a backend, not {kind.__module__}.{kind.__name__}: {shortened(target)}"
     )

@@ -44,7 +44,7 @@ class AsyncioSession(Session):
     async def _address(self, server: Server, until: float) -> dict[str, str]:
         """The address behind the name: libpq would keep the whole loop waiting while it looks that up."""
         host = str(server.parameters.get("host") or "")
-        if not host or host.startswith(("/", "@")) or "hostaddr" in server.parameters:
+        if not host or host.startswith(("/", "@")) or "," in host or "hostaddr" in server.parameters:
             return {}
         try:
             async with asyncio.timeout(max(0.0, min(until - clock.now(), self._patience))):

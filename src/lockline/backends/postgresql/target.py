@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import psycopg
-from psycopg.conninfo import make_conninfo
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from ...errors import ConfigError
 from ..url import TLS, Endpoint, Grammar, Location, a_count, a_number, a_text, scheme_of
@@ -22,6 +22,8 @@ LIBPQ: Final = (
     "tcp_user_timeout", "require_auth", "connect_timeout", "min_protocol_version", "max_protocol_version", "fallback_application_name",
 )  # fmt: skip
 """What is handed on to libpq as it is written."""
+
+KEYWORDS: Final = frozenset(option.keyword.decode() for option in psycopg.pq.Conninfo.get_defaults())
 
 
 def a_schema(value: object, what: str) -> str:
@@ -77,6 +79,49 @@ class Target:
     max_connections: int = 4
 
 
+def understand(target: Any, given: Mapping[str, Any]) -> Target:
+    """The target of a URL, or of what the user already has, whose settings are used for connections of our own."""
+    if isinstance(target, str):
+        return parse(target, given)
+    said = {name: value for name, value in _settings(target).items() if name in KEYWORDS and value not in (None, "")}
+    options, others = GRAMMAR.values("postgresql", {name: value for name, value in given.items() if value is not None})
+    said = {"application_name": "lockline", **said, **others, "client_encoding": "UTF8"}
+    patience = options.get("timeout", PATIENCE)
+    listen = None if "listen" not in options else parse(options["listen"])
+    host, port = str(said.get("host") or "localhost"), str(said.get("port") or "5432")
+    user = said.get("user")
+    shown = {**options, **({} if listen is None else {"listen": listen.url})}
+    if host.startswith("/") or "," in host:
+        shown, host, port = {**shown, "host": host}, "localhost", port.partition(",")[0]
+    location = Location(
+        "postgresql", (Endpoint(host, int(port), None if user is None else str(user)),), str(said.get("dbname") or ""), shown
+    )  # fmt: skip
+    return Target(
+        location.url, (a_server(said, patience),), None if listen is None else listen.servers,
+        options.get("schema", DEFAULT_SCHEMA), options.get("prefix", DEFAULT_PREFIX), options.get("max_connections", 4),
+    )  # fmt: skip
+
+
+def _settings(target: Any) -> dict[str, Any]:
+    """What libpq has to know, from a pool or connection of psycopg, an engine of SQLAlchemy, or Django's connection."""
+    if hasattr(target, "get_connection_params"):
+        return dict(target.get_connection_params())
+    if hasattr(target, "kwargs") and hasattr(target, "conninfo"):
+        if callable(target.conninfo) or callable(target.kwargs):
+            raise ConfigError("this pool makes up its settings each time anew; connect by URL")
+        return {**conninfo_to_dict(target.conninfo), **(target.kwargs or {})}
+    if hasattr(target, "info") and hasattr(target, "pgconn"):
+        return {**target.info.get_parameters(), "password": target.info.password}
+    if hasattr(target, "url"):
+        url = target.url
+        login = {"host": url.host, "port": url.port, "dbname": url.database, "user": url.username}
+        password = None if url.password is None else str(url.password)
+        return {**url.query, **{name: value for name, value in login.items() if value}, "password": password}
+    raise ConfigError(
+        f"postgresql takes a URL, a pool of psycopg, an engine of SQLAlchemy or Django's connection, not {type(target).__name__}"
+    )
+
+
 def parse(url: str, given: Mapping[str, Any] | None = None) -> Target:
     """The target in this URL; ConfigError for whatever is wrong with it."""
     if "@" in url.partition("://")[2].partition("?")[0].partition("/")[2]:
@@ -113,7 +158,7 @@ def _servers(found: Location, patience: float) -> tuple[Server, ...]:
 
 def a_server(parameters: Mapping[str, Any], patience: float = PATIENCE) -> Server:
     """The server of these parameters of libpq; ConfigError for one that it does not know."""
-    host, port = str(parameters.get("host", "")), int(parameters.get("port") or 5432)
+    host, port = str(parameters.get("host", "")), int(str(parameters.get("port") or 5432).partition(",")[0])
     database = parameters.get("dbname")
     where = host if host.startswith("/") else str(Endpoint(host or "localhost", port))
     server = Server(f"{where}/{database}" if database else where, parameters, patience)
