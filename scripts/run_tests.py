@@ -33,6 +33,7 @@ GROUPS: dict[str, tuple[list[str], list[str]]] = {
             "tests/types",
             "tests/test_shells.py",
             "tests/test_run_tests.py",
+            "tests/test_calm.py",
         ],
     ),
     "etcd": (["etcd"], ["tests/etcd"]),

@@ -15,6 +15,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from ..calm import calm
+
 
 class Screen:
     """A program on a terminal of its own, as its session's leader."""
@@ -47,13 +49,13 @@ class Screen:
 
     def wait_for(self, pattern: str, seconds: float = 20) -> re.Match[str]:
         """The first place where the output looks like this."""
-        until = time.monotonic() + seconds
+        until = calm() + seconds
         while True:
             self.read()
             found = re.search(pattern, self.text)
             if found:
                 return found
-            assert time.monotonic() < until, f"no {pattern!r} in {self.text!r}"
+            assert calm() < until, f"no {pattern!r} in {self.text!r}"
             time.sleep(0.01)
 
     def type(self, text: str) -> None:
@@ -61,10 +63,10 @@ class Screen:
 
     def code(self, seconds: float = 20) -> int:
         """The exit code, with all output taken in."""
-        until = time.monotonic() + seconds
+        until = calm() + seconds
         while self.process.poll() is None:
             self.read()
-            assert time.monotonic() < until, f"still running: {self.text!r}"
+            assert calm() < until, f"still running: {self.text!r}"
             time.sleep(0.01)
         self.read()
         return self.process.returncode

@@ -18,8 +18,8 @@ import inspect
 import queue
 import threading
 from collections.abc import Callable
+from concurrent import futures
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as StillBusy
 from types import TracebackType
 from typing import Any
 
@@ -28,6 +28,8 @@ import pytest
 import lockline
 import lockline.kit.aio
 from lockline import aio, kit, sync
+
+from ..calm import calm
 
 STUCK = 20.0
 """A call that has not come back by then is stuck."""
@@ -77,12 +79,13 @@ class Pending:
 
     def result(self, timeout: float = STUCK) -> Any:
         """What came back; an AssertionError if nothing did in time."""
-        try:
-            return self._party._face(self._work.outcome.result(timeout))
-        except StillBusy:
-            if self._work.outcome.done():  # its own TimeoutError
-                raise
-            raise AssertionError(f"{self._party.name} did not come back within {timeout} s") from None
+        outcome = self._work.outcome
+        until = calm() + timeout
+        while not outcome.done() and (left := until - calm()) > 0:
+            futures.wait([outcome], left)
+        if not outcome.done():
+            raise AssertionError(f"{self._party.name} did not come back within {timeout} s")
+        return self._party._face(outcome.result())
 
     def cancel(self) -> None:
         """asyncio: cancel what the party is at."""

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -20,7 +19,7 @@ import pytest
 
 from lockline import Line
 
-from ..servers.process import freeze
+from ..servers.process import freeze, wait_for
 from .parties import STUCK, Face, Party, Pending, TaskParty, ThreadParty, connect
 from .worlds import World
 
@@ -126,11 +125,7 @@ class Scene:
 
     def wait_for(self, condition: Callable[[], object], seconds: float = 5.0, what: str = "it") -> None:
         """Wait until the condition is true; fail when it is not by then."""
-        until = time.monotonic() + seconds * self.world.patience
-        while not condition():
-            if time.monotonic() > until:
-                raise AssertionError(f"{what} did not come within {seconds} s")
-            time.sleep(0.005)
+        wait_for(condition, seconds * self.world.patience, what)
 
     def queue_up(self, name: str, *waiting: Callable[[], Pending]) -> list[Pending]:
         """Begin these waits one after the other, each in the line before the next begins."""

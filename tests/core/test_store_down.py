@@ -11,6 +11,7 @@ import pytest
 
 import lockline
 from lockline import BackendUnavailable, aio
+from tests.calm import calm
 from tests.servers.process import free_port
 
 TOO_LATE = 1.0
@@ -34,10 +35,10 @@ def url(request: pytest.FixtureRequest) -> str:
 @pytest.mark.parametrize("timeout", [0, 0.1, 0.6])
 def test_an_acquire_ends_by_its_timeout(url: str, timeout: float) -> None:
     client = lockline.connect(url)
-    began = time.monotonic()
+    began = calm()
     with pytest.raises(BackendUnavailable):
         client.lock("x").acquire(timeout=timeout)
-    assert time.monotonic() - began < timeout + TOO_LATE
+    assert calm() - began < timeout + TOO_LATE
     client.close()
 
 
@@ -52,10 +53,10 @@ def test_an_acquire_asks_for_as_long_as_its_timeout(url: str) -> None:
 
 def test_a_try_ends_at_once(url: str) -> None:
     client = lockline.connect(url)
-    began = time.monotonic()
+    began = calm()
     with pytest.raises(BackendUnavailable):
         client.lock("x").try_acquire()
-    assert time.monotonic() - began < TOO_LATE
+    assert calm() - began < TOO_LATE
     client.close()
 
 
@@ -63,19 +64,19 @@ def test_questions_end_at_once(url: str) -> None:
     client = lockline.connect(url)
     questions: list[Callable[[], object]] = [lambda: client.inspect("x"), client.list, lambda: client.evict("x")]
     for ask in questions:
-        began = time.monotonic()
+        began = calm()
         with pytest.raises(BackendUnavailable):
             ask()
-        assert time.monotonic() - began < TOO_LATE
+        assert calm() - began < TOO_LATE
     client.close()
 
 
 def test_an_examination_ends_at_once(url: str) -> None:
     client = lockline.connect(url)
-    began = time.monotonic()
+    began = calm()
     with contextlib.suppress(BackendUnavailable):
         assert any(finding.level == "error" for finding in client.examine())
-    assert time.monotonic() - began < TOO_LATE
+    assert calm() - began < TOO_LATE
     client.close()
 
 
@@ -83,17 +84,17 @@ def test_close_ends_at_once(url: str) -> None:
     client = lockline.connect(url)
     with pytest.raises(BackendUnavailable):
         client.lock("x").acquire(timeout=0)
-    began = time.monotonic()
+    began = calm()
     client.close()
-    assert time.monotonic() - began < TOO_LATE
+    assert calm() - began < TOO_LATE
 
 
 def test_asyncio_keeps_the_same_times(url: str) -> None:
     async def took(call: Callable[[], object]) -> float:
-        began = time.monotonic()
+        began = calm()
         with pytest.raises((BackendUnavailable, TimeoutError)):
             await call()  # type: ignore[misc]
-        return time.monotonic() - began
+        return calm() - began
 
     async def within(seconds: float) -> None:
         async with asyncio.timeout(seconds):
@@ -105,9 +106,9 @@ def test_asyncio_keeps_the_same_times(url: str) -> None:
         assert await took(lambda: client.lock("x").try_acquire()) < TOO_LATE
         assert await took(lambda: within(0.1)) < 0.1 + TOO_LATE
         assert await took(lambda: client.inspect("x")) < TOO_LATE
-        began = time.monotonic()
+        began = calm()
         await client.close()
-        assert time.monotonic() - began < TOO_LATE
+        assert calm() - began < TOO_LATE
 
     client = aio.connect(url)
     asyncio.run(story())

@@ -25,6 +25,8 @@ import lockline
 from lockline import aio
 from lockline.runtime.blocking import run
 
+from ..calm import calm
+
 ROOT = Path(__file__).parent.parent.parent
 
 
@@ -165,7 +167,7 @@ class Crowd:
 
     def wait_for_grants(self, each: int = 1, since: float = 0.0, seconds: float = 60.0) -> None:
         """Wait until every worker has had that many grants since then."""
-        until = time.monotonic() + seconds
+        until = calm() + seconds
         while True:
             counts = dict.fromkeys(range(len(self._workers)), 0)
             for held in self.history():
@@ -173,7 +175,7 @@ class Crowd:
                     counts[held.worker] += 1
             if min(counts.values()) >= each:
                 return
-            if time.monotonic() > until:
+            if calm() > until:
                 raise AssertionError(f"grants since then: {counts}; errors: {self.errors()[-5:]}")
             time.sleep(0.1)
 

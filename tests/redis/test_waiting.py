@@ -13,6 +13,7 @@ import pytest
 
 import lockline
 from lockline.backends.redis.scripts import ENTER, LEAVE, NO_CHANNEL
+from tests.calm import calm
 from tests.servers.process import wait_for
 from tests.servers.redis import RedisServer, a_redis, empty_within
 
@@ -163,10 +164,10 @@ def test_an_evicted_holder_is_told_soon(town: Town) -> None:
     alice = town.near()
     lease = alice.lock("x", ttl=60).acquire()
     time.sleep(1.0)  # by now it listens, although it never waited
-    began = time.monotonic()
+    began = calm()
     assert town.direct.evict("x") == 1
     assert lease.lost.wait(5)
-    assert time.monotonic() - began < 2
+    assert calm() - began < 2
     with pytest.raises(lockline.LeaseLost):
         lease.release()
 
@@ -181,10 +182,10 @@ def test_the_next_one_knows_when_a_short_claim_ahead_runs_out(town: Town) -> Non
     waiting = carol.lock("x", ttl=60).acquire.start()
     town.direct.wait_for_line("x", holders=1, waiters=2)
     bob.stop()
-    began = time.monotonic()
+    began = calm()
     lease.release()
     waiting.result(10).release()
-    assert time.monotonic() - began < 4
+    assert calm() - began < 4
 
 
 def test_a_token_survives_a_clock_that_steps_back(server: RedisServer, connect: Connect) -> None:

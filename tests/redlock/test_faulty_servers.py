@@ -17,6 +17,7 @@ import redis.asyncio
 
 import lockline
 from lockline import AcquireTimeout, ConfigError, LeaseLost, QuorumNotReached
+from tests.calm import calm
 from tests.servers.process import wait_for
 from tests.servers.redis import RedisServer
 
@@ -177,9 +178,9 @@ def test_a_renewal_that_no_majority_confirms_ends_the_lease_in_time(five: Server
         lease = client.lock("x", ttl=1.0).acquire()
         for proxy in proxied[:3]:
             proxy.black_hole()
-        began = time.monotonic()
+        began = calm()
         assert lease.lost.wait(3)
-        assert time.monotonic() - began <= 1.1
+        assert calm() - began <= 1.1
         # Nobody else could have it before.
         taken = other.lock("x", ttl=1.0).acquire(timeout=5)
         assert taken.token > lease.token

@@ -15,6 +15,8 @@ from typing import Self
 
 import pytest
 
+from ..calm import calm
+
 PORTS = range(10_240, 32_768)
 """Below those that the system gives to outgoing connections: one of these could have the port of a server that restarts."""
 
@@ -50,9 +52,9 @@ def missing(reason: str) -> None:
 
 def wait_for(condition: Callable[[], object], seconds: float = 10.0, what: str = "the condition") -> None:
     """Wait until the condition is true; fail when it is not by then."""
-    until = time.monotonic() + seconds
+    until = calm() + seconds
     while not condition():
-        if time.monotonic() > until:
+        if calm() > until:
             raise AssertionError(f"{what} did not come true within {seconds} s")
         time.sleep(0.005)
 
@@ -129,9 +131,9 @@ class ServerProcess:
 
     def wait_ready(self) -> None:
         """Wait until it serves; with its log in the error when it does not."""
-        until = time.monotonic() + self._patience
+        until = calm() + self._patience
         while not self._ready():
-            if not self.running or time.monotonic() > until:
+            if not self.running or calm() > until:
                 log = (self.folder / "server.log").read_text(errors="replace")[-2000:]
                 raise AssertionError(f"{self.argv[0]} did not come up:\n{log}")
             time.sleep(0.02)

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ..calm import calm
 from .process import PORTS, ServerProcess, free_port, listens, program, wait_for
 
 
@@ -311,8 +312,8 @@ def keys(servers: Sequence[RedisServer]) -> list[str]:
 
 def empty_within(servers: Sequence[RedisServer], seconds: float = 10.0) -> None:
     """Wait until no server has a key left."""
-    until = time.monotonic() + seconds
+    until = calm() + seconds
     while left := keys(servers):
-        if time.monotonic() > until:
+        if calm() > until:
             raise AssertionError(f"still there after {seconds} s: {left}")
         time.sleep(0.02)

@@ -11,6 +11,7 @@ import lockline
 from lockline import LocklineError
 from lockline.runtime.clock import now
 
+from ..calm import calm
 from ..servers.process import wait_for
 from ..servers.proxy import Proxy
 from ..servers.zookeeper import Ensemble, ZooKeeper
@@ -45,13 +46,13 @@ def test_a_hung_server_is_left_before_the_lease_is_lost_and_the_work_goes_on(
     failed, granted, slowest, end = 0, 0, 0.0, time.monotonic() + 8
     try:
         while time.monotonic() < end:
-            began = time.monotonic()
+            began = calm()
             try:
                 client.lock("y", ttl=4).acquire(timeout=2).release()
                 granted += 1
             except LocklineError:
                 failed += 1
-            slowest = max(slowest, time.monotonic() - began)
+            slowest = max(slowest, calm() - began)
             time.sleep(0.05)
         print(f"{granted} granted, {failed} failed, the slowest after {slowest:.2f} s; lease valid: {lease.valid}")
         assert lease.valid
