@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import lockline
-from lockline.runtime.clock import now
+
+from ..calm import calm
 
 TTL = 30.0
 """Far longer than any wait that is allowed, so that nothing is healed by expiry."""
@@ -48,7 +49,7 @@ def increment(folder: Path, slot: int, times: int) -> None:
                     record["wrong"].append(f"{record['number']} is not the sum of its parts")
                 if lease.token <= record["token"]:
                     record["wrong"].append(f"token {lease.token} after {record['token']}")
-                at = now()
+                at = calm()
                 record["gap"] = max(record["gap"], at - record["at"])
                 record["number"] += 1
                 record["counts"][slot] += 1
@@ -73,13 +74,13 @@ def start(folder: Path, slot: int, times: int) -> int:
 
 def main(folder: Path, processes: int, times: int, seed: int) -> None:
     chance = random.Random(seed)
-    first = {"number": 0, "counts": [0] * processes, "token": 0, "at": now(), "gap": 0.0, "wrong": []}
+    first = {"number": 0, "counts": [0] * processes, "token": 0, "at": calm(), "gap": 0.0, "wrong": []}
     replace(folder / "number.json", first)
     running = {start(folder, slot, times): slot for slot in range(processes)}
     killed = 0
-    until = time.monotonic() + 100
+    until = calm() + 100
     next_kill = 0
-    while running and time.monotonic() < until:
+    while running and calm() < until:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if pid:
             slot = running.pop(pid)

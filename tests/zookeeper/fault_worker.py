@@ -1,6 +1,6 @@
 """One of many that take a lock again and again, write to a register behind a fence, and say when they held.
 
-python -m tests.zookeeper.fault_worker URL REGISTER SECONDS SEED
+python -m tests.zookeeper.fault_worker URL REGISTER ENOUGH SEED: until there is a file ENOUGH
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import json
 import random
 import sys
 import time
+from pathlib import Path
 
 import lockline
 from lockline import LocklineError
@@ -28,11 +29,10 @@ def write(register: str, token: int) -> bool:
 
 
 def main() -> None:
-    url, register, seconds, seed = sys.argv[1], sys.argv[2], float(sys.argv[3]), int(sys.argv[4])
+    url, register, enough, seed = sys.argv[1], sys.argv[2], Path(sys.argv[3]), int(sys.argv[4])
     dice = random.Random(seed)
     client = lockline.connect(url)
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
+    while not enough.exists():
         try:
             lease = client.lock("x", ttl=2).acquire(timeout=5)
         except LocklineError as problem:

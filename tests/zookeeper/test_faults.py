@@ -19,16 +19,16 @@ import pytest
 import lockline
 from lockline.runtime.clock import now
 
+from ..calm import calm
+from ..servers.process import wait_for
 from ..servers.zookeeper import Ensemble, ZooKeeper
 from .network import Network
 
 pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(240)]
 
 WORKERS = 16
-LOAD = 58.0
-"""Seconds of load, into which all faults have to fit."""
 AGAIN = 12.0
-"""Within so many seconds of a fault somebody holds again: an election, a session of two seconds, and a slow machine."""
+"""Within so many seconds of a fault somebody holds again: an election, and a session of two seconds."""
 
 
 @pytest.fixture
@@ -44,6 +44,7 @@ class Crowd:
     def __init__(self, url: str, folder: Path, network: Network) -> None:
         self.register = folder / "register"
         self.register.write_text("")
+        self._enough = folder / "enough"
         self._said = [folder / f"worker{number}.jsonl" for number in range(WORKERS)]
         root = Path(__file__).parent.parent.parent
         self.processes = []
@@ -55,7 +56,7 @@ class Crowd:
                     subprocess.Popen(
                         [
                             *before, sys.executable, "-m", "tests.zookeeper.fault_worker", url, str(self.register),
-                            str(LOAD), str(number),
+                            str(self._enough), str(number),
                         ],
                         cwd=root, stdout=out,
                     )
@@ -76,13 +77,19 @@ class Crowd:
 
     def wait_for_a_grant_after(self, moment: float, what: str) -> float:
         """How long after that moment somebody held again."""
-        until = time.monotonic() + AGAIN + 5
-        while time.monotonic() < until:
+        until = calm() + AGAIN
+        while calm() < until:
             later = [line["from"] for line in self.holds() if line["from"] > moment]
             if later:
                 return float(min(later) - moment)
             time.sleep(0.1)
         raise AssertionError(f"nobody held again after {what}")
+
+    def finish(self) -> None:
+        """Everybody comes to the end of what it is at."""
+        self._enough.touch()
+        for process in self.processes:
+            process.wait(60)
 
     def stop(self) -> None:
         for process in self.processes:
@@ -100,8 +107,7 @@ def test_one_holder_at_a_time_through_every_fault(tmp_path: Path, network: Netwo
     try:
         crowd.wait_for_a_grant_after(0.0, "the start")
         gaps = {what: fault(crowd, what, act) for what, act in faults(ensemble, network, crowd)}
-        for process in crowd.processes:
-            process.wait(LOAD + 30)
+        crowd.finish()
         history(crowd, gaps)
     finally:
         crowd.stop()
@@ -122,10 +128,9 @@ def faults(
         return undo
 
     def leader() -> ZooKeeper:
-        until = time.monotonic() + 20
-        while (found := ensemble.leader) is None:
-            assert time.monotonic() < until, "no leader"
-            time.sleep(0.1)
+        wait_for(lambda: ensemble.leader is not None, 20, "a leader")
+        found = ensemble.leader
+        assert found is not None
         return found
 
     def cut(member: int) -> Callable[[], None]:
@@ -168,7 +173,6 @@ def history(crowd: Crowd, gaps: dict[str, float]) -> None:
         assert before["token"] < after["token"], f"a token that went down: {before} and {after}"
     tokens = [int(word) for word in crowd.register.read_text().split()]
     assert tokens == sorted(tokens)
-    assert max(gaps.values()) < AGAIN, gaps
 
 
 HOLDER = """
