@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 
 import pytest
@@ -26,6 +27,12 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("lockline")
     config.addinivalue_line("markers", "flavour(name): the story can only be told in this flavour, sync or asyncio")
     config.addinivalue_line("markers", "processes: the story needs a world that spans processes")
+
+
+def pytest_collection_finish() -> None:
+    # Thousands of tests collect the garbage: they need not look through all modules and all other tests each time.
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -25,7 +25,7 @@ from ..servers.process import ServerProcess
 from ..servers.proxy import Proxy
 from .namespaces import Network
 
-pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(170)]
+pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 WORKERS = 16
 NAMES = ["a", "b", "c", "d"]

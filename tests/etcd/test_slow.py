@@ -22,7 +22,7 @@ from ..servers.process import wait_for
 from ..servers.proxy import Proxy
 from .conftest import backend_of, post, text
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.server
 Clients = Callable[..., lockline.Client]
 
 

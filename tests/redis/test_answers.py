@@ -89,11 +89,11 @@ def test_the_documented_rule_is_enough_for_everything(server: RedisServer, conne
     server.command(*RULE.replace(">password", ">p").split(" "))
     url = f"redis://lockline:p@127.0.0.1:{server.port}"
     client, other = connect(url), connect(url)
-    with client.lock("x", ttl=0.5) as lease:
+    with client.lock("x", ttl=1) as lease:
         got: list[lockline.Lease] = []
         thread = threading.Thread(target=lambda: got.append(other.lock("x").acquire(timeout=5)))
         thread.start()
-        time.sleep(0.7)
+        time.sleep(1.2)
         assert lease.valid
     thread.join(5)
     assert client.list() == ["x"]

@@ -44,7 +44,6 @@ def restart(server: RedisServer) -> None:
 DISTURBANCES = (flush_scripts, kill_connections, pause, sleep, restart)
 
 
-@pytest.mark.timeout(150)
 def test_a_crowd_goes_on_through_every_disturbance(own_server: RedisServer, tmp_path: Path) -> None:
     """The server keeps its data (fsync always), so there is no excuse: never two holders."""
     with Crowd(own_server.url, tmp_path, 6, ["a", "b"], ttl=3.0) as crowd:
@@ -61,7 +60,6 @@ def test_a_crowd_goes_on_through_every_disturbance(own_server: RedisServer, tmp_
         assert len(crowd.history()) > 100
 
 
-@pytest.mark.timeout(100)
 def test_a_restart_without_data_forgets_holders_but_never_lowers_a_token(tmp_path: Path) -> None:
     from tests.servers.redis import a_redis
 

@@ -135,11 +135,11 @@ def test_a_waiter_gets_it_when_it_is_released(client: redis.Redis) -> None:
 
 
 def test_release_without_hold_and_after_expiry_are_told_apart(client: redis.Redis) -> None:
-    lock = client.lock("x", timeout=0.2, lock_class=Lock)
+    lock = client.lock("x", timeout=0.5, lock_class=Lock)
     with pytest.raises(LockError):
         lock.release()
     lock.acquire()
-    time.sleep(0.3)
+    time.sleep(0.6)
     assert not lock.owned()
     with pytest.raises(LockNotOwnedError):
         lock.release()
@@ -259,10 +259,10 @@ def test_a_thread_that_asks_again_for_its_lock_waits_no_longer_than_it_said(clie
 
 
 def test_a_thread_gets_its_lock_again_when_that_ran_out_meanwhile(client: redis.Redis) -> None:
-    lock = client.lock("x", timeout=0.1, lock_class=Lock)
+    lock = client.lock("x", timeout=0.5, lock_class=Lock)
     lock.acquire()
     again = client.lock("x", timeout=10, lock_class=Lock)
-    assert again.acquire(blocking_timeout=0.3)
+    assert again.acquire(blocking_timeout=5)
     with pytest.raises(LockNotOwnedError):
         lock.release()
     again.release()
@@ -285,7 +285,7 @@ def test_what_the_server_forgot_is_no_longer_owned(client: redis.Redis, server: 
 
 def test_a_server_that_died_does_not_hide_the_bodys_own_error(own_server: RedisServer) -> None:
     def body(client: redis.Redis) -> None:
-        with client.lock("x", timeout=0.3, lock_class=Lock):
+        with client.lock("x", timeout=1, lock_class=Lock):
             own_server.kill()
             raise ValueError("mine")
 
@@ -293,23 +293,23 @@ def test_a_server_that_died_does_not_hide_the_bodys_own_error(own_server: RedisS
         with pytest.raises(ValueError, match="mine"):
             body(client)
         own_server.start()
-        with pytest.raises(redis.ConnectionError), Lock(client, "x", timeout=0.3, raise_on_release_error=False):
+        with pytest.raises(redis.ConnectionError), Lock(client, "x", timeout=1, raise_on_release_error=False):
             own_server.kill()
         _clients.pop(client).close()
 
 
 def test_the_bodys_own_error_comes_out_of_the_block(client: redis.Redis) -> None:
     def body() -> None:
-        with client.lock("x", timeout=0.1, lock_class=Lock):
-            time.sleep(0.2)
+        with client.lock("x", timeout=0.5, lock_class=Lock):
+            time.sleep(0.6)
             raise ValueError("mine")
 
     with pytest.raises(ValueError, match="mine"):
         body()
-    with Lock(client, "x", timeout=0.1, raise_on_release_error=False):
-        time.sleep(0.2)
-    with pytest.raises(LockNotOwnedError), client.lock("x", timeout=0.1, lock_class=Lock):
-        time.sleep(0.2)
+    with Lock(client, "x", timeout=0.5, raise_on_release_error=False):
+        time.sleep(0.6)
+    with pytest.raises(LockNotOwnedError), client.lock("x", timeout=0.5, lock_class=Lock):
+        time.sleep(0.6)
 
 
 def test_a_token_of_the_callers_own_is_refused_and_not_ignored(client: redis.Redis) -> None:
@@ -396,7 +396,7 @@ def test_asyncio_a_lock_outlives_the_task_that_took_it(server: RedisServer, monk
 
 def test_asyncio_a_server_that_died_does_not_hide_the_bodys_own_error(own_server: RedisServer) -> None:
     async def story(client: redis.asyncio.Redis) -> None:
-        async with client.lock("x", timeout=0.3, lock_class=AsyncLock):  # type: ignore[arg-type]
+        async with client.lock("x", timeout=1, lock_class=AsyncLock):  # type: ignore[arg-type]
             own_server.kill()
             raise ValueError("mine")
 
@@ -473,11 +473,11 @@ sys.setswitchinterval(0.0001)
 for number in range(20):
     child = os.fork()
     if child == 0:
-        signal.alarm(10)
-        with Lock(redis.Redis(port=int(sys.argv[1])), f"x{number}", timeout=2):
+        signal.alarm(60)
+        with Lock(redis.Redis(port=int(sys.argv[1])), f"x{number}", timeout=20):
             os._exit(0)
     if os.waitpid(child, 0)[1] != 0:
         os._exit(1)
 os._exit(0)
 """
-    assert subprocess.run([sys.executable, "-c", story, str(server.port)], timeout=100).returncode == 0
+    assert subprocess.run([sys.executable, "-c", story, str(server.port)]).returncode == 0

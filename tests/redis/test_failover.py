@@ -39,7 +39,6 @@ def judge(crowd: Crowd, died_at: float) -> None:
         assert earlier.ended <= died_at + TTL, (earlier, later)
 
 
-@pytest.mark.timeout(180)
 def test_sentinel_sixteen_processes_survive_the_death_of_the_primary(tmp_path: Path) -> None:
     with (
         started(SentinelTrio, "sentinel") as trio,
@@ -54,7 +53,6 @@ def test_sentinel_sixteen_processes_survive_the_death_of_the_primary(tmp_path: P
         judge(crowd, died_at)
 
 
-@pytest.mark.timeout(180)
 def test_cluster_sixteen_processes_survive_the_death_of_a_primary(tmp_path: Path) -> None:
     names = one_name_per_shard()
     with started(RedisCluster, "cluster") as cluster, Crowd(cluster.url, tmp_path, 16, names, TTL) as crowd:

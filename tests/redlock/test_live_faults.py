@@ -6,7 +6,7 @@ import pytest
 
 from .live import directed, trial
 
-pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 
 def test_eight_processes_under_faults_never_get_a_wrong_token_nor_overlap() -> None:

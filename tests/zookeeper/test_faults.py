@@ -24,7 +24,7 @@ from ..servers.process import wait_for
 from ..servers.zookeeper import Ensemble, ZooKeeper
 from .network import Network
 
-pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 WORKERS = 16
 AGAIN = 12.0
