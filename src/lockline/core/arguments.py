@@ -77,6 +77,14 @@ def a_timeout(value: object) -> float | None:
     return timeout
 
 
+def a_delay(value: object, what: str) -> float:
+    """Zero or more seconds."""
+    delay = seconds(value, what)
+    if delay < 0:
+        raise ConfigError(f"{what} must not be negative, not {value!r}")
+    return delay
+
+
 def a_limit(value: object) -> int:
     """A semaphore's number of permits."""
     if isinstance(value, bool) or not isinstance(value, int):

@@ -166,6 +166,13 @@ class Keeping(Protocol):
 
 
 @runtime_checkable
+class EndingWithClient(Protocol):
+    """A system that may end the claims of a client that is no more before their ttl is over."""
+
+    ends_with_client: bool
+
+
+@runtime_checkable
 class Lasting(Protocol):
     """A system on which a claim can outlive its client."""
 

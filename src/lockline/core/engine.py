@@ -116,7 +116,7 @@ class Engine:
                 terms.ttl, self.runtime.wall(), terms.meta,
             )  # fmt: skip
             live = LiveClaim(claim, self.runtime, key, terms.renews, terms.max_hold, self._ring)
-            live.call, live.keep_for = call, terms.keep_for
+            live.call, live.keep_for, live.lock_delay = call, terms.keep_for, terms.lock_delay
             # Before the request goes out: whoever finds it there, and nobody who answers for it, withdraws it.
             self._keeper.note(live)
             try:
@@ -156,7 +156,7 @@ class Engine:
         until = sent + (claim.ttl if wait else min(claim.ttl, A_TRY))
         if deadline is not None and wait:
             until = min(until, max(deadline, sent + GRACE))
-        answer = await self.backend.enter(claim, wait=wait, until=until)
+        answer = await self.backend.enter(live.stored(claim), wait=wait, until=until)
         if answer is None:
             return None
         if self._ceiling_of is not None:
@@ -351,7 +351,7 @@ class Engine:
     async def _change(self, live: LiveClaim, claim: Claim) -> None:
         check(live)
         sent = self.runtime.now()
-        (fate,) = await self.backend.renew([claim], live.deadline)
+        (fate,) = await self.backend.renew([live.stored(claim)], live.deadline)
         if isinstance(fate, Unanswered):
             raise fate.problem
         if fate is not None:

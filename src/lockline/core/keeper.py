@@ -266,7 +266,9 @@ class Keeper:
             for live in batch
         ]
         try:
-            fates = await self._backend.renew(claims, until)
+            fates = await self._backend.renew(
+                [live.stored(claim) for live, claim in zip(batch, claims, strict=True)], until
+            )
         except Exception as problem:
             # No answer is not loss: each claim lives until its own deadline, and we ask again before that.
             level = logging.DEBUG if isinstance(problem, LocklineError) else logging.ERROR
@@ -293,7 +295,7 @@ class Keeper:
         if live.listened_to:
             self._runtime.call_aside(live.tell)
         self._forget(live)
-        if reason == "expired" and live.token is not None:
+        if reason == "expired" and live.token is not None and not live.lock_delay:
             # We trust it no longer (garbage, max_hold, the margin for drift), the store may still: let the next in.
             self.removals.owe(live.claim)
         if live.token is not None:

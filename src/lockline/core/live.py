@@ -72,6 +72,8 @@ class LiveClaim:
     keep_for: float | None = None
     """How long it holds at least, counted from the grant, whenever it is released."""
     kept_until = 0.0
+    lock_delay = 0.0
+    """How much longer than its holder trusts it the store keeps a claim that was lost."""
     lost: LeaseLost | None = None
     """How it was lost; noted before the state says so, so that of two who change that at once the loss stays."""
     abandoned = False
@@ -143,6 +145,10 @@ class LiveClaim:
     def alone(self) -> bool:
         """Whether nobody holds beside it once it holds."""
         return self.claim.weight == self.claim.capacity
+
+    def stored(self, claim: Claim) -> Claim:
+        """As the store is to keep it: whoever is lost stays in the line for its lock-delay, whoever releases does not."""
+        return claim._replace(ttl=claim.ttl + self.lock_delay) if self.lock_delay else claim
 
     def acknowledge(self, sent: float, ttl: float) -> None:
         """The store confirmed a request that was sent then: trust the claim for that much longer.

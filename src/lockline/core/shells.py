@@ -10,7 +10,7 @@ from typing import Any, Generic, NoReturn, TypeVar
 from ..errors import ConfigError, NotHeld
 from ..guarantees import Guarantees
 from . import arguments
-from .backend import Backend, Lasting
+from .backend import Backend, EndingWithClient, Lasting
 from .claim import WHOLE
 from .engine import Engine
 from .handle import H, Handle
@@ -181,12 +181,14 @@ class AnyClient(Generic[L, RW]):
         on_wait: Callable[[int], object] | None = None,
         max_waiting: int | None = None,
         keep_for: arguments.Seconds | str | None = None,
+        lock_delay: arguments.Seconds = 0.0,
     ) -> L:
         """One at a time.
 
         `timeout` counts in `with` and in `acquire()`; `on_wait` is called with how many are ahead, when the wait begins and
         whenever that has changed; with `max_waiting` waiting already, LineFull instead of a place at the end.
-        `keep_for` holds the name at least that long from the grant, also after a release before that.
+        `keep_for` holds the name at least that long from the grant, also after a release before that. After a holder that was
+        lost, not one that released, the next waits `lock_delay` longer: a late write has that much less of a chance.
         """
         terms = terms_for(
             "lock",
@@ -200,6 +202,7 @@ class AnyClient(Generic[L, RW]):
             on_wait=on_wait,
             max_waiting=max_waiting,
             keep_for=keep_for,
+            lock_delay=lock_delay,
         )
         return self._lock_class(self._engine, self._carried(terms))
 
@@ -274,6 +277,11 @@ class AnyClient(Generic[L, RW]):
             raise ConfigError(
                 f"keep_for has to outlive its client, and a claim on {self.url} cannot: memory:, local:, redis:// and "
                 "redlock:// can; `lockline run --keep-for` stays for that long itself"
+            )
+        if terms.lock_delay and isinstance(self._engine.backend, EndingWithClient):
+            raise ConfigError(
+                f"{self.url} ends what a lost client held by itself, and knows of no lock_delay; memory:, redis://, "
+                "redlock://, etcd://, consul:// and the databases do"
             )
         return terms
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
 from ..errors import ConfigError
-from .arguments import a_callback, a_count, a_flag, a_meta, a_name, a_period, a_timeout, a_ttl
+from .arguments import a_callback, a_count, a_delay, a_flag, a_meta, a_name, a_period, a_timeout, a_ttl
 from .claim import Kind
 
 AN_HOUR: Final = 3600.0
@@ -31,6 +31,7 @@ class Terms(NamedTuple):
     on_wait: Callable[[int], object] | None = None
     max_waiting: int | None = None
     keep_for: float | None = None
+    lock_delay: float = 0.0
     minds_the_wait: bool = False
     """Whether the caller cares for its place in the line: one of the two is said."""
 
@@ -49,6 +50,7 @@ def terms_for(
     on_wait: object = None,
     max_waiting: object = None,
     keep_for: object = None,
+    lock_delay: object = 0.0,
 ) -> Terms:
     """The arguments of a lock, checked."""
     seconds = a_ttl(ttl)
@@ -72,6 +74,7 @@ def terms_for(
         on_wait=None if on_wait is None else a_callback(on_wait, "on_wait"),
         max_waiting=None if max_waiting is None else a_count(max_waiting, "max_waiting"),
         keep_for=None if keep_for is None else a_period(keep_for, "keep_for"),
+        lock_delay=a_delay(lock_delay, "lock_delay"),
         minds_the_wait=on_wait is not None or max_waiting is not None,
     )
 

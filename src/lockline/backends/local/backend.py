@@ -49,6 +49,7 @@ BATCH = 500
 class LocalBackend:
     """One client of the file."""
 
+    ends_with_client = True
     guarantees = GUARANTEES
 
     def __init__(self, file: Path, runtime: Runtime, url: str) -> None:

@@ -48,6 +48,7 @@ class Check(NamedTuple):
 class ZooKeeperBackend:
     """One client of an ensemble."""
 
+    ends_with_client = True
     guarantees = GUARANTEES
     reader = None
     """kazoo's own thread reads, in both flavours."""
