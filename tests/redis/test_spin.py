@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import time
+
+import pytest
+
+from lockline.backends.resp import connection_blocking
 from lockline.backends.resp.connection_blocking import LONGEST_REST, Spin
 
 
@@ -36,3 +41,13 @@ def test_a_server_that_comes_near_again_is_found_awake_again() -> None:
     rested = [tries(spin, b"here") for _ in range(2 * LONGEST_REST)]
     assert rested[-1] == 1
     assert sum(rested) > LONGEST_REST
+
+
+def test_a_core_that_somebody_else_wants_is_left_at_once_and_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_blocking, "_let_others", lambda: time.sleep(0.001))
+    # As long as it would take to look a hundred times: what ends it is that the core was away, not that the time is over.
+    monkeypatch.setattr(connection_blocking, "MOMENT", 0.1)
+    spin = Spin()
+    assert tries(spin, None) == 1
+    assert [tries(spin, b"here") for _ in range(4)] == [0] * 4, "it rests"
+    assert tries(spin, b"here") == 1

@@ -32,6 +32,8 @@ CLOSED = getattr(select, "POLLRDHUP", 0)
 """What `poll` calls a connection that the server has closed, where it has a word for it."""
 MOMENT = 60e-6
 """Seconds that are spent awake: from the same machine an answer comes sooner than a sleeping core wakes up."""
+TAKEN = 20e-6
+"""Seconds between two looks after which somebody else must have had the core in between: it is wanted, so it is left."""
 LONGEST_REST = 1024
 """Times that nothing is tried, after it was in vain again and again: the server is far away, or busy."""
 
@@ -48,17 +50,21 @@ class Spin:
         self._in_vain = 1
 
     def look(self, attempt: Callable[[], T | None]) -> T | None:
-        """What the attempt finds, if it finds it soon; whoever else wants this core has it in between."""
+        """What the attempt finds, if it finds it soon and nobody else wants this core."""
         if self._rest:
             self._rest -= 1
             return None
-        until = perf_counter() + MOMENT
-        while perf_counter() < until:
+        now = perf_counter()
+        until = now + MOMENT
+        while now < until:
             found = attempt()
             if found:
                 self._in_vain = max(1, self._in_vain // 2)
                 return found
             _let_others()
+            before, now = now, perf_counter()
+            if now - before > TAKEN:
+                break
         self._rest = self._in_vain = min(4 * self._in_vain, LONGEST_REST)
         return None
 
