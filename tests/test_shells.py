@@ -27,7 +27,7 @@ AWAITED = {
     "Lock": {"acquire", "try_acquire", "locked", "__enter__", "__exit__"},
     "Lost": {"wait"},
     "RWLock": set(),
-    "Kit": {"lead", "leader"},
+    "Kit": {"lead", "leader", "once"},
     "Leases": {"release", "__enter__", "__exit__"},
     "Locks": {"acquire", "__enter__", "__exit__"},
     "LostTogether": {"wait"},

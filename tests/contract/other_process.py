@@ -69,6 +69,15 @@ class Obedient:
             last = before
         return {"lies": lies, "looks": looks, "longest_gap": longest_gap}
 
+    def compute_for_ever(self, key: str, ttl: float) -> dict[str, Any]:
+        """Be the one who computes a value, and never come back."""
+
+        async def never() -> None:
+            await asyncio.sleep(60)
+
+        self.party.client.once(key, never if self.party.flavour == "asyncio" else (lambda: time.sleep(60)), 60, ttl=ttl)
+        return {}
+
     def count_up(self, path: str, times: int, **lock: Any) -> dict[str, Any]:
         """Read, add one, write back, under the lock: a lost update shows as a missing one."""
         for _ in range(times):

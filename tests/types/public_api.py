@@ -12,6 +12,7 @@ from typing import Any, Literal, NoReturn, assert_type
 import lockline
 from lockline import aio, fence
 from lockline.core.backend import Finding
+from lockline.kit.once import Codec
 from lockline.kit.once_per import Run
 
 # -- lockline --------------------------------------------------------------------------------------
@@ -105,6 +106,11 @@ def periods(client: lockline.Client) -> None:
     assert_type(ran.missed, int | None)
     assert_type(ran.value, bytes | None)
     assert_type(yearly(5), Run[None])
+
+
+def values_once(client: lockline.Client, make: Callable[[], bytes], codec: Codec) -> None:
+    assert_type(client.once("x", make, 60), bytes)
+    assert_type(client.once("x", make, fresh="10m", ttl=5, timeout=3, codec=codec), bytes)
 
 
 def a_lease(lease: lockline.Lease, told: Callable[[lockline.LeaseLost], object]) -> None:
@@ -310,3 +316,7 @@ async def looped_periods(client: aio.Client) -> None:
         return bytes(a)
 
     assert_type(await job(5), Run[bytes])
+
+
+async def looped_values_once(client: aio.Client, make: Callable[[], Awaitable[bytes]]) -> None:
+    assert_type(await client.once("x", make, fresh=60), bytes)

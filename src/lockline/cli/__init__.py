@@ -20,6 +20,7 @@ class CommandHome(NamedTuple):
 COMMANDS: Final = {
     "run": CommandHome("run", "Run a command under a lock."),
     "lead": CommandHome("lead", "Run a command on one machine at a time, and on the next when that one ends."),
+    "once": CommandHome("once", "Share the output of a command: one makes it, all get it."),
     "ls": CommandHome("ls", "List the names that are held or waited for."),
     "show": CommandHome("show", "Show one line: who holds it, who waits."),
     "evict": CommandHome("evict", "Take a lock away from whoever holds it."),

@@ -19,6 +19,7 @@ from ..runtime.blocking import run
 from ..runtime.termination import exit_on_sigterm
 from .lead import NOBODY_YET, a_main, is_the_end_of, leader_of, next_leader, stand
 from .locks import AnyLeases, AnyLocks, AnyLostTogether, in_order, take_all
+from .once import Codec, a_maker, flights_of
 from .once_per import OnBusy, Run, Wish, an_on_busy, slots_of
 
 if TYPE_CHECKING:
@@ -109,6 +110,29 @@ class Kit:
         """Several locks at once, all or nothing: taken in one order by everybody, under one deadline, lost as soon as one is."""
         wanted = [terms_for("lock", 1, name, ttl, renew, max_hold, meta) for name in in_order(names)]
         return Locks(self._engine, wanted, arguments.a_timeout(timeout), self._lock_class)
+
+    def once(
+        self,
+        key: str,
+        make: Callable[[], T],
+        fresh: arguments.Seconds | str,
+        *,
+        ttl: arguments.Seconds = 10.0,
+        timeout: arguments.Seconds | None = None,
+        codec: Codec | None = None,
+    ) -> T:
+        """The value of the key, computed by one of all who ask for it at a time, and given to all for `fresh` seconds.
+
+        Bytes are kept as they are, all else as JSON, or by `codec` (dumps and loads). An error reaches those in this process who
+        waited for that very computation, and is not kept. `timeout` ends the wait of this caller, not the computation.
+        """
+        a_maker(make, awaited=False)
+
+        async def compute() -> T:
+            return make()
+
+        value: T = run(flights_of(self, self._engine).get(key, compute, fresh, ttl, timeout, codec))
+        return value
 
     def once_per(
         self,

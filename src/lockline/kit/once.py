@@ -1,0 +1,268 @@
+"""Compute once, give it to all: callers of one key share one computation, in this process and over machines.
+
+Whoever finds nothing fresh tries to write on the line of the key; whoever finds somebody at it stands there as a reader, and all
+of those are let in together when the writer leaves. The value is kept under the writer's token, so a slow old
+computation never overwrites a newer one.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import weakref
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, NamedTuple, Protocol
+
+from ..core import arguments
+from ..core.claim import WHOLE, Record
+from ..core.engine import Engine
+from ..core.handle import Handle
+from ..core.live import Call
+from ..core.shells import gives_instead
+from ..core.terms import Terms, terms_for
+from ..errors import AcquireTimeout, ConfigError, LocklineError
+from ..runtime.clock import TRUSTED
+from ..runtime.fork import tell_after_fork
+from .once_per import keeping_of
+
+WHAT: Final = "once"
+"""Under which name the value is kept beside the line."""
+LARGEST: Final = 1 << 20
+"""Bytes of a value: more belongs into a store for large things, and its name into this one."""
+ROOM: Final = 16 << 20
+"""Bytes of fresh values that a client remembers."""
+MARKED: Final = 3600.0
+"""Seconds for which the token of one who began to compute keeps older ones out, at least."""
+NET: Final = 2.0
+"""How often one who waits for a computation looks whether it is still under way: an exception can strike anywhere."""
+
+
+class Codec(Protocol):
+    """Turns a value into bytes or text and back, as `json` and `pickle` do."""
+
+    def dumps(self, value: Any, /) -> bytes | str: ...
+    def loads(self, data: bytes, /) -> Any: ...
+
+
+def encode(key: str, value: Any, codec: Codec | None) -> bytes:
+    """The value as it is kept: bytes as they are, the rest as JSON, or by the caller's own codec."""
+    if codec is not None:
+        told = codec.dumps(value)
+        data = b"c" + (told.encode() if isinstance(told, str) else told)
+    elif isinstance(value, bytes):
+        data = b"b" + value
+    else:
+        try:
+            data = b"j" + json.dumps(value).encode()
+        except (TypeError, ValueError) as problem:
+            raise ConfigError(f"the value of {key!r} is not JSON: {problem}; give bytes, or a codec=") from None
+    if len(data) > LARGEST:
+        raise ConfigError(
+            f"the value of {key!r} has {len(data)} bytes, and at most {LARGEST} are kept; keep it elsewhere, and its name here"
+        )
+    return data
+
+
+def decode(data: bytes, codec: Codec | None) -> Any:
+    """The value again, a new one for each caller."""
+    kind, rest = data[:1], data[1:]
+    if kind == b"c":
+        if codec is None:
+            raise ConfigError("this value was written with a codec: give the same one")
+        return codec.loads(rest)
+    return rest if kind == b"b" else json.loads(rest)
+
+
+class Fresh(NamedTuple):
+    """A value that was seen in the store."""
+
+    data: bytes
+    born: float
+    """When it was written, at the latest, on the clock of deadlines."""
+    ends: float
+
+
+class Flight:
+    """One computation in this process, and what came of it."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.landed = engine.runtime.signal()
+        self.outcome: bytes | Exception | None = None
+        """The value, or the error; None if it was cut short, and somebody else has to begin again."""
+        self.call: Call = []
+
+    def under_way(self) -> bool:
+        """Whether somebody is at it; a coroutine that is over has no frame, by whatever way it ended."""
+        coroutine = self.call[0]() if self.call else None
+        return coroutine is not None and coroutine.cr_frame is not None
+
+
+class Flights:
+    """The computations of one client, and the fresh values that it has seen."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._store = keeping_of(engine.backend, "once")
+        self.forked()
+        tell_after_fork(self)
+
+    def forked(self) -> None:
+        """In a child: nobody here computes anything."""
+        self._flights: dict[str, Flight] = {}
+        self._seen: dict[str, Fresh] = {}
+        self._size = 0
+
+    async def get(
+        self, key: object, compute: Callable[[], Awaitable[Any]], fresh: object, ttl: object, timeout: object, codec: Codec | None
+    ) -> Any:  # fmt: skip
+        """The value of the key, not older than `fresh`; AcquireTimeout for this caller alone."""
+        name, limit = arguments.a_name(key, "value"), arguments.a_period(fresh, "fresh")
+        seconds, now = arguments.a_timeout(timeout), self._engine.runtime.now
+        data = self._remembered(name, limit)
+        if data is not None:
+            return decode(data, codec)
+        wish = terms_for("read", WHOLE, name, ttl, True, None, None)
+        deadline = None if seconds is None else now() + seconds
+        while True:
+            flight = Flight(self._engine)
+            flying = self._fly(flight, wish, compute, limit, codec)
+            flight.call.append(weakref.ref(flying))
+            there = self._flights.setdefault(name, flight)
+            if there is not flight:
+                flying.close()
+            elif deadline is None and self._engine.runtime.flavour == "blocking":
+                # In this thread, which has to wait for it anyway, and whose Ctrl-C ends it.
+                await flying
+            else:
+                # As somebody of its own, whom neither this caller's cancel nor its timeout ends.
+                self._engine.runtime.spawn(lambda flying=flying: flying, "lockline-once")  # type: ignore[misc]
+            del flying
+            await self._wait(there, name, deadline, seconds)
+            if isinstance(there.outcome, bytes):
+                return decode(there.outcome, codec)
+            if there.outcome is not None:
+                raise there.outcome
+
+    async def _wait(self, flight: Flight, name: str, deadline: float | None, timeout: float | None) -> None:
+        now = self._engine.runtime.now
+        while not await flight.landed.wait(min(now() + NET, now() + NET if deadline is None else deadline)):
+            if deadline is not None and now() >= deadline:
+                raise AcquireTimeout(name, waited=timeout or 0.0, holders=("who computes it",))
+            if not flight.under_way():
+                self._land(flight, name)
+
+    def _land(self, flight: Flight, name: str) -> None:
+        if self._flights.get(name) is flight:
+            self._flights.pop(name, None)
+        flight.landed.set()
+
+    async def _fly(
+        self, flight: Flight, wish: Terms, compute: Callable[[], Awaitable[Any]], fresh: float, codec: Codec | None
+    ) -> None:
+        try:
+            flight.outcome = await self._obtain(wish, compute, fresh, codec)
+        except Exception as problem:
+            flight.outcome = problem
+        finally:
+            self._land(flight, wish.name)
+
+    async def _obtain(
+        self, wish: Terms, compute: Callable[[], Awaitable[Any]], fresh: float, codec: Codec | None
+    ) -> bytes:
+        """The fresh value from the store, or else computed here and kept there."""
+        reads, writes = wish, wish._replace(kind="write", weight=WHOLE)
+        may_wait = False
+        while True:
+            data = await self._look(wish.name, fresh)
+            if data is not None:
+                return data
+            handle = await self._engine.acquire(writes, None, _written, wait=may_wait)
+            if handle is None:
+                # Somebody computes it: all who stand here are let in together when that one leaves.
+                reader = await self._engine.acquire(reads, None, _read)
+                assert reader is not None
+                await self._leave(reader)
+                # If nothing is there then, the one who computed has failed, and they go one by one.
+                may_wait = True
+                continue
+            try:
+                data = await self._look(wish.name, fresh, handle.token)
+                if data is None:
+                    data = await self._compute(handle, wish.name, compute, fresh, codec)
+            finally:
+                await self._leave(handle)
+            if data is not None:
+                return data
+
+    async def _compute(
+        self, handle: Handle, name: str, compute: Callable[[], Awaitable[Any]], fresh: float, codec: Codec | None
+    ) -> bytes | None:
+        """The value, kept; None if a newer holder has come meanwhile, whose value counts."""
+        data = encode(name, await compute(), codec)
+        sent = self._engine.runtime.now()
+        token = handle.token
+        if not await self._engine.ask(lambda until: self._store.keep(name, WHAT, data, token, fresh, until)):
+            return None
+        self._remember(name, Fresh(data, sent, sent + fresh * TRUSTED))
+        return data
+
+    async def _leave(self, handle: Handle) -> None:
+        try:
+            await self._engine.release(handle)
+        except LocklineError:
+            pass  # the value is kept under its token, or not: that this lease was lost changes nothing
+
+    async def _look(self, name: str, fresh: float, token: int = 0) -> bytes | None:
+        """The value that is kept, if it is fresh enough; with a token, no older holder writes from now on."""
+        sent = self._engine.runtime.now()
+        marked = max(MARKED, fresh)
+        record: Record = await self._engine.ask(lambda until: self._store.kept(name, WHAT, until, token, marked))
+        if record.value is None or record.now - record.written >= fresh:
+            return None
+        born, left = sent - (record.now - record.written), record.expires - record.now
+        self._remember(name, Fresh(record.value, born, sent + left * TRUSTED))
+        return record.value
+
+    def _remembered(self, name: str, fresh: float) -> bytes | None:
+        seen = self._seen.get(name)
+        if seen is None:
+            return None
+        now = self._engine.runtime.now()
+        return seen.data if now < seen.ends and now < seen.born + fresh * TRUSTED else None
+
+    def _remember(self, name: str, seen: Fresh) -> None:
+        if self._size > ROOM:
+            self._seen, self._size = {}, 0
+        self._size += len(seen.data) + len(name)
+        self._seen[name] = seen
+
+
+def flights_of(client: object, engine: Engine) -> Flights:
+    """The flights of this client, made when they are first asked for; of two threads that come first, both get the same."""
+    mine: dict[str, Any] = vars(client)
+    found = mine.get("_flights")
+    return found if found is not None else mine.setdefault("_flights", Flights(engine))  # type: ignore[no-any-return]
+
+
+def a_maker(make: object, *, awaited: bool) -> None:
+    """ConfigError for what this shell cannot call."""
+    if not callable(make):
+        raise ConfigError(f"once() takes a function that makes the value, not {make!r}")
+    gives = gives_instead(make)
+    if "generator" in gives or (gives and not awaited):
+        raise ConfigError(
+            f"this client cannot make a value of what gives {gives}; use a client of lockline.aio for coroutines"
+        )
+
+
+async def awaited(made: Any) -> Any:
+    """What a coroutine gives, or what a plain function gave."""
+    return await made if inspect.isawaitable(made) else made
+
+
+def _written(live: Any) -> Handle:
+    return Handle(live, writes=True)
+
+
+def _read(live: Any) -> Handle:
+    return Handle(live, writes=False)
