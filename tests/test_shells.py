@@ -14,15 +14,16 @@ from lockline import aio, sync
 from lockline.core import shells
 from lockline.kit import aio as kit_aio
 from lockline.kit import locks as kit_locks
+from lockline.kit import pool as kit_pool
 from lockline.kit import sync as kit_sync
 from lockline.runtime.block import Exit
 
 CLASSES = ("Client", "Lease", "Lock", "Lost", "RWLock")
-KIT = ("Kit", "Leases", "Locks", "LostTogether")
-SHARED = {shells.__name__, kit_locks.__name__}
+KIT = ("Kit", "Leases", "Locks", "LostTogether", "Pool", "Slot")
+SHARED = {shells.__name__, kit_locks.__name__, kit_pool.__name__, kit_sync.__name__, kit_aio.__name__}
 """Where the shells have in common what needs no I/O."""
 AWAITED = {
-    "Client": {"inspect", "list", "evict", "examine", "close", "__exit__", "__enter__"},
+    "Client": {"lead", "leader", "once", "inspect", "list", "evict", "examine", "close", "__exit__", "__enter__"},
     "Lease": {"extend", "validate", "downgrade", "release", "__enter__", "__exit__"},
     "Lock": {"acquire", "try_acquire", "locked", "__enter__", "__exit__"},
     "Lost": {"wait"},
@@ -31,6 +32,8 @@ AWAITED = {
     "Leases": {"release", "__enter__", "__exit__"},
     "Locks": {"acquire", "__enter__", "__exit__"},
     "LostTogether": {"wait"},
+    "Pool": {"acquire", "__enter__", "__exit__"},
+    "Slot": {"release", "__enter__", "__exit__"},
 }
 """What does I/O, and is therefore a coroutine in asyncio; everything else is plain in both."""
 

@@ -69,6 +69,10 @@ class Obedient:
             last = before
         return {"lies": lies, "looks": looks, "longest_gap": longest_gap}
 
+    def take_from_pool(self, name: str, items: list[int], ttl: float) -> dict[str, Any]:
+        self.lease = self.party.pool(name, items, ttl).acquire()
+        return {"item": self.lease.item}
+
     def compute_for_ever(self, key: str, ttl: float) -> dict[str, Any]:
         """Be the one who computes a value, and never come back."""
 

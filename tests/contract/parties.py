@@ -37,7 +37,7 @@ STUCK = 20.0
 _WRAPPED = (
     sync.Client, sync.Lock, sync.RWLock, sync.Lease, sync.Lost,
     aio.Client, aio.Lock, aio.RWLock, aio.Lease, aio.Lost,
-    kit.sync.Leases, kit.sync.Locks, kit.sync.LostTogether, kit.aio.Leases, kit.aio.Locks, kit.aio.LostTogether,
+    kit.sync.Leases, kit.sync.Locks, kit.sync.LostTogether, kit.sync.Pool, kit.aio.Pool, kit.aio.Leases, kit.aio.Locks, kit.aio.LostTogether,
 )  # fmt: skip
 
 
@@ -162,6 +162,10 @@ class Party:
 
     def locks(self, *args: Any, **options: Any) -> Face:
         return self._face(self.client.real.locks(*args, **options))  # type: ignore[no-any-return]
+
+    def pool(self, *args: Any, **options: Any) -> Face:
+        self._offered("semaphore")
+        return self._face(self.client.real.pool(*args, **options))  # type: ignore[no-any-return]
 
     def rlock(self, *args: Any, **options: Any) -> Face:
         return self._face(self.client.real.rlock(*args, **options))  # type: ignore[no-any-return]

@@ -113,6 +113,19 @@ def values_once(client: lockline.Client, make: Callable[[], bytes], codec: Codec
     assert_type(client.once("x", make, fresh="10m", ttl=5, timeout=3, codec=codec), bytes)
 
 
+def pools(client: lockline.Client) -> None:
+    pool = client.pool("gpu", [0, 1], 5, timeout=5, renew=True, max_hold=None, meta=None, on_wait=print, max_waiting=3)
+    assert_type(pool.name, str)
+    assert_type(pool.items, tuple[int, ...])
+    with pool as slot:
+        assert_type(slot.item, int)
+        assert_type(slot.name, str)
+        assert_type(slot.token, int)
+        assert_type(slot.owner, str)
+        assert_type(slot.ttl, float)
+    assert_type(pool.acquire(timeout=5).release(), None)
+
+
 def a_lease(lease: lockline.Lease, told: Callable[[lockline.LeaseLost], object]) -> None:
     assert_type(lease.id, str)
     assert_type(lease.name, str)
@@ -320,3 +333,9 @@ async def looped_periods(client: aio.Client) -> None:
 
 async def looped_values_once(client: aio.Client, make: Callable[[], Awaitable[bytes]]) -> None:
     assert_type(await client.once("x", make, fresh=60), bytes)
+
+
+async def looped_pools(client: aio.Client) -> None:
+    async with client.pool("gpu", ["a", "b"]) as slot:
+        assert_type(slot.item, str)
+    assert_type((await client.pool("gpu", ["a"]).acquire(5)).item, str)

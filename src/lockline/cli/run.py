@@ -9,6 +9,7 @@ import click
 from ..backends import default
 from ..core.arguments import a_limit, a_name, a_timeout, a_ttl
 from ..errors import AcquireTimeout, LocklineError
+from ..kit.sync import Pool, Slot
 from ..runtime import clock
 from ..sync import Client, Lease, Lock, connect
 from . import codes
@@ -19,6 +20,7 @@ from .text import everybody, printable, say
 from .under import (
     Period,
     a_grace,
+    a_pool,
     entrust,
     environment,
     for_the_command,
@@ -38,13 +40,14 @@ Examples:
   lockline run deploy --no-wait -- make deploy || echo "busy or failed: $?"
   lockline run report --shared -- ./read-everything.sh
   lockline run gpu --limit 2 -- python train.py
+  lockline run --pool gpu=0-3 --cuda -- python train.py
   lockline run report --no-wait --quiet --busy-code 0 --require server -- ./report.sh
   lockline run nightly --once-per 1d --require server -- ./report.sh
   lockline run nightly --no-wait --keep-for 5m -- ./report.sh
   lockline run import -- sh -c './import --fencing-token "$LOCKLINE_TOKEN"'
 
 \b
-The command gets LOCKLINE_NAME, LOCKLINE_TOKEN, LOCKLINE_OWNER and LOCKLINE_URL.
+The command gets LOCKLINE_NAME, LOCKLINE_TOKEN, LOCKLINE_OWNER, LOCKLINE_URL, and LOCKLINE_SLOT of a --pool.
 
 \b
 Exit code: the command's own (128+n when signal n ended it), or
@@ -57,7 +60,7 @@ Exit code: the command's own (128+n when signal n ended it), or
 
 @click.command(epilog=EPILOG)
 @click.argument("name", shell_complete=complete_name)
-@click.argument("command", nargs=-1, required=True, metavar="-- COMMAND...", type=click.UNPROCESSED)
+@click.argument("command", nargs=-1, metavar="-- COMMAND...", type=click.UNPROCESSED)
 @click.option(
     "--ttl", type=seconds, metavar="S", default="10", show_default=True,
     help="Seconds after which others get the lock when this machine goes silent. Renewed while the command runs.",
@@ -66,6 +69,11 @@ Exit code: the command's own (128+n when signal n ended it), or
 @click.option("--no-wait", is_flag=True, help="Do not wait at all: exit 75 when the lock is taken.")
 @click.option("--shared", is_flag=True, help="Share the lock with others that say --shared; exclude those that do not.")
 @click.option("--limit", type=int, metavar="N", help="Let N hold it at a time. All users of the name say the same N.")
+@click.option(
+    "--pool", metavar="NAME=ITEMS",
+    help="Instead of a lock: one item of a pool, as in gpu=0-3 or port=8001,8002. The command gets it as LOCKLINE_SLOT.",
+)  # fmt: skip
+@click.option("--cuda", is_flag=True, help="With --pool: the item is CUDA_VISIBLE_DEVICES of the command, too.")
 @click.option(
     "--once-per", type=seconds, metavar="S",
     help="Run it once in each slot of that length of the store's time, on one machine of all: exit 0 where it is done, and as "
@@ -101,6 +109,8 @@ def command(
     no_wait: bool,
     shared: bool,
     limit: int | None,
+    pool: str | None,
+    cuda: bool,
     once_per: float | None,
     keep_for: float | None,
     grace: float | None,
@@ -110,11 +120,22 @@ def command(
     config: str | None,
     require: str | None,
 ) -> int:
-    """Run COMMAND while holding the lock NAME; wait in line for it first.
+    """Run COMMAND while holding the lock NAME; wait in line for it first. With --pool there is no NAME.
 
     The command runs in a process group of its own and gets the signals that lockline gets. The lock is kept until the last
     process of the group has ended, and the group is stopped before the lease runs out.
     """
+    items: list[str] = []
+    if pool is not None:
+        # There is no NAME: what stands in its place is the command's first word.
+        command = (name, *command)
+        name, items = a_pool(pool)
+        if shared or limit is not None or once_per is not None or keep_for is not None:
+            raise click.UsageError("--pool excludes --shared, --limit, --once-per and --keep-for")
+    elif not command:
+        raise click.UsageError("Missing argument '-- COMMAND...'.")
+    if cuda and pool is None:
+        raise click.UsageError("--cuda says which device of a --pool the command sees")
     if no_wait and timeout is not None:
         raise click.UsageError("--no-wait and --timeout exclude each other")
     if shared and limit is not None:
@@ -138,7 +159,10 @@ def command(
                 if not (no_wait or shared or limit) and _inside(name, for_the_command(client, store)):
                     say(f"this already runs under {printable(name)}, and may wait for itself")
             meta = {"command": os.path.basename(command[0])[:128]}
-            if shared:
+            lock: Lock | Pool[str]
+            if pool is not None:
+                lock = client.pool(name, items, ttl, meta=meta)
+            elif shared:
                 lock = client.rwlock(name, ttl, meta=meta).read()
             elif limit is not None:
                 lock = client.semaphore(name, limit, ttl, meta=meta)
@@ -166,7 +190,7 @@ def command(
             if period is not None and period.enter(lease):
                 lease.release()
                 return _tell_done(name, quiet)
-            ending = Supervisor(begin, lease, grace=grace).run(environment(client, lease, store))
+            ending = Supervisor(begin, lease, grace=grace).run(environment(client, lease, store, cuda=cuda))
             if period is not None and ending.code == codes.FINE and not (ending.problem or ending.lost):
                 period.finish(lease)
             if keep_for is not None and not lasts(client):
@@ -185,9 +209,11 @@ def _inside(name: str, url: str) -> bool:
     )
 
 
-def _acquire(client: Client, lock: Lock, timeout: float | None, no_wait: bool, quiet: bool) -> Lease | None:
+def _acquire(
+    client: Client, lock: Lock | Pool[str], timeout: float | None, no_wait: bool, quiet: bool
+) -> Lease | Slot[str] | None:
     if no_wait:
-        return lock.try_acquire()
+        return lock.try_acquire() if isinstance(lock, Lock) else lock.acquire(timeout=0)
     if quiet or not on_terminal():
         return lock.acquire(timeout)
     with WaitingLine(client, lock.name):

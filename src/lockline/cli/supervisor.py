@@ -6,9 +6,10 @@ import math
 import signal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..errors import LeaseLost
+from ..kit.sync import Slot
 from ..runtime import clock
 from ..sync import Lease
 from .group import ProcessGroup, adopt_orphans, why_not
@@ -76,7 +77,7 @@ def prepared(command: tuple[str, ...]) -> Iterator[Prepared]:
 class Supervisor:
     """One command under one lease; without a lease nothing but the command itself ends its time."""
 
-    def __init__(self, prepared: Prepared, lease: Lease | None, *, grace: float = 0.0) -> None:
+    def __init__(self, prepared: Prepared, lease: Lease | Slot[Any] | None, *, grace: float = 0.0) -> None:
         self._group, self._watchdog, self._signals = prepared
         self._lease = lease
         self._terminal = Terminal()

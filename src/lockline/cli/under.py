@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from contextlib import suppress
 
@@ -13,6 +14,8 @@ from ..core.shells import backend_of, engine_of
 from ..core.terms import terms_for
 from ..errors import LeaseLost, LocklineError
 from ..kit.once_per import OncePer, slots_of
+from ..kit.pool import items_of
+from ..kit.sync import Slot
 from ..runtime import clock
 from ..runtime.blocking import run
 from ..sync import Client, Lease
@@ -63,14 +66,17 @@ def entrust(client: Client, watchdog: Watchdog) -> None:
         watchdog.hold(handle_for(watchdog.pid))
 
 
-def environment(client: Client, lease: Lease, store: Store) -> dict[str, str]:
+def environment(client: Client, lease: Lease | Slot[str], store: Store, *, cuda: bool = False) -> dict[str, str]:
     """What the command knows of its lease."""
-    return {
+    known = {
         "LOCKLINE_NAME": lease.name,
         "LOCKLINE_TOKEN": str(lease.token),
         "LOCKLINE_OWNER": lease.owner,
         "LOCKLINE_URL": for_the_command(client, store),
     }
+    if isinstance(lease, Slot):
+        known |= {"LOCKLINE_SLOT": lease.item} | ({"CUDA_VISIBLE_DEVICES": lease.item} if cuda else {})
+    return known
 
 
 def for_the_command(client: Client, store: Store) -> str:
@@ -81,7 +87,7 @@ def for_the_command(client: Client, store: Store) -> str:
     return client.url if client.guarantees.exclusion == "machine" else store.url
 
 
-def give_back(lease: Lease, ending: Ending) -> LeaseLost | None:
+def give_back(lease: Lease | Slot[str], ending: Ending) -> LeaseLost | None:
     """Release the lease of a command that has ended, and say what went wrong; the loss if there was one."""
     if ending.problem:
         with suppress(LocklineError):  # it expires by itself, and the reason to end is another
@@ -101,6 +107,19 @@ def give_back(lease: Lease, ending: Ending) -> LeaseLost | None:
     return lost
 
 
+def a_pool(text: str) -> tuple[str, list[str]]:
+    """The name and the items of a pool: gpu=0-3, port=8001,8002."""
+    name, given, items = text.partition("=")
+    found: list[str] = []
+    for part in items.split(",") if given else ():
+        numbers = re.fullmatch(r"(\d{1,6})-(\d{1,6})", part)
+        found += [str(number) for number in range(int(numbers[1]), int(numbers[2]) + 1)] if numbers else [part]
+    if not name or not found or not all(found):
+        raise click.UsageError(f"--pool {text}: write a name and its items, as in gpu=0-3 or port=8001,8002")
+    items_of(name, found)
+    return name, found
+
+
 class Period:
     """The slots of `--once-per`: one run in each, on one machine of all."""
 
@@ -113,13 +132,13 @@ class Period:
         """Whether the slot of this moment is done."""
         return run(self._once.look()).state == "done"
 
-    def enter(self, lease: Lease) -> bool:
+    def enter(self, lease: Lease | Slot[str]) -> bool:
         """The same under the lock: from here on no one before us can say that it is."""
-        entered = run(self._once.enter(lease))
+        entered = run(self._once.enter(lease.token))
         self._slot = entered.slot
         return entered.state == "done"
 
-    def finish(self, lease: Lease) -> None:
+    def finish(self, lease: Lease | Slot[str]) -> None:
         """It is done; what cannot be said is told, and another one may run it again."""
         try:
             run(self._once.finish(lease, self._slot))
@@ -132,7 +151,7 @@ def lasts(client: Client) -> bool:
     return isinstance(backend_of(client), Lasting)
 
 
-def stay(signals: Signals, lease: Lease, until: float) -> None:
+def stay(signals: Signals, lease: Lease | Slot[str], until: float) -> None:
     """Hold the lease until then, where nobody else would; a signal that asks us to go, or a loss, ends it."""
     while lease.valid and (left := until - clock.now()) > 0:
         if any(number in ASKING for number in signals.wait(min(left, LOOK_EVERY))):

@@ -176,31 +176,41 @@ class AnyLostTogether:
         return None if seconds is None else self._leases._engine.runtime.now() + seconds
 
 
-class AnyLocks:
-    """Several locks as one: a handle factory without state of its own."""
+class Together:
+    """What is taken in one go and given back in one: its blocks, and how its leases are made."""
 
-    def __init__(
-        self, engine: Engine, wanted: Sequence[Terms], timeout: float | None, lock_class: Callable[..., Any]
-    ) -> None:
+    def __init__(self, engine: Engine, first: Terms, timeout: float | None, lock_class: Callable[..., Any]) -> None:
         self._engine = engine
-        self._make: Callable[[LiveClaim], Any] = lock_class(engine, wanted[0])._lease
-        self._wanted = wanted
         self._timeout = timeout
+        self._make: Callable[[LiveClaim], Any] = lock_class(engine, first)._lease
         self._entered: list[Any] = []
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names, in the order in which they are taken."""
-        return tuple(terms.name for terms in self._wanted)
+    def _seconds(self, timeout: arguments.Seconds | None) -> float | None:
+        return self._timeout if timeout is None else arguments.a_timeout(timeout)
 
     def _last_entered(self) -> Any:
         """The leases of the block that this thread or task leaves, taken out."""
         me = self._engine.runtime.me()
         own = [leases for leases in self._entered if leases._me is me] or self._entered
         if not own:
-            raise NotHeld(f"no block on {', '.join(map(repr, self.names))} that is left here was ever entered")
+            raise NotHeld(f"no block on {self!r} that is left here was ever entered")
         self._entered.remove(own[-1])
         return own[-1]
+
+
+class AnyLocks(Together):
+    """Several locks as one: a handle factory without state of its own."""
+
+    def __init__(
+        self, engine: Engine, wanted: Sequence[Terms], timeout: float | None, lock_class: Callable[..., Any]
+    ) -> None:
+        super().__init__(engine, wanted[0], timeout, lock_class)
+        self._wanted = wanted
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names, in the order in which they are taken."""
+        return tuple(terms.name for terms in self._wanted)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {', '.join(map(repr, self.names))} on {self._engine.backend.url}>"

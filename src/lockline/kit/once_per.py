@@ -8,13 +8,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar
+from typing import Any, Final, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 from ..core import arguments
 from ..core.backend import Backend, Keeping
 from ..core.claim import Record
 from ..core.engine import Engine
-from ..core.handle import H, Handle
+from ..core.handle import H
 from ..core.live import LiveClaim
 from ..core.shells import gives_instead
 from ..core.terms import Terms, terms_for
@@ -92,6 +92,16 @@ def keeping_of(backend: Backend, what: str) -> Keeping:
     return backend
 
 
+class Held(Protocol):
+    """The lease of whoever runs it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def token(self) -> int: ...
+    def check(self) -> None: ...
+
+
 class OncePer:
     """One name and its slots on one backend."""
 
@@ -105,13 +115,11 @@ class OncePer:
         """How the slot of this moment stands, for one who has not asked for the lock yet: done, or free to try."""
         return self._read(await self._engine.ask(lambda until: self._store.kept(self.terms.name, WHAT, until)))
 
-    async def enter(self, handle: Handle) -> Run[Any]:
+    async def enter(self, token: int) -> Run[Any]:
         """The same for one who holds the lock: whoever held it before can no longer say that a slot is done."""
         remembered = self._slots.period * REMEMBERED
         ask = self._store.kept
-        return self._read(
-            await self._engine.ask(lambda until: ask(self.terms.name, WHAT, until, handle.token, remembered))
-        )
+        return self._read(await self._engine.ask(lambda until: ask(self.terms.name, WHAT, until, token, remembered)))
 
     def _read(self, record: Record) -> Run[Any]:
         slot = self._slots.at(record.now)
@@ -121,7 +129,7 @@ class OncePer:
             return Run("done" if last >= slot else "running", slot, max(0, slot - last - 1))
         return Run("done" if last == slot else "running", slot, 0 if last == slot else None)
 
-    async def finish(self, handle: Handle, slot: Slot) -> None:
+    async def finish(self, handle: Held, slot: Slot) -> None:
         """Say that the slot is done; LeaseLost if another one has begun to run it since."""
         value, remembered = json.dumps(slot).encode(), self._slots.period * REMEMBERED
         if not await self._engine.ask(
@@ -148,7 +156,7 @@ class OncePer:
             return seen
 
         async def inside() -> Run[R]:
-            entered: Run[R] = await self.enter(handle)
+            entered: Run[R] = await self.enter(handle.token)
             if entered.state == "done":
                 return entered
             value = await call()

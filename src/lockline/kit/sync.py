@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import atexit
 import functools
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from ..core import arguments
 from ..core.block import attach
@@ -18,9 +18,10 @@ from ..errors import BackendUnavailable, LeaseLost, LocklineError
 from ..runtime.blocking import run
 from ..runtime.termination import exit_on_sigterm
 from .lead import NOBODY_YET, a_main, is_the_end_of, leader_of, next_leader, stand
-from .locks import AnyLeases, AnyLocks, AnyLostTogether, in_order, take_all
+from .locks import AnyLeases, AnyLocks, AnyLostTogether, Together, in_order, take_all
 from .once import Codec, a_maker, flights_of
 from .once_per import OnBusy, Run, Wish, an_on_busy, slots_of
+from .pool import AnyPool, AnySlot, I, items_of, take_one
 
 if TYPE_CHECKING:
     from ..sync import Lease
@@ -31,6 +32,7 @@ else:
 
 T = TypeVar("T")
 P = ParamSpec("P")
+B = TypeVar("B", bound="Leases")
 
 
 class LostTogether(AnyLostTogether):
@@ -67,21 +69,18 @@ class Leases(_Leases):
             attach(error, problem)
 
 
-class Locks(AnyLocks):
-    """Several locks as one: a handle factory without state of its own."""
-
-    def acquire(self, timeout: arguments.Seconds | None = None) -> Leases:
-        """All the leases; AcquireTimeout, with none of them held, if that did not come in time."""
-        leases = self._take(timeout)
+class _Taking(Together, Generic[B]):
+    def acquire(self, timeout: arguments.Seconds | None = None) -> B:
+        """All of it; AcquireTimeout, with nothing held, if that did not come in time."""
+        leases = self._take(self._seconds(timeout))
         leases._hand_over()
         return leases
 
-    def _take(self, timeout: arguments.Seconds | None = None) -> Leases:
-        seconds = self._timeout if timeout is None else arguments.a_timeout(timeout)
-        return Leases(self._engine, run(take_all(self._engine, self._wanted, seconds, self._make)))
+    def _take(self, timeout: float | None) -> B:
+        raise NotImplementedError
 
-    def __enter__(self) -> Leases:
-        leases = self._take()
+    def __enter__(self) -> B:
+        leases = self._take(self._timeout)
         self._entered.append(leases)
         return leases
 
@@ -89,6 +88,30 @@ class Locks(AnyLocks):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._last_entered().__exit__(kind, error, trace)
+
+
+class Locks(_Taking[Leases], AnyLocks):
+    """Several locks as one: a handle factory without state of its own."""
+
+    def _take(self, timeout: float | None) -> Leases:
+        return Leases(self._engine, run(take_all(self._engine, self._wanted, timeout, self._make)))
+
+
+class Slot(AnySlot[I], Leases):
+    """One item of a pool, for as long as its leases hold."""
+
+    def __init__(self, engine: Engine, leases: list[Lease], item: I) -> None:
+        super().__init__(engine, leases)
+        self.item = item
+        self._held = leases[-1]
+
+
+class Pool(_Taking[Slot[I]], AnyPool[I]):
+    """Several things of which each may be had by one: a handle factory without state of its own."""
+
+    def _take(self, timeout: float | None) -> Slot[I]:
+        leases = run(take_one(self._engine, self._permit, self._items, timeout, self._make))
+        return Slot(self._engine, leases, self._items[leases[-1].name])
 
 
 class Kit:
@@ -110,6 +133,26 @@ class Kit:
         """Several locks at once, all or nothing: taken in one order by everybody, under one deadline, lost as soon as one is."""
         wanted = [terms_for("lock", 1, name, ttl, renew, max_hold, meta) for name in in_order(names)]
         return Locks(self._engine, wanted, arguments.a_timeout(timeout), self._lock_class)
+
+    def pool(
+        self,
+        name: str,
+        items: Sequence[I],
+        ttl: arguments.Seconds = 10.0,
+        *,
+        timeout: arguments.Seconds | None = None,
+        renew: bool = True,
+        max_hold: arguments.Seconds | None = None,
+        meta: Mapping[str, Any] | None = None,
+        on_wait: Callable[[int], object] | None = None,
+        max_waiting: int | None = None,
+    ) -> Pool[I]:
+        """Which one of several things: `slot.item` is nobody else's while the slot holds. In order of arrival."""
+        named = items_of(name, items)
+        permit = terms_for(
+            "permit", len(named), name, ttl, renew, max_hold, meta, timeout=timeout, on_wait=on_wait, max_waiting=max_waiting
+        )  # fmt: skip
+        return Pool(self._engine, permit, named, self._lock_class)
 
     def once(
         self,
