@@ -61,6 +61,7 @@ CROWDS = [
     "tests/consul/test_faults.py",
     "tests/fence/test_frozen.py",
     "tests/kit/test_leaders.py",
+    "tests/kit/test_crowds.py",
 ]
 """Many processes each: these have the machine to themselves, one after the other, before the rest."""
 PACE = "2"

@@ -1,0 +1,91 @@
+"""One process of a crowd: `python -m tests.kit.crowd JOB URL FILE`, until it is killed. What it sees it writes into the file, line by line."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import threading
+import time
+from typing import TextIO
+
+import lockline
+from lockline.runtime.clock import now
+
+CALLERS = 25
+"""Threads of one process that ask for one value."""
+FRESH = 0.5
+PERIOD = 0.25
+TTL = 0.5
+
+
+def write(file: TextIO, *words: object) -> None:
+    file.write(" ".join(map(str, words)) + "\n")
+    file.flush()
+
+
+def once(client: lockline.Client, file: TextIO) -> None:
+    """Ask for one value, with many threads; write which was given, and between which moments."""
+    numbers = iter(range(10**9))
+
+    def make() -> str:
+        time.sleep(random.uniform(0, 0.05))
+        return f"{os.getpid()}/{next(numbers)}"
+
+    def ask() -> None:
+        while True:
+            before = now()
+            try:
+                value = client.once("value", make, FRESH, ttl=TTL)
+            except Exception as problem:
+                value = f"failed:{type(problem).__name__}"
+            write(file, value, repr(before), repr(now()))
+            time.sleep(random.uniform(0, 0.05))
+
+    threads = [threading.Thread(target=ask) for _ in range(CALLERS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def once_per(client: lockline.Client, file: TextIO) -> None:
+    """Try to run the job of each slot; write which were done here."""
+
+    @client.once_per(PERIOD, name="job", ttl=TTL)
+    def job() -> None:
+        time.sleep(random.uniform(0, 0.03))
+
+    while True:
+        run = job()
+        if run:
+            write(file, run.slot)
+        time.sleep(random.uniform(0, 0.05))
+
+
+def pool(client: lockline.Client, file: TextIO) -> None:
+    """Have one of three things, now and then; write when it was found valid."""
+    while True:
+        try:
+            with client.pool("gpu", ["a", "b", "c"], ttl=TTL) as slot:
+                until = now() + random.uniform(0, 0.1)
+                while (before := now()) < until:
+                    if slot.valid:
+                        write(file, slot.item, slot.token, repr(before), repr(now()))
+                    time.sleep(0.005)
+        except lockline.LeaseLost:
+            pass
+
+
+JOBS = {"once": once, "once_per": once_per, "pool": pool}
+
+
+def main() -> None:
+    job, url, path = sys.argv[1:]
+    print("begins", flush=True)
+    with open(path, "a") as file, lockline.connect(url) as client:
+        JOBS[job](client, file)
+
+
+if __name__ == "__main__":
+    main()
