@@ -34,12 +34,12 @@ def test_all_of_them_are_held_each_under_a_token_of_its_own(world: Scene) -> Non
 def test_nothing_is_held_when_one_of_them_did_not_come_in_time(world: Scene) -> None:
     alice, bob = world.party(), world.party()
     lease = alice.lock("b").acquire()
-    with pytest.raises(AcquireTimeout, match="'b'"), bob.locks("a", "b", "c", timeout=0.1):
+    with pytest.raises(AcquireTimeout, match="'b'"), bob.locks("a", "b", "c", timeout=world.ttl(0.3)):
         raise AssertionError("the body ran without its leases")
     world.wait_for(lambda: world.names() == ["b"])
     assert len(world.line("b").claims) == 1
     with pytest.raises(AcquireTimeout):
-        bob.locks("a", "b").acquire(timeout=0.1)
+        bob.locks("a", "b").acquire(timeout=world.ttl(0.3))
     lease.release()
     bob.locks("a", "b").acquire(timeout=5).release()
 
@@ -48,13 +48,14 @@ def test_one_deadline_is_for_all_of_them(world: Scene) -> None:
     """Each of those that are taken may not use the whole timeout again."""
     alice, bob = world.party(), world.party()
     held = [alice.lock(name).acquire() for name in "ab"]
-    waiting = bob.locks("a", "b").acquire.start(timeout=1.0)
-    time.sleep(0.7)
+    timeout = world.ttl(1.0)
+    waiting = bob.locks("a", "b").acquire.start(timeout=timeout)
+    time.sleep(0.5 * timeout)
     held[0].release()
     with pytest.raises(AcquireTimeout) as late:
         waiting.result()
     assert late.value.name == "b"
-    assert late.value.waited < 0.9
+    assert late.value.waited < 0.8 * timeout
     held[1].release()
 
 

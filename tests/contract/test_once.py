@@ -200,7 +200,7 @@ def test_a_timeout_ends_one_callers_wait_and_not_the_computation(world: Scene) -
     alice, _ = pair(world)
     work = Work(world.flavour, lasts=True)
     with pytest.raises(AcquireTimeout):
-        once(alice, work, timeout=0.1)
+        once(alice, work, timeout=world.ttl(0.2))
     other = begin(world.sibling(alice), work)
     work.over.set()
     assert other.result() == "value"

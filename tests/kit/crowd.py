@@ -57,9 +57,12 @@ def once_per(client: lockline.Client, file: TextIO) -> None:
         time.sleep(random.uniform(0, 0.03))
 
     while True:
-        run = job()
-        if run:
-            write(file, run.slot)
+        try:
+            run = job()
+            if run:
+                write(file, run.slot)
+        except lockline.LeaseLost:
+            pass
         time.sleep(random.uniform(0, 0.05))
 
 

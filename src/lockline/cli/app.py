@@ -20,6 +20,9 @@ Examples:
   lockline run nightly-backup -- ./backup.sh
   lockline run deploy --no-wait -- make deploy || echo "someone else deploys"
   lockline run gpu --limit 2 -- python train.py
+  lockline run nightly --once-per 1d -- ./report.sh
+  lockline lead scheduler -- ./scheduler.sh
+  lockline once prices --fresh 10m -- curl -fsS https://example.org/prices
   lockline ls
   lockline doctor redis://localhost:6379
 

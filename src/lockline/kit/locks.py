@@ -10,7 +10,7 @@ from ..core.engine import Engine
 from ..core.handle import H
 from ..core.live import LiveClaim, takes_an_argument
 from ..core.terms import Terms
-from ..errors import ConfigError, LeaseLost, LocklineError, NotHeld
+from ..errors import AcquireTimeout, ConfigError, LeaseLost, LocklineError, NotHeld
 from ..runtime import Signal
 
 Make = Callable[[LiveClaim], H]
@@ -32,6 +32,8 @@ async def take_all(engine: Engine, wanted: Sequence[Terms], timeout: float | Non
         try:
             for terms in wanted:
                 left = None if deadline is None else max(0.0, deadline - now())
+                if left == 0 and taken:
+                    raise AcquireTimeout(terms.name, waited=0.0)
                 handle = await engine.acquire(terms, left, make)
                 assert handle is not None
                 taken.append(handle)
