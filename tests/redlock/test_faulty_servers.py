@@ -102,11 +102,11 @@ def test_two_of_five_servers_may_fail_and_a_lock_takes_hardly_longer(
         return median_pair(blocking, "x")
 
     pair()
-    usual = pair()
+    usual = statistics.median(pair() for _ in range(3))
     with failing(five, proxied, fault):
-        began = time.perf_counter()
+        began = calm()
         pair()
-        assert time.perf_counter() - began < 5
+        assert calm() - began < 5
         # A busy machine may slow a whole series down: the best of three is what the code costs.
         slowed = min(pair() for _ in range(3))
         assert slowed <= 1.5 * usual + 0.0005, f"{slowed * 1e6:.0f} µs instead of {usual * 1e6:.0f}"
@@ -138,9 +138,9 @@ def failing(five: Servers, proxied: list[Proxy], fault: str) -> Iterator[None]:
 
 def test_a_first_acquire_does_not_wait_for_servers_that_do_not_answer(five: Servers, proxied: list[Proxy]) -> None:
     with failing(five, proxied, "black-holed"), lockline.connect(url(proxied)) as client:
-        began = time.perf_counter()
+        began = calm()
         client.lock("x").acquire().release()
-        assert time.perf_counter() - began < 0.9
+        assert calm() - began < 0.9
 
 
 def test_a_third_failing_server_is_one_too_many_and_the_error_says_why(five: Servers, proxied: list[Proxy]) -> None:
@@ -148,10 +148,10 @@ def test_a_third_failing_server_is_one_too_many_and_the_error_says_why(five: Ser
         client.lock("x").acquire().release()
         with failing(five, proxied, "dead"):
             proxied[1].black_hole()
-            began = time.perf_counter()
+            began = calm()
             with pytest.raises(QuorumNotReached) as caught:
                 client.lock("x").try_acquire()
-            assert time.perf_counter() - began < 3
+            assert calm() - began < 3
             said = list(caught.value.nodes.values())
             assert sum("free" in what for what in said) == 2
             assert any("timed out" in what for what in said)
