@@ -18,7 +18,7 @@ def test_an_acquire_without_an_answer_leaves_nothing_in_the_line(world: Scene, a
     alice, bob = world.party(), world.party()
     Faults(alice).fail("enter", after=applied, times=None)
     with pytest.raises(BackendUnavailable):
-        alice.lock("x").acquire(timeout=1)
+        alice.lock("x").acquire(timeout=0.2)
     world.wait_until_free("x")
     bob.lock("x").acquire(timeout=1).release()
 
@@ -165,7 +165,7 @@ def test_a_store_that_is_down_at_the_start_is_an_error_and_never_a_lock(world: S
     alice = world.party()
     Faults(alice).fail("enter", times=None)
     ran = []
-    with pytest.raises(BackendUnavailable), alice.lock("x"):
+    with pytest.raises(BackendUnavailable), alice.lock("x", ttl=0.5):  # without a timeout it asks for a ttl
         ran.append("body")
     assert not ran
     with pytest.raises(BackendUnavailable):

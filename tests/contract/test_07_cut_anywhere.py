@@ -99,7 +99,7 @@ class Stories:
 
         def work() -> None:
             try:
-                self.client.lock(name, ttl=TTL).acquire(timeout=0.01)
+                self.client.lock(name, ttl=TTL).acquire(timeout=0.001)
             except AcquireTimeout:
                 pass
 
