@@ -18,6 +18,7 @@ class RedisKin(World):
     marks: ClassVar[tuple[pytest.MarkDecorator, ...]] = (pytest.mark.server,)
     patience = 2.0
     survives_restart = True
+    hands_on = True
     servers: Any
 
     def place(self) -> str:

@@ -183,15 +183,16 @@ class RedisBackend:
         text = pack(words(wish)).partition(b"\r\n")[2]
         return self._wishes.keep(wish, text, 2 * len(text) + OVERHEAD)
 
-    def _waits(self, claim_id: str, reply: Sequence[int], *, unheard: bool = False) -> Waiting:
+    def _waits(self, claim_id: str, reply: Sequence[Any], *, unheard: bool = False) -> Waiting:
         """It looks again when the first one ahead may have expired, and not in the same moment as its neighbours."""
-        ahead, change = reply
+        ahead, change, ticket, behind = reply
         wait = change / 1000 + min(ahead * APART, FURTHEST_APART)
         look_by = 0.0 if unheard else self._runtime.now() + max(wait, SOONEST_LOOK)
         own = self._claims.get(claim_id)
         if own is not None:
             own.look_by = look_by
-        return Waiting(ahead, look_by)
+        # A grant that has to be on replicas before it counts is not ours to give.
+        return Waiting(ahead, look_by, True, ticket, "" if self.wait_replicas else behind.decode())
 
     async def place(self, claim: Claim, until: float) -> Grant | Waiting | Gone:
         own, key = self._claims.get(claim.id), self._key(claim.name)
@@ -228,10 +229,12 @@ class RedisBackend:
             raise unavailable(problem) from problem
         await self._replicas.have(key, claim.id, self._listens_on(address), address, until)
 
-    async def leave(self, claim: Claim, until: float) -> bool:
+    async def leave(self, claim: Claim, until: float, *, heir: str = "") -> bool:
         name, claim_id = claim[0], claim[1]
-        # Whatever becomes of the request: nobody waits for this claim any more.
+        # Whatever becomes of the request: nobody waits for this claim any more, and the heir holds.
         self._claims.pop(claim_id, None)
+        if heir:
+            self._claims.pop(heir, None)
         line = self._lines.get(name) or self._line(name)
         route = line.route
         _, address, link = route if route.epoch is self._topology.epoch else self._route(line)
@@ -239,13 +242,14 @@ class RedisBackend:
         doubtful = claim_id in self._doubts
         if address is not None and link is not None and not doubtful:
             try:
-                reply = await link.ask(line.request_to_leave(claim_id), until)
+                request = line.request_to_hand_on(claim_id, heir) if heir else line.request_to_leave(claim_id)
+                reply = await link.ask(request, until)
                 if type(reply) is int:
                     return reply == 1
                 failed = Failed(address, reply)
             except NoAnswer as no_answer:
                 failed = Failed(address, no_answer)
-        answer = await self.channel.insist(_call_to_leave(line.key, claim_id, doubtful), until, failed)
+        answer = await self.channel.insist(_call_to_leave(line.key, claim_id, doubtful, heir), until, failed)
         self._doubts.pop(claim_id, None)
         return _was_there(answer)
 
@@ -364,8 +368,8 @@ class RedisBackend:
         await self._runtime.sleep(0)
 
 
-def _call_to_leave(key: bytes, claim_id: str, doubtful: bool) -> Call:
-    return Call(LEAVE, (key,), (claim_id, "1" if doubtful else "0"))
+def _call_to_leave(key: bytes, claim_id: str, doubtful: bool, heir: str = "") -> Call:
+    return Call(LEAVE, (key,), (claim_id, "1" if doubtful else "0", heir))
 
 
 def _was_there(answer: Answer) -> bool:

@@ -91,18 +91,24 @@ NOWHERE: Final = Route(object(), None, None)
 class PreparedLine:
     """What requests on one line begin with, ready for the wire: the hot path only adds the claim."""
 
-    __slots__ = ("enter", "key", "leave", "route", "size")
+    __slots__ = ("enter", "hand_on", "key", "leave", "route", "size")
 
     def __init__(self, key: bytes) -> None:
         self.key = key
         self.route = NOWHERE
         self.enter = _beginning(ENTER, key, args=5)
         self.leave = _beginning(LEAVE, key, args=1)
-        self.size = len(self.enter) + len(self.leave) + 2 * len(key) + OVERHEAD
+        self.hand_on = _beginning(LEAVE, key, args=3)
+        self.size = len(self.enter) + len(self.leave) + len(self.hand_on) + 2 * len(key) + OVERHEAD
 
     def request_to_leave(self, claim_id: str) -> bytes:
         """The whole request; ids are made of ASCII alone, by the engine: as many bytes as characters."""
         return b"%b$%d\r\n%b\r\n" % (self.leave, len(claim_id), claim_id.encode())
+
+    def request_to_hand_on(self, claim_id: str, heir: str) -> bytes:
+        """The same by one who has let in the next one, of the same client."""
+        head = (self.hand_on, len(claim_id), claim_id.encode(), len(heir), heir.encode())
+        return b"%b$%d\r\n%b\r\n$1\r\n0\r\n$%d\r\n%b\r\n" % head
 
 
 def _beginning(script: Script, key: bytes, args: int) -> bytes:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import Final
 
 from ..resp.commands import Script
-from .step import NEVER, NUMBERS, STATE, STEP
+from .step import NEEDS_NO_MEMORY, NEVER, NUMBERS, STATE, STEP
 
 REMEMBERED: Final = 10
 """Seconds for which an idle line remembers its last ticket at least: a server clock may step back by that much."""
@@ -29,13 +29,6 @@ A_FEW: Final = 100
 """Seats and notes that one step looks at to clear them away: well under a millisecond of the server's time."""
 
 FOREIGN: Final = "{ err = 'WRONGTYPE this hash is no line' }"
-
-NEEDS_NO_MEMORY: Final = """
--- A server that is out of memory refuses a script's first write if that might need some. What follows gives memory back or
--- keeps what it has, so it begins with a write that needs none, and changes nothing.
-redis.pcall('HDEL', KEYS[1], '')
-"""
-
 
 _WORDS: Final = {
     "REMEMBERED": str(REMEMBERED * 1000), "SPARE": str(2 * REMEMBERED * 1000), "LINGERS": str(LINGERS * 1000), "FOREIGN": FOREIGN, "A_FEW": str(A_FEW), "STATE": STATE, "NEVER": NEVER,
@@ -63,7 +56,7 @@ def _script(*parts: str) -> Script:
 
 
 # In: id, ttl, "weight capacity channel info", "1" if it may wait, how long the key has to live for it. Out: the ticket if
-# it holds, {ahead, change} if it waits, nothing if it may not.
+# it holds, {ahead, change, ticket, who is directly ahead} if it waits, nothing if it may not.
 ENTER: Final = _script(
     _TIME,
     _CLOCK,
@@ -85,7 +78,7 @@ if not state and not notes then
   state = mine
   if tonumber(ARGV[5]) > LINGERS then
     local weight, capacity = string.match(ARGV[3], '^(%d+) (%d+)')
-    state = struct.pack(STATE, 1, weight, capacity, now + ARGV[2], now + ARGV[5], 0, 1, 1, 0, 0, NEVER)
+    state = struct.pack(STATE, 1, weight, capacity, now + ARGV[2], now + ARGV[5], 0, 1, 1, 0, 0, NEVER) .. mine
   end
   redis.call('HSET', KEYS[1], 'last', number, 'state', state, mine, times .. '0 ' .. ARGV[3])
   redis.call('PEXPIRE', KEYS[1], ARGV[5])
@@ -107,7 +100,9 @@ if state and not (found[4] or found[5] or notes and redis.call('HGET', KEYS[1], 
     redis.call('HSET', KEYS[1], 'last', number, 'q' .. seat, id, '~' .. id, times .. seat .. ' ' .. ARGV[3],
       'state', struct.pack(STATE, n, used, least, first, key_until, mixed, head, seats_end + 1, watch, sweep, due) .. next_id)
     if stretch then redis.call('PEXPIREAT', KEYS[1], math.ceil(key_until)) end
-    return { n + seats_end - head, math.ceil(first - now) }
+    local before = string.sub(state, string.byte(state) == 43 and 2 or at + 1)
+    if head < seats_end then before = redis.call('HGET', KEYS[1], 'q' .. seats_end - 1) end
+    return { n + seats_end - head, math.ceil(first - now), ticket, before }
   end
 end
 """,
@@ -126,7 +121,7 @@ if found[5] then
   local c = parse(found[5])
   if c.expires > now then
     admit(id)
-    local answer = s.let_me_in and c.ticket or waiting(c.seat)
+    local answer = s.let_me_in and c.ticket or waiting(c)
     save()
     return answer
   end
@@ -155,13 +150,15 @@ put('last', number)
 put('q' .. seat, id)
 put('~' .. id, times .. seat .. ' ' .. ARGV[3])
 cover(c.expires)
-local answer = waiting(seat)
+c.seat = seat
+local answer = waiting(c)
 save()
 return answer
 """,
 )
 
-# In: id, "1" if it may still be under way. Out: 1 if it was there, else 0.
+# In: id, "1" if it may still be under way, and the id of whom its client has let in already, or nothing.
+# Out: 1 if it was there, else 0.
 LEAVE: Final = _script(
     """
 local id, mine = ARGV[1], '+' .. ARGV[1]
@@ -192,17 +189,17 @@ if state and state ~= mine and ARGV[2] ~= '1' and string.byte(state) ~= 43 then
       string.match(found[2], '^(%d+) (%d+) (%d+) %d+ (%d+) (%d+) (%S+) ')
     local expires = since / 1000 + ttl
     if weight == capacity and expires > now and expires + 250 >= watch
-      and (channel == '-' or redis.call('PUBSUB', 'NUMSUB', channel)[2] > 0) then
+      and (channel == '-' or next_id == ARGV[3] or redis.call('PUBSUB', 'NUMSUB', channel)[2] > 0) then
       -- First the write: a server that may not write (a replica by now, or one without enough of them) refuses it here,
       -- and has told nobody anything.
       redis.call('HDEL', KEYS[1], mine, '~' .. next_id, 'q' .. head)
-      if channel ~= '-' then redis.call('PUBLISH', channel, next_id .. ' ' .. ticket) end
+      if channel ~= '-' and next_id ~= ARGV[3] then redis.call('PUBLISH', channel, next_id .. ' ' .. ticket) end
       head = head + 1
       if head < seats_end then
         state = struct.pack(STATE, 1, weight, capacity, expires, key_until, 0, head, seats_end, watch, sweep, due)
           .. (found[3] or '')
       elseif key_until > now + LINGERS then
-        state = struct.pack(STATE, 1, weight, capacity, expires, key_until, 0, 1, 1, 0, 0, NEVER)
+        state = struct.pack(STATE, 1, weight, capacity, expires, key_until, 0, 1, 1, 0, 0, NEVER) .. '+' .. next_id
       else
         state = '+' .. next_id
       end
@@ -229,6 +226,7 @@ if record or waits then
   else
     redis.call('HDEL', line, mine)
     if state then count_out(c) end
+    s.made_way, s.heir = id, ARGV[3]
   end
 end
 if ARGV[2] == '1' then
@@ -246,7 +244,7 @@ return there
 )
 
 # In: id, channel, "1" to write even where nothing changes (so that WAIT has something to wait for).
-# Out: the ticket if it holds, {ahead, change} if it waits, nothing if it is gone.
+# Out: the ticket if it holds, {ahead, change, ticket, who is directly ahead} if it waits, nothing if it is gone.
 PLACE: Final = _script(
     _TIME,
     """
@@ -273,7 +271,7 @@ if c.channel ~= ARGV[2] or ARGV[3] == '1' then
 end
 if found[2] then return c.ticket end
 admit(id)
-local answer = s.let_me_in and c.ticket or waiting(c.seat)
+local answer = s.let_me_in and c.ticket or waiting(c)
 save()
 return answer
 """,
@@ -323,7 +321,7 @@ local function renew(key, id, ttl, weight, kind)
   drop_expired()
   admit(id)
   local answer = 1
-  if not found[2] and not s.let_me_in then answer = -waiting(c.seat)[2] end
+  if not found[2] and not s.let_me_in then answer = -waiting(c)[2] end
   save()
   return answer
 end
@@ -384,6 +382,7 @@ for i = 1, #all, 2 do
     local c = parse(all[i + 1])
     if c.expires > now and (ARGV[2] == '' or c.ticket == tonumber(ARGV[2])) then
       redis.call('HDEL', line, all[i])
+      s.made_way = string.sub(all[i], 2)
       if c.channel ~= '-' then redis.call('PUBLISH', c.channel, string.sub(all[i], 2)) end
       victims = victims + 1
     end

@@ -10,7 +10,8 @@ A line is one hash, so that a cluster can move it, a server can evict it, and a 
              seats from `head` up to `end` are the waiting line, some of them empty;
              by `watch` whoever waits will have looked by itself;
              nobody who waits expires before `due`; then the seats are swept, from `sweep` on if a round is under way;
-             and behind the numbers the id of who sits at `head`, or nothing where a step did not care
+             and behind the numbers the id of who sits at `head`, or nothing where a step did not care; where nobody sits,
+             "+id" of the one that holds alone
     last     the last ticket
     +id      a claim that holds: "ticket since ttl seat weight capacity channel info", `since` in microseconds; it expires
              a ttl after that
@@ -31,6 +32,12 @@ from typing import Final
 STATE: Final = "'" + 11 * "d" + "'"
 NEVER: Final = "9e15"
 """Later than any time of a server."""
+
+NEEDS_NO_MEMORY: Final = """
+-- A server that is out of memory refuses a script's first write if that might need some. What follows gives memory back or
+-- keeps what it has, so it begins with a write that needs none, and changes nothing.
+redis.pcall('HDEL', KEYS[1], '')
+"""
 
 NUMBERS: Final = """
 -- The numbers of a state, and where in it they end. One who is alone has them in its record; its key lives at least that long.
@@ -78,7 +85,8 @@ local function open(key, state)
   s = {
     n = n, used = used, least = least, first = first, key_until = key_until, mixed = mixed, head = head,
     seats_end = seats_end, watch = watch, sweep = sweep, due = due,
-    next_id = string.sub(state, at), opened_at = head, alone = string.byte(state) == 43 and state,
+    next_id = head < seats_end and string.sub(state, at) or '', opened_at = head,
+    alone = string.byte(state) == 43 and state or head == seats_end and at <= #state and string.sub(state, at),
   }
 end
 
@@ -110,7 +118,12 @@ local function recount()
     local mark = string.sub(all[i], 1, 1)
     if mark == '+' then
       local c = parse(all[i + 1])
-      if c.expires > now then count_in(c, all[i]) else redis.call('HDEL', line, all[i]) end
+      if c.expires > now then
+        count_in(c, all[i])
+      else
+        redis.call('HDEL', line, all[i])
+        s.made_way = string.sub(all[i], 2)
+      end
     end
   end
 end
@@ -243,8 +256,15 @@ local function warn_next()
   end
 end
 
--- Let in whoever has room now. `mine` is the caller's own claim: it needs no message.
+-- Ids begin with what is the client's own.
+local function client_of(id)
+  return string.match(id, '^(.*)-') or id
+end
+
+-- Let in whoever has room now. `mine` is the caller's own claim: it needs no message; nor does `s.heir`, which knows.
 -- Nobody listens on its channel: the client is dead, and so is its claim; go on with the next in the same step.
+-- But not if it is next to `s.made_way`, the holder that is gone by this very step, and of the same client: that may have handed
+-- its turn on, and the one that is at work by now ends by its own expiry, whether it is heard or not.
 -- Asked before the message goes out, because a message also travels to replicas and through the cluster: whoever hears
 -- "you hold" there would believe it, although here nobody was counted and the claim was dropped.
 local function admit(mine)
@@ -268,8 +288,9 @@ local function admit(mine)
       -- A server that may not write refuses it here, and has told nobody anything.
       redis.call('HDEL', line, seat, '~' .. id)
       if lives then
-        if id == mine or c.channel == '-' or redis.call('PUBSUB', 'NUMSUB', c.channel)[2] > 0 then
-          if id ~= mine and c.channel ~= '-' then
+        if id == mine or id == s.heir or c.channel == '-' or s.made_way and client_of(id) == client_of(s.made_way)
+          or redis.call('PUBSUB', 'NUMSUB', c.channel)[2] > 0 then
+          if id ~= mine and id ~= s.heir and c.channel ~= '-' then
             redis.call('PUBLISH', c.channel, id .. string.format(' %.0f', c.ticket))
           end
           put('+' .. id, record)
@@ -279,6 +300,7 @@ local function admit(mine)
         else
           -- Perhaps it listens elsewhere, after a failover: then it shall know that it has to come again.
           redis.call('PUBLISH', c.channel, id)
+          s.made_way = nil
         end
       end
     end
@@ -296,7 +318,8 @@ local function save()
       redis.call('PEXPIRE', line, REMEMBERED)
       return
     end
-    s.head, s.seats_end, s.watch, s.sweep, s.due, s.next_id = 1, 1, 0, 0, NEVER, ''
+    s.head, s.seats_end, s.watch, s.sweep, s.due = 1, 1, 0, 0, NEVER
+    s.opened_at, s.next_id = 1, s.alone or ''
   elseif s.let_in and s.first + 250 < s.watch then
     warn_next()
   end
@@ -316,12 +339,22 @@ local function cover(expires)
   if expires + REMEMBERED > s.key_until then s.key_until, s.stretch = expires + SPARE, true end
 end
 
--- What a waiting claim is told: how many are ahead, and in how many milliseconds something may change by itself.
-local function waiting(seat)
+-- Whose seat is next before this one, or who holds alone, as far as that is known without a search.
+local function before(seat)
+  if seat == s.head then return s.alone and string.sub(s.alone, 2) or '' end
+  local id = redis.call('HGET', line, 'q' .. seat - 1)
+  local first = id and string.match(id, '^!(%d+)')
+  return first and redis.call('HGET', line, 'q' .. first - 1) or id or ''
+end
+
+-- What a waiting claim is told: how many are ahead, in how many milliseconds something may change by itself, its ticket, and
+-- who is directly ahead, if that is known.
+local function waiting(c)
   local change = s.first
   if s.blocked_until and s.blocked_until < change then change = s.blocked_until end
   s.watch = math.max(s.watch, change)
-  return { s.n + seat - s.head, math.max(1, math.ceil(change - now)) }
+  local seat = tonumber(c.seat)
+  return { s.n + seat - s.head, math.max(1, math.ceil(change - now)), c.ticket, before(seat) }
 end
 """
 )

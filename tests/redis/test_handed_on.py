@@ -1,0 +1,212 @@
+"""The server knows of turns that are handed on inside a client: it neither tells those who know nor takes them for dead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from lockline import BackendUnavailable, LeaseLost, LocklineError
+from tests.contract.faults import Faults
+from tests.contract.parties import Party
+from tests.contract.scene import Scene
+from tests.servers.redis import RedisServer
+
+from .conftest import Place, Town
+
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture
+def scene(server: RedisServer, flavour: str) -> Iterator[Scene]:
+    scene = Scene(Place(server.url), flavour)
+    yield scene
+    scene.finish()
+
+
+def deafen(party: Party, server: RedisServer, scene: Scene) -> None:
+    """From now on nobody listens on this client's channel, though it goes on to ask."""
+    subscriptions = party.client.real._engine.backend._subscriptions
+
+    async def listen(address: Any, until: float) -> str:
+        raise BackendUnavailable("injected: no subscription to be had")
+
+    def _listen(address: Any, until: float) -> Any:
+        raise BackendUnavailable("injected: no subscription to be had")
+
+    subscriptions.listen = listen
+    subscriptions._listen = _listen
+    channel = subscriptions.open[next(iter(subscriptions.open))].channel
+    server.command("CLIENT", "KILL", "TYPE", "pubsub")
+    scene.wait_for(lambda: server.command("PUBSUB NUMSUB", channel)[0][1] == 0, what="the end of the subscription")
+
+
+def listening(server: RedisServer, party: Party, scene: Scene) -> None:
+    """Wait until the server reaches this client."""
+    subscriptions = party.client.real._engine.backend._subscriptions
+
+    def reached() -> bool:
+        return any(server.command("PUBSUB NUMSUB", one.channel)[0][1] for one in list(subscriptions.open.values()))
+
+    scene.wait_for(reached, what="a subscription")
+
+
+def know_where_they_stand(party: Party, scene: Scene) -> None:
+    """Wait until everybody of this client who waits has been told behind whom."""
+    books = party.client.real._engine._keeper.books
+    scene.wait_for(lambda: all(one.behind or one.token for one in list(books.values())), what="where each stands")
+
+
+def line_of_three(server: RedisServer, scene: Scene, ttl: float) -> tuple[Any, Any, Any, Party]:
+    """Alice holds for that long unless renewed, a sibling of hers is next, a stranger waits behind; all can be told."""
+    alice, xavier = scene.party(), scene.party("xavier")
+    bob = scene.sibling(alice)
+    lease = alice.lock("x", ttl=ttl).acquire()
+    waits, stranger = scene.queue_up("x", bob.lock("x", ttl=60).acquire.start, xavier.lock("x", ttl=60).acquire.start)
+    listening(server, alice, scene)
+    listening(server, xavier, scene)
+    know_where_they_stand(alice, scene)
+    return lease, waits, stranger, alice
+
+
+def test_one_that_is_at_work_is_not_skipped_for_want_of_a_listener_when_the_leave_is_lost(town: Town) -> None:
+    """The ttl of the one that let go clears the way, and it is the stranger's look that finds it so."""
+    alice, xavier = town.far(), town.near()
+    bob = town.through.sibling(alice)
+    ttl = town.direct.ttl(0.5)
+    lease = alice.lock("x", ttl=ttl).acquire()
+    waits, stranger = town.direct.queue_up(
+        "x", bob.lock("x", ttl=60).acquire.start, xavier.lock("x", ttl=60).acquire.start
+    )
+    listening(town.server, alice, town.direct)
+    listening(town.server, xavier, town.direct)
+    know_where_they_stand(alice, town.direct)
+    town.proxy.black_hole()
+    town.server.command("CLIENT", "KILL", "TYPE", "pubsub")
+    released = lease.release.start()
+    granted = waits.result(5)
+    town.direct.wait_for(lambda: len(town.direct.line("x").claims) == 2, 5 * ttl + 10, "the end of the ghost")
+    assert [claim.id for claim in town.direct.line("x").holders] == [granted.id]
+    assert not stranger.done
+    town.proxy.heal()
+    town.proxy.cut()
+    try:
+        released.result(10)
+    except LocklineError:
+        pass  # its time was over before anybody answered
+    granted.release()
+    stranger.result(10).release()
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["named", "not named"])
+def test_one_that_is_at_work_is_not_skipped_when_the_subscription_breaks_before_the_leave(
+    server: RedisServer, scene: Scene, named: bool
+) -> None:
+    lease, waits, stranger, alice = line_of_three(server, scene, ttl=60)
+    faults = Faults(alice)
+    let_through = faults.hold("leave")
+    backend = faults._inner
+    real_leave = backend.leave
+    if not named:
+        # As a removal in the background does it.
+        backend.leave = lambda claim, until, heir="": real_leave(claim, until)
+    released = lease.release.start()
+    granted = waits.result(5)
+    deafen(alice, server, scene)
+    let_through.set()
+    released.result(5)
+    assert [claim.id for claim in scene.line("x").holders] == [granted.id]
+    assert not stranger.done
+    granted.release()
+    stranger.result(5).release()
+
+
+def test_one_that_is_at_work_is_not_skipped_when_an_operator_evicts_the_one_before_it(
+    server: RedisServer, scene: Scene
+) -> None:
+    lease, waits, stranger, alice = line_of_three(server, scene, ttl=60)
+    let_through = Faults(alice).hold("leave")
+    released = lease.release.start()
+    granted = waits.result(5)
+    deafen(alice, server, scene)
+    assert scene.evict("x") == 1
+    assert [claim.id for claim in scene.line("x").holders] == [granted.id]
+    assert not stranger.done
+    let_through.set()
+    with pytest.raises(Exception, match="evicted"):
+        released.result(5)
+    granted.release()
+    stranger.result(5).release()
+
+
+def test_a_dead_client_with_several_in_the_line_makes_way_at_once(server: RedisServer, scene: Scene) -> None:
+    """None of them held, so none can have handed anything on."""
+    holder, dead, xavier = scene.party(), scene.party("dead"), scene.party("xavier")
+    lease = holder.lock("x", ttl=60).acquire()
+    some = [world.lock("x", ttl=60).acquire.start for world in (dead, scene.sibling(dead), scene.sibling(dead))]
+    waiting = scene.queue_up("x", *some, xavier.lock("x", ttl=60).acquire.start)
+    for party in (dead, xavier):
+        listening(server, party, scene)
+    deafen(dead, server, scene)
+    listening(server, xavier, scene)
+    lease.release()
+    waiting[-1].result(5).release()
+
+
+def test_one_behind_a_stranger_that_is_dead_is_dead_too_if_nobody_listens(server: RedisServer, scene: Scene) -> None:
+    """It did not stand directly behind the one of its own client, so that cannot have handed it anything."""
+    dead, stranger, late = scene.party("dead"), scene.party("stranger"), scene.party("late")
+    lease = dead.lock("x", ttl=scene.ttl(0.5), renew=False).acquire()
+    others = (stranger, scene.sibling(dead), late)
+    waiting = scene.queue_up("x", *(one.lock("x", ttl=60).acquire.start for one in others))
+    for party in (dead, stranger, late):
+        listening(server, party, scene)
+    deafen(dead, server, scene)
+    listening(server, stranger, scene)
+    deafen(stranger, server, scene)
+    waiting[-1].result(10).release()
+    assert not lease.valid
+
+
+def test_a_turn_on_a_line_that_was_wiped_away_is_found_out_at_once(server: RedisServer, scene: Scene) -> None:
+    lease, waits, _, _ = line_of_three(server, scene, ttl=60)
+    server.command("FLUSHALL")
+    with pytest.raises(LeaseLost):
+        lease.release()
+    granted = waits.result(5)
+    scene.wait_for(lambda: not granted.valid, what="the loss, long before a renewal is due")
+
+
+def test_who_knows_that_it_holds_is_sent_nothing_and_asks_for_nothing(server: RedisServer, scene: Scene) -> None:
+    alice = scene.party()
+    faults = Faults(alice)
+    siblings = [scene.sibling(alice) for _ in range(8)]
+    lease = alice.lock("x", ttl=60).acquire()
+    waiting = scene.queue_up("x", *(one.lock("x", ttl=60).acquire.start for one in siblings))
+    know_where_they_stand(alice, scene)
+    asked = faults.count("place"), faults.count("renew")
+    before = server.command("INFO", "commandstats")
+    for pending in waiting:
+        lease.release()
+        lease = pending.result(5)
+    after = server.command("INFO", "commandstats")
+    sent = [stats.get("cmdstat_publish", {"calls": 0})["calls"] for stats in (before, after)]
+    assert sent[0] == sent[1]
+    assert (faults.count("place"), faults.count("renew")) == asked
+    lease.release()
+
+
+def test_a_grant_that_has_to_be_on_replicas_is_not_handed_on(scene: Scene, server: RedisServer) -> None:
+    alice = scene.party()
+    alice.client.real._engine.backend.wait_replicas = 1
+    bob = scene.sibling(alice)
+    # Nothing waits for replicas here; it is what the client is told that counts.
+    lease = scene.party().lock("x", ttl=60).acquire()
+    waiting = scene.queue_up("x", *(one.lock("x", ttl=60).acquire.start for one in (alice, bob)))
+    books = alice.client.real._engine._keeper.books
+    assert [one.behind for one in books.values()] == ["", ""]
+    alice.client.real._engine.backend.wait_replicas = 0
+    lease.release()
+    for pending in waiting:
+        pending.result(5).release()
