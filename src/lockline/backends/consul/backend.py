@@ -31,6 +31,8 @@ GUARANTEES: Final = Guarantees(
 )
 NET: Final = 60.0
 """How long a waiter trusts what it saw, or up to twice as long; those in its way are looked at much more often."""
+CROWDED: Final = 16
+"""So many of one client in one line make a look at all of it, by each who comes, too dear."""
 FAREWELL: Final = 1.0
 NO_SESSION: Final = "00000000-0000-0000-0000-000000000000"
 
@@ -78,8 +80,9 @@ class ConsulBackend:
                 return None
             sent = self._runtime.now()
             session = await self._sessions.ready(claim.ttl, sent, until, insist=wait)
-            # Behind one of our own that keeps it from holding, it need not see who else is there.
-            known = blockers(self._claims.in_line(claim.name), claim)
+            # Behind many of our own that keep it from holding, it need not see who else is there.
+            ours = self._claims.in_line(claim.name)
+            known = blockers(ours, claim) if len(ours) >= CROWDED else []
             steps = commands.enter(own.key, value, session.id, self._keys.session(session.id), session.generation)
             before, own.late = own.late, session
             self._claims.note(own)

@@ -103,11 +103,10 @@ class ConsulClaims:
         self.tell = tell
         self._claims: dict[str, ConsulClaim] = {}
         self._minder = Worker(runtime, "lockline-consul-minder", self._mind, self.idle)
-        self.bells = Bells(channel, sessions, keys, runtime, tell, self._call, self.idle)
+        self.bells = Bells(channel, sessions, keys, runtime, self._call, self._hear, self.idle)
         self.sightings = Sightings(channel, keys, runtime, self.bells)
 
     def idle(self) -> bool:
-        """Whether nothing of this client stands anywhere."""
         return not self.standing()
 
     def get(self, claim_id: str) -> ConsulClaim | None:
@@ -138,7 +137,6 @@ class ConsulClaims:
             self._tell_followers([own])
 
     def _tell_followers(self, gone: Sequence[ConsulClaim], heir: str = "") -> None:
-        """Those of our own that waited behind these look again."""
         keys = {own.key for own in gone}
         for own in self.standing():
             if own.claim.id == heir:
@@ -152,6 +150,14 @@ class ConsulClaims:
         own = self.get(claim_id)
         if own is not None:
             own.ahead = []
+
+    def _hear(self, claim_id: str, word: str, index: int) -> None:
+        """Somebody left word for this claim, at that index."""
+        own = self.get(claim_id)
+        if word == "evicted" and own is not None and 0 < own.create < index:
+            self.lose(own)
+        else:
+            self.tell(claim_id)
 
     def lose(self, own: ConsulClaim) -> None:
         """It is no more, and not by our own hand."""
@@ -240,7 +246,6 @@ class ConsulClaims:
         return []
 
     async def _let_in(self, own: ConsulClaim, before: ToldClaim, until: float) -> None:
-        """A writer became a reader: whoever has room now hears of it."""
         after = await self.sightings.line(own.claim.name, until)
         was = [before if claim.id == own.claim.id else claim for claim in after]
         await self.bells.ring(was, after, until)

@@ -55,8 +55,8 @@ async def evict(claims: ConsulClaims, channel: ConsulChannel, keys: ConsulKeys, 
     gone = [victim for victim in victims if await _evict(channel, keys, victim, until)]
     if gone:
         for victim in gone:
-            if victim.client == keys.client:
-                claims.tell(victim.id)
+            if (own := claims.get(victim.id)) is not None:
+                claims.lose(own)
         await claims.bells.ring(line, [claim for claim in line if claim not in gone], until)
     return len(gone)
 

@@ -31,14 +31,14 @@ class Bells:
 
     def __init__(
         self, channel: ConsulChannel, sessions: Sessions, keys: ConsulKeys, runtime: Runtime,
-        tell: Callable[[str], None], call: Callable[[str], None], idle: Callable[[], bool],
+        call: Callable[[str], None], hear: Callable[[str, str, int], None], idle: Callable[[], bool],
     ) -> None:  # fmt: skip
         self._channel = channel
         self._sessions = sessions
         self._keys = keys
         self._runtime = runtime
-        self._tell = tell
         self._call = call
+        self._tell = hear
         self._link: ConsulLink | None = None
         self._index = 0
         self._idle = idle
@@ -125,7 +125,7 @@ class Bells:
         for entry in entries:
             claim_id, _, word = entry["Key"][len(self._keys.home) :].partition("/")
             if word in ("bell", "evicted") and entry["ModifyIndex"] > since:
-                self._tell(claim_id)
+                self._tell(claim_id, word, entry["ModifyIndex"])
 
     def _drop_link(self) -> None:
         link, self._link = self._link, None
