@@ -25,9 +25,8 @@ AT_ONCE: Final = 1 << 16
 class _Stream(httpcore.NetworkStream):
     """A socket that knows by when all has to be over, not only the next byte."""
 
-    def __init__(self, line: BlockingConsulLink, sock: socket.socket) -> None:
-        self._line = line
-        self._sock = sock
+    def __init__(self, wire: _Wire) -> None:
+        self._wire = wire
         self._unsent = b""
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
@@ -35,42 +34,34 @@ class _Stream(httpcore.NetworkStream):
             if self._unsent:
                 # Head and body go out together: two packets are twice the work on both sides.
                 unsent, self._unsent = self._unsent, b""
-                self._sock.settimeout(self._left())
-                self._sock.sendall(unsent)
-            self._sock.settimeout(self._left())
-            return self._sock.recv(max(max_bytes, AT_ONCE))
+                self._wire.ready().sendall(unsent)
+            return self._wire.ready().recv(max(max_bytes, AT_ONCE))
         except TimeoutError as late:
             raise httpcore.ReadTimeout(str(late)) from None
         except OSError as problem:
             raise httpcore.ReadError(str(problem)) from None
 
-    def _left(self) -> float:
-        left = self._line.until - clock.now()
-        if left <= 0:
-            raise httpcore.ReadTimeout("no answer in time")
-        return left
-
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
         self._unsent += buffer
 
     def close(self) -> None:
-        self._sock.close()
+        self._wire.close()
 
     def start_tls(
         self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
     ) -> httpcore.NetworkStream:
         try:
-            self._sock.settimeout(self._left())
-            self._sock = self._line.sock = ssl_context.wrap_socket(self._sock, server_hostname=server_hostname)
+            self._wire.sock = ssl_context.wrap_socket(self._wire.ready(), server_hostname=server_hostname)
         except OSError as problem:
             self.close()
             raise httpcore.ConnectError(str(problem)) from None
         return self
 
     def get_extra_info(self, info: str) -> Any:
+        sock = self._wire.sock
         if info == "is_readable":
-            return self._sock.fileno() < 0 or _has_news(self._sock)
-        return self._sock if info == "socket" else None
+            return sock is None or sock.fileno() < 0 or _has_news(sock)
+        return sock if info == "socket" else None
 
 
 def _has_news(sock: socket.socket) -> bool:
@@ -79,29 +70,50 @@ def _has_news(sock: socket.socket) -> bool:
     return bool(poll.poll(0))
 
 
-class BlockingConsulLink(httpcore.NetworkBackend):
-    """One connection, used by one thread at a time."""
+class _Wire(httpcore.NetworkBackend):
+    """The socket of one link. It knows nothing of the link: one that nobody has any more is gone at once, and its place is free."""
 
-    def __init__(self, target: ConsulTarget, endpoint: Endpoint) -> None:
-        self._target = target
-        self.endpoint = endpoint
+    def __init__(self) -> None:
         self.until = 0.0
         self.sock: socket.socket | None = None
-        self.closed = False
-        self._http = httpcore.HTTPConnection(
-            origin(target, endpoint), ssl_context=target.tls, network_backend=self, keepalive_expiry=None
-        )
 
     def connect_tcp(
         self, host: str, port: int, timeout: float | None = None, local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.NetworkStream:  # fmt: skip
         try:
-            self.sock = socket.create_connection((host, port), max(0.001, self.until - clock.now()))
+            self.sock = hush(socket.create_connection((host, port), max(0.001, self.until - clock.now())))
+            self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except OSError as problem:
             raise httpcore.ConnectError(str(problem)) from None
-        hush(self.sock).setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return _Stream(self, self.sock)
+        return _Stream(self)
+
+    def ready(self) -> socket.socket:
+        """The socket, for a step that is over by then."""
+        left = self.until - clock.now()
+        if left <= 0 or self.sock is None:
+            raise TimeoutError("no answer in time")
+        self.sock.settimeout(left)
+        return self.sock
+
+    def close(self) -> None:
+        if self.sock is not None:
+            self.sock.close()
+
+    __del__ = close
+
+
+class BlockingConsulLink:
+    """One connection, used by one thread at a time."""
+
+    def __init__(self, target: ConsulTarget, endpoint: Endpoint) -> None:
+        self._target = target
+        self.endpoint = endpoint
+        self.closed = False
+        self._wire = _Wire()
+        self._http = httpcore.HTTPConnection(
+            origin(target, endpoint), ssl_context=target.tls, network_backend=self._wire, keepalive_expiry=None
+        )
 
     def stale(self) -> bool:
         """Whether the agent has closed it meanwhile."""
@@ -109,7 +121,7 @@ class BlockingConsulLink(httpcore.NetworkBackend):
 
     def exchange_now(self, request: ConsulRequest, until: float) -> ConsulReply:
         """The answer, by then; NoReply if there is none."""
-        self.until = until
+        self._wire.until = until
         asked = prepared(self._target, self.endpoint, request)
         try:
             answer = self._http.handle_request(asked)
@@ -119,7 +131,7 @@ class BlockingConsulLink(httpcore.NetworkBackend):
         except httpcore.ConnectError as problem:
             raise Unsent(f"{self.endpoint}: {problem}") from None
         except (httpcore.NetworkError, httpcore.TimeoutException, httpcore.ProtocolError) as problem:
-            gone = self.sock is None
+            gone = self._wire.sock is None
             raise (Unsent if gone else NoReply)(f"{self.endpoint} gave no answer: {problem or 'too late'}") from None
 
     async def exchange(self, request: ConsulRequest, until: float) -> ConsulReply:
@@ -132,7 +144,7 @@ class BlockingConsulLink(httpcore.NetworkBackend):
     def close(self) -> None:
         """Let go of it, from any thread: a `recv` under way ends."""
         self.closed = True
-        sock = self.sock
+        sock = self._wire.sock
         if sock is not None:
             try:
                 sock.shutdown(socket.SHUT_RDWR)
@@ -143,12 +155,7 @@ class BlockingConsulLink(httpcore.NetworkBackend):
     def forget(self) -> None:
         """In a forked child: the parent goes on with it."""
         self.closed = True
-        if self.sock is not None:
-            self.sock.close()
-
-    def __del__(self) -> None:
-        if self.sock is not None:
-            self.sock.close()
+        self._wire.close()
 
 
 class BlockingConsulLinks:
