@@ -96,7 +96,10 @@ def periods(client: lockline.Client) -> None:
     def job(a: int) -> bytes:
         return bytes(a)
 
-    @client.once_per(slot=lambda now: now.year, name=lambda a: str(a))
+    def named(a: int) -> str:
+        return str(a)
+
+    @client.once_per(slot=lambda now: now.year, name=named)
     def yearly(a: int) -> None: ...
 
     ran = job(5)
