@@ -21,6 +21,7 @@ TESTED_ELSEWHERE = {
     "docs/backends/redlock.md",
     "docs/backends/zookeeper.md",
     "docs/backends/etcd.md",
+    "docs/backends/postgresql.md",
     "docs/backends/consul.md",
 }
 """Pages whose programs need servers of their own; the tests of those rooms run them."""

@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from .process import ServerProcess, free_port, missing, state_of, wait_for
+from .process import ServerProcess, free_port, freeze, missing, state_of, wait_for
 
 
 class PostgresServer(ServerProcess):
@@ -44,6 +44,9 @@ class PostgresServer(ServerProcess):
             user = pwd.getpwnam("postgres")
             for folder in (self.home, self.folder):
                 os.chown(folder, user.pw_uid, user.pw_gid)
+        self._make_data(data)
+
+    def _make_data(self, data: Path) -> None:
         subprocess.run(
             [*self._as_user(), str(self._bin / "initdb"), "-D", str(data), "-U", "lockline", "-A", "trust",
              "-E", "UTF8", "--no-locale", "--no-sync"],
@@ -62,9 +65,23 @@ class PostgresServer(ServerProcess):
         )
         return asked.returncode == 0
 
+    def _children(self) -> list[int]:
+        return [int(pid) for pid in Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()]
+
+    def freeze(self) -> None:
+        """SIGSTOP, first to the one that makes the others, so that no new one comes."""
+        super().freeze()
+        for pid in self._children():
+            freeze(pid)
+
+    def thaw(self) -> None:
+        """SIGCONT, to all."""
+        for pid in (*self._children(), self.pid):
+            os.kill(pid, signal.SIGCONT)
+
     def kill(self) -> None:
         """SIGKILL, to its children too: by themselves they live on for a moment, and finish what they are at."""
-        children = [int(pid) for pid in Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()]
+        children = self._children()
         for pid in (self.pid, *children):
             os.kill(pid, signal.SIGKILL)
         super().kill()
@@ -78,6 +95,27 @@ class PostgresServer(ServerProcess):
         """Stop it and take its folder away."""
         self.stop()
         shutil.rmtree(self.home, ignore_errors=True)
+
+
+class PostgresReplica(PostgresServer):
+    """A standby that follows a server; `promote` makes it a primary."""
+
+    def __init__(self, primary: PostgresServer, *options: str) -> None:
+        self._primary = primary
+        super().__init__(*options)
+
+    def _make_data(self, data: Path) -> None:
+        subprocess.run(
+            [*self._as_user(), str(self._bin / "pg_basebackup"), "-D", str(data), "-d", self._primary.url, "-R", "-c", "fast", "--no-sync"],
+            check=True, cwd=self.home, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        )  # fmt: skip
+
+    def promote(self) -> None:
+        """From now on it is a primary."""
+        subprocess.run(
+            [*self._as_user(), str(self._bin / "pg_ctl"), "promote", "-D", str(self.data)],
+            check=True, cwd=self.home, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        )  # fmt: skip
 
 
 def _lives(pid: int) -> bool:

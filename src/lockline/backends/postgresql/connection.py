@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import select
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from typing import Final
 
 import psycopg
 from psycopg import pq
 from psycopg.pq.abc import PGconn, PGresult
 
+from ...runtime import clock
 from ..sql.calls import Call, Rows
 from ..sql.errors import DiedIdle, NoAnswer
 from .commands import STANDBY, UNDO, code_of, failed_login, in_full, problem_of, read, statements, written
@@ -29,13 +30,15 @@ _GOOD: Final = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
 class Manner:
     """What is known of the sessions that this client gets."""
 
-    __slots__ = ("alone", "pooled", "statements", "url")
+    __slots__ = ("alone", "first", "pooled", "statements", "url")
 
     def __init__(self, schema: str, url: str) -> None:
         self.statements = statements(schema)
         self.url = url
         self.alone = False
         """Transactions begin at another level there, or may not write: each step begins its own."""
+        self.first = 0
+        """Which server to begin with."""
         self.pooled: bool | None = None
         """A pooler stands between: what one session is told, another may ask. None until it was found out."""
 
@@ -48,11 +51,26 @@ class Session:
         self.where = ""
         self._conn: PGconn | None = None
         self.is_open = self.gone = False
+        self._tried = 0
 
     @property
     def conn(self) -> PGconn:
         assert self._conn is not None
         return self._conn
+
+    def shares(self, servers: tuple[Server, ...], until: float) -> Iterator[tuple[Server, float]]:
+        """The servers, first the one that was last found good, and until when each may take: one that is frozen leaves time for the next."""
+        first, self._tried = self.manner.first, 0
+        for at in range(len(servers)):
+            self._tried = at + 1
+            now = clock.now()
+            self.manner.first = (first + at) % len(servers)
+            yield servers[self.manner.first], now + (until - now) / (len(servers) - at)
+
+    def give_up(self, servers: tuple[Server, ...], until: float) -> bool:
+        """Whether there is none left to try; whoever tries next begins with the next one."""
+        self.manner.first = (self.manner.first + 1) % len(servers)
+        return self._tried == len(servers) or clock.now() >= until
 
     def connecting(self, server: Server, **more: str) -> Steps:
         """Connect and log in."""

@@ -29,14 +29,13 @@ class AsyncioSession(Session):
 
     async def open(self, until: float) -> None:
         """Connect and log in, to the first server that lets us."""
-        for at, server in enumerate(self._servers):
-            last = at + 1 == len(self._servers)
+        for server, share in self.shares(self._servers, until):
             try:
-                address = await self._address(server, until)
-                await self._drive(self.connecting(server, **address), until, sent=False)
+                address = await self._address(server, share)
+                await self._drive(self.connecting(server, **address), share, sent=False)
                 break
             except (NoAnswer, Refused):
-                if last or clock.now() >= until:
+                if self.give_up(self._servers, until):
                     raise
         if self.manner.pooled is None:
             self.manner.pooled = self.is_pooled(await self.query(b"SELECT pg_backend_pid()", until))

@@ -25,13 +25,12 @@ class BlockingSession(Session):
 
     def open(self, until: float) -> None:
         """Connect and log in, to the first server that lets us."""
-        for at, server in enumerate(self._servers):
-            last = at + 1 == len(self._servers)
+        for server, share in self.shares(self._servers, until):
             try:
-                self._drive(self.connecting(server), until, sent=False)
+                self._drive(self.connecting(server), share, sent=False)
                 break
             except (NoAnswer, Refused):
-                if last or clock.now() >= until:
+                if self.give_up(self._servers, until):
                     raise
         if self.manner.pooled is None:
             self.manner.pooled = self.is_pooled(self.query(b"SELECT pg_backend_pid()", until))

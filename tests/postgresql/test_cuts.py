@@ -1,0 +1,186 @@
+"""The connection breaks at each step, before and after the commit; sessions are ended; answers are late."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import lockline
+from lockline import BackendUnavailable
+from lockline.runtime.blocking import run
+from tests.servers.process import wait_for
+from tests.servers.proxy import Proxy
+
+from .conftest import Database
+
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture
+def proxy(shared: Database) -> Iterator[Proxy]:
+    proxy = Proxy(("127.0.0.1", shared.server.port))
+    yield proxy
+    proxy.close()
+
+
+def through(proxy: Proxy, prefix: str) -> str:
+    return f"postgresql://lockline@127.0.0.1:{proxy.port}/postgres?prefix={prefix}&timeout=0.5"
+
+
+async def now(outcome: Any) -> Any:
+    return await outcome if inspect.isawaitable(outcome) else outcome
+
+
+@pytest.fixture(params=["sync", "asyncio"])
+def tell(request: pytest.FixtureRequest) -> Callable[..., Any]:
+    """Runs a story with a client of either flavour."""
+
+    def tell(url: str, story: Callable[[Any], Any]) -> Any:
+        async def on_a_loop() -> Any:
+            async with lockline.aio.connect(url) as client:
+                return await story(client)
+
+        if request.param == "asyncio":
+            return asyncio.run(on_a_loop())
+        with lockline.connect(url) as client:
+            return run(story(client))
+
+    return tell
+
+
+def test_an_acquire_whose_answer_is_lost_after_the_commit_holds_once(
+    shared: Database, proxy: Proxy, tell: Callable[..., Any]
+) -> None:
+    async def story(client: Any) -> None:
+        await now((await now(client.lock("warm").acquire())).release())
+        proxy.drop_reply(b"enter_v1")
+        lease = await now(client.lock("x").acquire(timeout=10))
+        assert proxy.lost == 1
+        (claim,) = (await now(client.inspect("x"))).claims
+        assert claim.token == lease.token
+        await now(lease.release())
+        assert not (await now(client.inspect("x"))).claims
+
+    tell(through(proxy, "enter"), story)
+
+
+def test_a_release_whose_answer_is_lost_after_the_commit_is_no_loss(
+    shared: Database, proxy: Proxy, tell: Callable[..., Any]
+) -> None:
+    async def story(client: Any) -> None:
+        lease = await now(client.lock("x").acquire(timeout=10))
+        proxy.drop_reply(b"leave_v1")
+        await now(lease.release())
+        assert proxy.lost == 1
+        assert not (await now(client.inspect("x"))).claims
+
+    tell(through(proxy, "leave"), story)
+
+
+def test_a_renewal_whose_answer_is_lost_is_no_loss(shared: Database, proxy: Proxy, tell: Callable[..., Any]) -> None:
+    async def story(client: Any) -> None:
+        lease = await now(client.lock("x", ttl=3).acquire(timeout=10))
+        proxy.drop_reply(b"renew_v1")
+        await now(lease.extend(3))
+        assert proxy.lost == 1
+        assert lease.valid
+        await now(lease.release())
+
+    tell(through(proxy, "renew"), story)
+
+
+def test_a_look_of_a_waiter_whose_answer_is_lost_costs_no_place(
+    shared: Database, proxy: Proxy, tell: Callable[..., Any]
+) -> None:
+    with lockline.connect(f"{shared.url}?prefix=place") as holder:
+        held = holder.lock("x").acquire()
+
+        async def story(client: Any) -> None:
+            proxy.drop_reply(b"place_v1")
+            threading.Timer(0.5, held.release).start()
+            lease = await now(client.lock("x").acquire(timeout=20))
+            assert proxy.lost == 1
+            await now(lease.release())
+
+        tell(through(proxy, "place"), story)
+        assert holder.list() == []
+
+
+def test_an_eviction_whose_answer_is_lost_says_so_and_hits_nobody_else(shared: Database, proxy: Proxy) -> None:
+    url = f"{shared.url}?prefix=evict"
+    with (
+        lockline.connect(url) as holder,
+        lockline.connect(url) as other,
+        lockline.connect(through(proxy, "evict")) as operator,
+    ):
+        held = holder.lock("x").acquire()
+        got: list[lockline.Lease] = []
+        thread = threading.Thread(target=lambda: got.append(other.lock("x").acquire(timeout=20)))
+        thread.start()
+        wait_for(lambda: len(other.inspect("x").waiters) == 1, 10, "a waiter")
+        proxy.drop_reply(b"evict_v1")
+        with pytest.raises(BackendUnavailable):
+            operator.evict("x")
+        thread.join(10)
+        assert held.lost.wait(10)
+        assert other.inspect("x").holders[0].token == got[0].token
+        got[0].release()
+
+
+@pytest.mark.parametrize("step", ["acquire", "release"])
+def test_a_line_that_is_dead_before_the_commit_is_gone_round(
+    shared: Database, proxy: Proxy, tell: Callable[..., Any], step: str
+) -> None:
+    async def story(client: Any) -> None:
+        lease = await now(client.lock("x", ttl=20).acquire(timeout=10))
+        if step == "acquire":
+            await now(lease.release())
+            proxy.strand()
+            lease = await now(client.lock("x").acquire(timeout=10))
+        else:
+            proxy.strand()
+        await now(lease.release())
+        assert not (await now(client.inspect("x"))).claims
+
+    tell(through(proxy, f"before-{step}"), story)
+
+
+def test_a_request_that_arrives_after_its_withdrawal_finds_that(shared: Database, proxy: Proxy) -> None:
+    with lockline.connect(through(proxy, "late")) as client:
+        client.lock("warm").acquire().release()
+        proxy.black_hole()
+        with pytest.raises(BackendUnavailable):
+            client.lock("x").acquire(timeout=0.4)
+        proxy.heal()  # now it arrives, and so does the withdrawal, in whichever order
+        wait_for(lambda: client.list() == [], 10, "an empty line")
+        assert shared.ask("SELECT 1 FROM lockline.claim WHERE encode(name, 'escape') = 'late:x'") == []
+
+
+def test_sessions_that_the_server_ends_cost_nothing(shared: Database, tell: Callable[..., Any]) -> None:
+    end_all = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'lockline'"
+
+    async def story(client: Any) -> None:
+        lease = await now(client.lock("x", ttl=20).acquire(timeout=10))
+        shared.ask(end_all)
+        await now(lease.extend(20))
+        shared.ask(end_all)
+        await now(lease.release())
+        shared.ask(end_all)
+        await now((await now(client.lock("x").acquire(timeout=10))).release())
+
+    tell(f"{shared.url}?prefix=ended", story)
+
+
+def test_a_timeout_for_idle_transactions_never_meets_one_of_ours(shared: Database, tell: Callable[..., Any]) -> None:
+    async def story(client: Any) -> None:
+        lease = await now(client.lock("x", ttl=1).acquire(timeout=10))
+        await asyncio.sleep(0.1) if asyncio._get_running_loop() else threading.Event().wait(0.1)
+        await now(lease.extend(5))
+        await now(lease.release())
+
+    tell(f"{shared.url}?prefix=idle&options=-c%20idle_in_transaction_session_timeout%3D20", story)
