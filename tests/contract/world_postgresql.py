@@ -22,6 +22,7 @@ class PostgresqlWorld(World):
     name = "postgresql"
     marks: ClassVar[tuple[pytest.MarkDecorator, ...]] = (pytest.mark.server,)
     patience = 2.0
+    hands_on = True
 
     def open(self) -> None:
         # Without a flush for each commit: on this machine all servers share one disk.

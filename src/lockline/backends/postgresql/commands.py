@@ -27,11 +27,11 @@ class Routine(NamedTuple):
     readers: tuple[Reader, ...]
 
 
-_STANDS: Final = (int, int, float)
+_STANDS: Final = (int, int, float, int, bytes.decode)
 ROUTINES: Final = {
     "enter": Routine("bigint bytea text float8 int4 int4 text text bool", _STANDS),
     "place": Routine("bigint bytea text text", _STANDS),
-    "leave": Routine("bigint bytea text bool", (int,)),
+    "leave": Routine("bigint bytea text bool text", (int,)),
     "leave_all": Routine("text", (int,)),
     "renew": Routine("text text", (int,)),
     "look": Routine("bytea", (bytes.decode, int, int, int, float, float, bytes.decode)),

@@ -27,7 +27,7 @@ BEGIN
     RETURN clock_timestamp();
 END $$;
 
--- Tell whoever has room now and does not know it, but not the one who asks. In the order of tickets, as whoever renews many.
+-- Tell whoever has room now, but not the one who knows it already. In the order of tickets, as whoever renews many.
 CREATE OR REPLACE FUNCTION {schema}.admit_v1(of_line bytea, me text) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     one record;
@@ -62,7 +62,8 @@ END $$;
 _ENTER: Final = """
 CREATE OR REPLACE FUNCTION {schema}.enter_v1(
     at bigint, my_name bytea, my_id text, my_ttl double precision, my_weight integer, my_capacity integer, my_about text,
-    my_channel text, may_wait boolean, OUT ticket bigint, OUT ahead integer, OUT change double precision
+    my_channel text, may_wait boolean,
+    OUT ticket bigint, OUT ahead integer, OUT change double precision, OUT mine bigint, OUT behind text
 ) LANGUAGE plpgsql AS $$
 DECLARE
     now timestamptz;
@@ -72,7 +73,6 @@ DECLARE
     first timestamptz;
     again boolean;
     holds boolean;
-    mine bigint;
 BEGIN
     PERFORM {schema}.begin_step_v1();
     PERFORM pg_advisory_xact_lock(at);
@@ -85,7 +85,7 @@ BEGIN
         PERFORM {schema}.admit_v1(my_name, my_id);
     END IF;
     IF again THEN
-        SELECT p.ticket, p.ahead, p.change INTO ticket, ahead, change FROM {schema}.stands_v1(my_name, my_id, now) p;
+        SELECT * INTO ticket, ahead, change, mine, behind FROM {schema}.stands_v1(my_name, my_id, now);
         RETURN;
     END IF;
     holds := used + my_weight <= least(room, my_capacity);
@@ -99,6 +99,9 @@ BEGIN
     IF mine IS NULL THEN
         RAISE EXCEPTION 'the table of tickets is incomplete' USING ERRCODE = 'LL002';
     END IF;
+    IF NOT holds THEN
+        SELECT c.id INTO behind FROM {schema}.claim c WHERE c.name = my_name ORDER BY c.ticket DESC LIMIT 1;
+    END IF;
     INSERT INTO {schema}.claim (id, name, ticket, weight, capacity, ttl, expires, told, channel, about) VALUES (
         my_id, my_name, mine, my_weight, my_capacity, my_ttl, now + my_ttl * interval '1 second', holds, my_channel, my_about
     );
@@ -111,10 +114,10 @@ BEGIN
 END $$;
 
 CREATE OR REPLACE FUNCTION {schema}.stands_v1(
-    my_name bytea, my_id text, now timestamptz, OUT ticket bigint, OUT ahead integer, OUT change double precision
+    my_name bytea, my_id text, now timestamptz,
+    OUT ticket bigint, OUT ahead integer, OUT change double precision, OUT mine bigint, OUT behind text
 ) LANGUAGE plpgsql AS $$
 DECLARE
-    mine bigint;
     used bigint;
     room integer;
     first timestamptz;
@@ -130,11 +133,13 @@ BEGIN
         ahead := NULL;
     ELSE
         change := extract(epoch FROM first - now);
+        SELECT c.id INTO behind FROM {schema}.claim c WHERE c.name = my_name AND c.ticket < mine ORDER BY c.ticket DESC LIMIT 1;
     END IF;
 END $$;
 
 CREATE OR REPLACE FUNCTION {schema}.place_v1(
-    at bigint, my_name bytea, my_id text, my_channel text, OUT ticket bigint, OUT ahead integer, OUT change double precision
+    at bigint, my_name bytea, my_id text, my_channel text,
+    OUT ticket bigint, OUT ahead integer, OUT change double precision, OUT mine bigint, OUT behind text
 ) LANGUAGE plpgsql AS $$
 DECLARE
     now timestamptz;
@@ -147,12 +152,14 @@ BEGIN
         PERFORM {schema}.admit_v1(my_name, my_id);
     END IF;
     UPDATE {schema}.claim c SET channel = my_channel WHERE c.id = my_id AND c.channel IS DISTINCT FROM my_channel;
-    SELECT p.ticket, p.ahead, p.change INTO ticket, ahead, change FROM {schema}.stands_v1(my_name, my_id, now) p;
+    SELECT * INTO ticket, ahead, change, mine, behind FROM {schema}.stands_v1(my_name, my_id, now);
 END $$;
 """
 
 _LEAVE: Final = """
-CREATE OR REPLACE FUNCTION {schema}.leave_v1(at bigint, my_name bytea, my_id text, doubtful boolean, OUT was_there integer)
+CREATE OR REPLACE FUNCTION {schema}.leave_v1(
+    at bigint, my_name bytea, my_id text, doubtful boolean, heir text, OUT was_there integer
+)
 LANGUAGE plpgsql AS $$
 DECLARE
     now timestamptz;
@@ -171,7 +178,7 @@ BEGIN
     END IF;
     IF EXISTS (SELECT FROM {schema}.claim c WHERE c.name = my_name) THEN
         DELETE FROM {schema}.claim c WHERE c.name = my_name AND c.expires <= now;
-        PERFORM {schema}.admit_v1(my_name, my_id);
+        PERFORM {schema}.admit_v1(my_name, heir);
     END IF;
     IF random() < 0.005 THEN
         PERFORM {schema}.sweep_v1();
@@ -188,7 +195,7 @@ BEGIN
         SELECT DISTINCT (e->>0)::bigint AS at FROM json_array_elements(batch::json) e ORDER BY 1
     ) a;
     FOR each IN SELECT e FROM json_array_elements(batch::json) WITH ORDINALITY j(e, n) ORDER BY n LOOP
-        RETURN NEXT {schema}.leave_v1((each->>0)::bigint, decode(each->>1, 'hex'), each->>2, (each->>3)::boolean);
+        RETURN NEXT {schema}.leave_v1((each->>0)::bigint, decode(each->>1, 'hex'), each->>2, (each->>3)::boolean, NULL);
     END LOOP;
 END $$;
 """

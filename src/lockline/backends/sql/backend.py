@@ -26,9 +26,12 @@ APART: Final = 0.01
 FURTHEST_APART: Final = 1.0
 NET: Final = 2.0
 """How often a waiter looks although it listens and heard nothing: a push can be lost with the connection that brings it."""
+NET_APART: Final = 0.05
+"""So much later for each one ahead: before these have had their turns there is nothing to miss."""
 POLL: Final = 0.03
 """Where nothing is pushed: how often the next in the line looks; the one behind it half as often, and so on."""
-SLOWEST_POLL: Final = 0.3
+SLOWEST_POLL: Final = 3.0
+"""Whoever stands far behind looks when it may have come half of the way, so a long line does not keep the database busy."""
 ASK_EVERY: Final = 1.0
 """Where nothing is pushed: how often it is asked whether what is held still is."""
 KEEPERS_CONNECTIONS: Final = 2
@@ -162,14 +165,14 @@ class SqlBackend:
         ahead, change = stands.ahead or 0, stands.change or 0.0
         apart = min(ahead * APART, FURTHEST_APART)
         if self._channel_now is None:
-            most = min(POLL * max(1, ahead), SLOWEST_POLL) * random.uniform(0.5, 1.5)
+            most = min(POLL * max(1.0, ahead / 2), SLOWEST_POLL) * random.uniform(0.5, 1.5)
         else:
-            most = NET + apart
+            most = NET + ahead * NET_APART
         look_by = 0.0 if unheard else self.now() + min(max(change + apart, SOONEST_LOOK), most)
         own = self._claims.get(claim_id)
         if own is not None:
             own.look_by = look_by
-        return Waiting(ahead, look_by)
+        return Waiting(ahead, look_by, ticket=stands.mine or 0, behind=stands.behind or "" if stands.mine else "")
 
     async def place(self, claim: Claim, until: float) -> Grant | Waiting | Gone:
         own = self._claims.get(claim.id)
@@ -198,10 +201,12 @@ class SqlBackend:
         except NoAnswer as problem:
             raise unavailable(self.dialect.system, problem) from problem
 
-    async def leave(self, claim: Claim, until: float) -> bool:
+    async def leave(self, claim: Claim, until: float, *, heir: str = "") -> bool:
         # Whatever becomes of the request: nobody waits for this claim any more.
         self._claims.pop(claim.id, None)
-        call = Call("leave", (*self._places(claim.name), claim.id, claim.id in self._doubts))
+        if heir:
+            self._note_grant(heir, heard=self._channel_now is not None)
+        call = Call("leave", (*self._places(claim.name), claim.id, claim.id in self._doubts, heir or None))
         ((there,),), repeated = await self.channel.run(call, until)
         self._doubts.pop(claim.id, None)
         # Also if it is not there after a try that was not answered: that one may well have removed it.

@@ -1,8 +1,8 @@
 """What is asked of the database: each step is one call of one routine, and every dialect has routines of these names.
 
-    enter      at, name, id, ttl, weight, capacity, about, channel, may_wait -> (ticket, ahead, change)
-    place      at, name, id, channel                                         -> (ticket, ahead, change)
-    leave      at, name, id, doubtful                                        -> (was_there)
+    enter      at, name, id, ttl, weight, capacity, about, channel, may_wait -> (ticket, ahead, change, mine, behind)
+    place      at, name, id, channel                                         -> (ticket, ahead, change, mine, behind)
+    leave      at, name, id, doubtful, heir                                  -> (was_there)
     leave_all  JSON of [at, name in hex, id, doubtful] each                  -> (was_there) each, in this order
     renew      JSON of [at, name in hex, id, ttl, weight, about] each, channel -> (lives) each, in this order
     look       name                                                          -> (id, ticket, weight, capacity, ttl, left, about) each
@@ -11,7 +11,8 @@
 
 `at` is a number that the name alone gives: what serialises the steps of a line, and by its last bits the slot that remembers the last
 ticket. Whoever holds has a `ticket`; whoever waits has so many `ahead`, and in `change` seconds the first of these expires; with neither
-it may not stand there, or is gone. `about` is for people: owner, kind, since and meta, as JSON. Times are the database's, in seconds.
+it may not stand there, or is gone. Whoever waits may also be told its ticket (`mine`) and who stands directly before it (`behind`);
+an `heir` knows that it holds when this one has left, and need not be told. `about` is for people: owner, kind, since and meta, as JSON. Times are the database's, in seconds.
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ class Stands(NamedTuple):
     ticket: int | None
     ahead: int | None
     change: float | None
+    mine: int | None = None
+    behind: str | None = None
 
 
 class Place(NamedTuple):
