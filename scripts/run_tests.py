@@ -58,6 +58,7 @@ CROWDS = [
     "tests/redlock/test_live_faults.py",
     "tests/zookeeper/test_faults.py",
     "tests/etcd/test_faults.py",
+    "tests/postgresql/test_bad_minutes.py",
     "tests/consul/test_faults.py",
     "tests/kit/test_leaders.py",
     "tests/kit/test_crowds.py",
