@@ -28,6 +28,7 @@ FAMILIES: Final = {
     "redlock": {"redlock"},
     "zk": {"zk"},
     "etcd": {"etcd"},
+    "consul": {"consul"},
     "postgresql": {"postgresql", "postgres"},
 }
 """What can be required besides any server at all, and the schemes that fulfil it."""

@@ -58,7 +58,7 @@ PAUSE: Final = 1.0
 @url_option
 @click.option(
     "--require", metavar="KIND",
-    help="Refuse any other backend than this kind: server (whichever), redis, redlock, zk, etcd or local. "
+    help="Refuse any other backend than this kind: server (whichever), redis, redlock, zk, etcd, consul or local. "
     "Without it: $LOCKLINE_REQUIRE.",
 )  # fmt: skip
 def command(

@@ -98,7 +98,7 @@ Exit code: the command's own (128+n when signal n ended it), or
 @url_option
 @click.option(
     "--require", metavar="KIND",
-    help="Refuse any other backend than this kind: server (whichever), redis, redlock, zk, etcd or local. "
+    help="Refuse any other backend than this kind: server (whichever), redis, redlock, zk, etcd, consul or local. "
     "Without it: $LOCKLINE_REQUIRE.",
 )  # fmt: skip
 def command(

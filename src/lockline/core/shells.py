@@ -49,7 +49,7 @@ class AnyLease(Handle):
     _engine: Engine
 
     def guard(self, connection: Any = None) -> Any:
-        """What makes your own transaction on the same store fail once the lease is gone: ZooKeeper and etcd. No I/O.
+        """What makes your own transaction on the same store fail once the lease is gone: ZooKeeper, etcd, Consul. No I/O.
 
         On PostgreSQL with your connection, in the middle of your transaction: its commit will fail. Await it where the connection is awaited.
         """
