@@ -23,6 +23,7 @@ FULL = bool(os.environ.get("LOCKLINE_FULL"))
 """Also the contract on every other topology: it takes half an hour more."""
 GROUPS: dict[str, tuple[list[str], list[str]]] = {
     "postgresql": (["postgresql", "postgresql-pgbouncer"], ["tests/postgresql"]),
+    "mysql": (["mysql"], ["tests/mysql"]),
     "redlock": (["redlock-3"], ["tests/redlock"]),
     "core": (["memory", "local"], ["tests/core", "tests/local"]),
     "etcd": (["etcd"], ["tests/etcd"]),

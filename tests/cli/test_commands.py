@@ -113,7 +113,7 @@ def test_the_doctor_names_no_cure_for_what_is_well(
 
 
 @pytest.mark.parametrize(
-    "backend", ["memory", "local", "redis", "redlock", "zookeeper", "etcd", "postgresql", "consul"]
+    "backend", ["memory", "local", "redis", "redlock", "zookeeper", "etcd", "postgresql", "consul", "mysql"]
 )
 def test_the_doctor_and_the_readme_say_the_same_about_the_wake_up(backend: str) -> None:
     from lockline.cli.doctor import wake_up

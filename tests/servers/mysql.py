@@ -4,27 +4,33 @@ from __future__ import annotations
 
 import getpass
 import shutil
+import subprocess
 from pathlib import Path
 
-from .process import ServerProcess, free_port, listens, program
+from .process import ServerProcess, free_port, listens, missing, program
+
+SYSTEM_TABLES = Path("/usr/share/mysql")
 
 
 class MysqlServer(ServerProcess):
     """One server; `port` and `user` connect to its database `test`."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, *options: str, access: str = "--skip-grant-tables") -> None:
         found = program("mariadbd", "/usr/sbin/mariadbd")
         self.port = free_port()
         self.user = getpass.getuser()
-        data = home / "data"
-        data.mkdir(parents=True)
+        self.data = home / "data"
+        self.data.mkdir(parents=True)
+        self._common = [
+            found, "--no-defaults", f"--datadir={self.data}", f"--user={self.user}", "--innodb-buffer-pool-size=16M",
+            "--innodb-log-file-size=4M",
+        ]  # fmt: skip
         super().__init__(
             [
-                found, "--no-defaults", f"--datadir={data}", f"--port={self.port}", "--bind-address=127.0.0.1",
-                f"--socket={home / 'socket'}", f"--pid-file={home / 'pid'}", f"--user={self.user}",
-                "--innodb-buffer-pool-size=16M",
-                # Nobody but the tests is there, so the tables of users, which take seconds to make, are left out.
-                "--skip-grant-tables",
+                *self._common, f"--port={self.port}", "--bind-address=127.0.0.1",
+                f"--socket={home / 'socket'}", f"--pid-file={home / 'pid'}",
+                # Where nobody but the tests is there, the tables of users are left out.
+                *([access] if access else []), *options,
             ],
             home / "run",
             lambda: listens(self.port),
@@ -35,3 +41,22 @@ class MysqlServer(ServerProcess):
         """Stop it and take its folder away."""
         self.stop()
         shutil.rmtree(self.home, ignore_errors=True)
+
+
+class MariadbServer(MysqlServer):
+    """One with users and routines: `url` is its owner's way to a database that is still to be made."""
+
+    def __init__(self, home: Path, *options: str) -> None:
+        super().__init__(home, *options, access="")
+        self.url = f"mysql://root@127.0.0.1:{self.port}/lockline"
+        self._make_system_tables()
+
+    def _make_system_tables(self) -> None:
+        parts = [SYSTEM_TABLES / f"mysql_system_tables{part}.sql" for part in ("", "_data")]
+        if not all(part.exists() for part in parts):
+            missing("MariaDB's system tables are not installed; `make setup` installs them")
+        lines = [line for part in parts for line in part.read_text().splitlines() if "@current_hostname" not in line]
+        subprocess.run(
+            [*self._common, "--bootstrap"], check=True, input="\n".join(["create database mysql;", "use mysql;", *lines, ""]).encode(),
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        )  # fmt: skip

@@ -29,6 +29,8 @@ SCHEMES: Final = {
     "postgresql": ("postgresql", "postgresql"),
     "postgres": ("postgresql", "postgresql"),
     "consul": ("consul", "consul"),
+    "mysql": ("mysql", "mysql"),
+    "mariadb": ("mysql", "mysql"),
 }
 # top-level package of the user's own client object: (module beside this one, extra)
 OBJECTS: Final = {

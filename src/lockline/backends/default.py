@@ -30,6 +30,7 @@ FAMILIES: Final = {
     "etcd": {"etcd"},
     "consul": {"consul"},
     "postgresql": {"postgresql", "postgres"},
+    "mysql": {"mysql", "mariadb"},
 }
 """What can be required besides any server at all, and the schemes that fulfil it."""
 

@@ -13,6 +13,7 @@ EPILOG = """\
 Examples:
   lockline init postgresql://localhost/app
   lockline init postgresql://localhost/app?schema=locks
+  lockline init mysql://root@localhost/app
   lockline init --print > migrations/0007_lockline.sql
 
 \b

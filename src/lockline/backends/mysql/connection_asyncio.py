@@ -1,0 +1,116 @@
+"""A connection that the loop waits for, on aiomysql's own: no task reads it, and none can be cancelled by whoever cancels all he finds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import aiomysql
+import pymysql
+
+from ...runtime import clock
+from ..sql.calls import Call, Rows
+from ..sql.errors import DiedIdle, NoAnswer, Refused
+from .commands import UNDONE, failed_login, problem_of, read, written
+from .connection import READ_ONLY, Attempts, refuse_plain, was_closed
+from .target import Server, Target
+
+
+class _Quiet(aiomysql.Connection):  # type: ignore[misc]
+    def __del__(self) -> None:
+        """Nothing: one that a child inherited is the parent's, and to close it would end what the parent's loop hears."""
+
+
+class AioMysqlConnection:
+    """Used by one task at a time, on one loop; after any error that was not undone as a whole it is closed."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._where = target.servers[0].where
+        self._conn: aiomysql.Connection | None = None
+        self.is_open = self.gone = False
+
+    async def open(self, until: float) -> None:
+        """Connect and log in, to the first server that lets us."""
+        attempts = Attempts(self._target)
+        for server in attempts(until):
+            try:
+                await self._connect(server, min(until - clock.now(), self._target.patience), attempts)
+            except (NoAnswer, Refused) as problem:
+                attempts.failed(problem)
+            else:
+                self.is_open = True
+                return
+
+    async def _connect(self, server: Server, left: float, attempts: Attempts) -> None:
+        self._where = server.where
+        conn = self._conn = _Quiet(
+            **server.parameters, db=self._target.database, charset="utf8mb4", autocommit=True, init_command=self._target.greeting,
+            program_name="lockline",
+        )  # fmt: skip
+        try:
+            async with asyncio.timeout(left):
+                await conn._connect()
+                refuse_plain(server, conn._writer.get_extra_info("ssl_object") is not None)
+                if len(self._target.servers) > 1:
+                    await conn.query(READ_ONLY)
+                    attempts.refuse_replica(server, conn._result.rows)
+        except BaseException as problem:
+            # Also one that was cut short: the library itself leaves that open.
+            _close(conn)
+            if isinstance(problem, TimeoutError):
+                raise NoAnswer(server.where, "no answer in time", sent=False, refused=True) from problem
+            if isinstance(problem, pymysql.MySQLError | OSError | RuntimeError):
+                raise failed_login(problem.__cause__ or problem, server.where, self._target.url) from problem
+            raise
+
+    async def ask(self, call: Call, until: float) -> Rows:
+        """The answer of one routine."""
+        conn = self._conn
+        left = min(until - clock.now(), self._target.patience)
+        if left <= 0:
+            raise NoAnswer(self._where, "no time left to ask", sent=False, late=True)
+        if conn is None or conn.closed or conn._reader.at_eof() or was_closed(_fd(conn)):
+            raise DiedIdle(self._where, "the server closed the connection while it was idle", sent=False)
+        try:
+            async with asyncio.timeout(left):
+                # Not by a cursor: that asks for warnings, in a round trip of its own.
+                await conn.query(written(call))
+                rows = conn._result.rows
+                while conn._result.has_next:
+                    await conn.next_result()
+        except TimeoutError as problem:
+            self.close()
+            raise NoAnswer(self._where, "no answer in time", sent=True) from problem
+        except (pymysql.MySQLError, OSError, RuntimeError, AttributeError) as problem:
+            if self.gone:
+                raise NoAnswer(self._where, "the client was closed", sent=True) from problem
+            if isinstance(problem, AttributeError):
+                raise
+            if not problem.args or problem.args[0] not in UNDONE:
+                # A step that was cut short may have left its transaction open: that ends with the session.
+                self.close()
+            raise problem_of(problem, self._where, self._target.url) from problem
+        return read(call, rows)
+
+    def close(self) -> None:
+        """Close it, also one that somebody waits for."""
+        self.gone = True
+        if self._conn is not None:
+            _close(self._conn)
+
+
+def _fd(conn: aiomysql.Connection) -> int:
+    return int(conn._writer.get_extra_info("socket").fileno())
+
+
+def _close(conn: aiomysql.Connection) -> None:
+    try:
+        conn.close()
+    except RuntimeError:
+        pass  # its loop is closed, and with it all that it had
+
+
+def maker(target: Target) -> Callable[[], AioMysqlConnection]:
+    """What makes new ones."""
+    return lambda: AioMysqlConnection(target)

@@ -1,0 +1,92 @@
+"""A connection that a thread waits for, on PyMySQL's own."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable
+
+import pymysql
+from pymysql.connections import Connection
+
+from ...runtime import clock
+from ..sql.calls import Call, Rows
+from ..sql.errors import DiedIdle, NoAnswer, Refused
+from .commands import UNDONE, failed_login, problem_of, read, written
+from .connection import READ_ONLY, Attempts, refuse_plain, was_closed
+from .target import Server, Target
+
+
+class PyMysqlConnection:
+    """Used by one thread at a time; after any error that was not undone as a whole it is closed, and what it left open with it."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._where = target.servers[0].where
+        self._conn: Connection | None = None
+        self.is_open = self.gone = False
+
+    def open(self, until: float) -> None:
+        """Connect and log in, to the first server that lets us."""
+        attempts = Attempts(self._target)
+        for server in attempts(until):
+            try:
+                self._connect(server, min(until - clock.now(), self._target.patience), attempts)
+            except (NoAnswer, Refused) as problem:
+                attempts.failed(problem)
+            else:
+                self.is_open = True
+                return
+
+    def _connect(self, server: Server, left: float, attempts: Attempts) -> None:
+        self._where = server.where
+        # Nothing of this can be repeated by the library itself: it has no reconnect any more.
+        conn = self._conn = Connection(
+            **server.parameters, database=self._target.database, connect_timeout=left, read_timeout=left, write_timeout=left,
+            charset="utf8mb4", autocommit=True, init_command=self._target.greeting, program_name="lockline", defer_connect=True,
+            # Unasked the library would read all authorities of this machine for each connection, and verify nothing.
+            ssl_disabled=not server.tls,
+        )  # fmt: skip
+        try:
+            conn.connect()
+            refuse_plain(server, isinstance(conn._sock, ssl.SSLSocket))
+            if len(self._target.servers) > 1:
+                conn.query(READ_ONLY)
+                attempts.refuse_replica(server, conn._result.rows)
+        except BaseException as problem:
+            conn._force_close()
+            if isinstance(problem, pymysql.MySQLError | OSError | RuntimeError):
+                raise failed_login(problem, server.where, self._target.url) from problem
+            raise
+
+    def ask(self, call: Call, until: float) -> Rows:
+        """The answer of one routine."""
+        conn = self._conn
+        left = min(until - clock.now(), self._target.patience)
+        if left <= 0:
+            raise NoAnswer(self._where, "no time left to ask", sent=False, late=True)
+        if conn is None or conn._sock is None or was_closed(conn._sock.fileno()):
+            raise DiedIdle(self._where, "the server closed the connection while it was idle", sent=False)
+        # Of the library's own: it has no deadline for one query, and its cursors cost as much again as the query.
+        conn._read_timeout = conn._write_timeout = left
+        try:
+            conn.query(written(call))
+            rows = conn._result.rows
+            while conn._result.has_next:
+                conn.next_result()
+        except pymysql.MySQLError as problem:
+            if not problem.args or problem.args[0] not in UNDONE:
+                # A step that was cut short may have left its transaction open: that ends with the session.
+                self.close()
+            raise problem_of(problem, self._where, self._target.url) from problem
+        return read(call, rows)
+
+    def close(self) -> None:
+        """Close it, without a word: that could take its time."""
+        self.gone = True
+        if self._conn is not None:
+            self._conn._force_close()
+
+
+def maker(target: Target) -> Callable[[], PyMysqlConnection]:
+    """What makes new ones."""
+    return lambda: PyMysqlConnection(target)
