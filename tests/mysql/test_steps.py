@@ -1,0 +1,259 @@
+"""The steps of a line as the database sees them: how many trips, at which level, by which clock, and in whose way."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import lockline
+from lockline import BackendUnavailable
+from lockline.backends.mysql.schema import RIGHTS
+from tests.servers.process import wait_for
+from tests.servers.proxy import Proxy
+
+from .conftest import Database
+
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture
+def proxy(shared: Database) -> Iterator[Proxy]:
+    with Proxy(("127.0.0.1", shared.server.port)) as proxy:
+        yield proxy
+
+
+def through(proxy: Proxy, prefix: str) -> str:
+    return f"mysql://root@127.0.0.1:{proxy.port}/lockline?prefix={prefix}"
+
+
+def slot_of(client: lockline.Client, name: str) -> int:
+    backend: Any = client._engine.backend
+    return int(backend._places(name).at) & 1023
+
+
+def test_an_uncontended_lock_is_one_trip_and_its_release_another(proxy: Proxy) -> None:
+    with lockline.connect(through(proxy, "trips")) as client:
+        client.lock("x").acquire(timeout=5).release()
+        before = proxy.requests
+        for _ in range(10):
+            client.lock("x").acquire(timeout=5).release()
+        assert proxy.requests - before == 20
+
+
+def test_the_same_in_asyncio(proxy: Proxy) -> None:
+    async def story() -> None:
+        async with lockline.aio.connect(through(proxy, "aiotrips")) as client:
+            await (await client.lock("x").acquire(timeout=5)).release()
+            before = proxy.requests
+            for _ in range(10):
+                await (await client.lock("x").acquire(timeout=5)).release()
+            assert proxy.requests - before == 20
+
+    asyncio.run(story())
+
+
+def test_who_waits_does_not_write(shared: Database) -> None:
+    with lockline.connect(f"{shared.url}?prefix=quiet") as one, lockline.connect(f"{shared.url}?prefix=quiet") as two:
+        with one.lock("x", ttl=60):
+            waiter = threading.Thread(target=lambda: two.lock("x", ttl=60).acquire(timeout=30).release())
+            waiter.start()
+            wait_for(lambda: one.inspect("x").waiters, 20, "a waiter")
+
+            def counted(what: str) -> int:
+                return int(shared.ask(f"SHOW GLOBAL STATUS LIKE '{what}'")[0][1])
+
+            looks, written = counted("Com_call_procedure"), counted("Handler_commit")
+            locks = counted("Com_begin")
+            wait_for(lambda: counted("Com_call_procedure") >= looks + 20, 30, "twenty looks")
+            assert counted("Com_begin") == locks, written
+        waiter.join(30)
+
+
+@pytest.mark.parametrize("level", ["SERIALIZABLE", "REPEATABLE READ", "READ UNCOMMITTED"])
+def test_the_level_that_sessions_begin_with_does_not_matter(shared: Database, level: str) -> None:
+    shared.ask(f"SET GLOBAL TRANSACTION ISOLATION LEVEL {level}")
+    shared.ask("SET GLOBAL autocommit = 0")
+    try:
+        tokens: list[int] = []
+
+        def work() -> None:
+            with lockline.connect(f"{shared.url}?prefix=level") as client:
+                for _ in range(8):
+                    with client.lock("crowd", timeout=60) as lease:
+                        tokens.append(lease.token)
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(90)
+        assert len(tokens) == 32
+        assert tokens == sorted(set(tokens))
+    finally:
+        shared.ask("SET GLOBAL TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        shared.ask("SET GLOBAL autocommit = 1")
+
+
+def test_a_time_zone_changes_nothing(shared: Database) -> None:
+    with lockline.connect(f"{shared.url}?prefix=zone") as one, one.lock("x", ttl=60) as lease:
+        shared.ask("SET GLOBAL time_zone = '+13:00'")
+        try:
+            with lockline.connect(f"{shared.url}?prefix=zone") as two:
+                (holder,) = two.inspect("x").holders
+                assert holder.token == lease.token
+                assert 0 < holder.remaining <= 60
+                assert two.lock("x").try_acquire() is None
+        finally:
+            shared.ask("SET GLOBAL time_zone = SYSTEM")
+
+
+def test_a_ttl_counts_from_when_the_claim_got_its_place_and_not_from_when_it_began_to_wait_for_the_row(
+    shared: Database,
+) -> None:
+    with lockline.connect(f"{shared.url}?prefix=late") as client, shared.connect(autocommit=False) as other:
+        # Somebody else's step that takes long.
+        other.query(f"SELECT last FROM lockline_slot WHERE number = {slot_of(client, 'x')} FOR UPDATE")
+        left: list[float] = []
+
+        def take() -> None:
+            with client.lock("x", ttl=60, renew=False):
+                left.append(client.inspect("x").holders[0].remaining)
+
+        thread = threading.Thread(target=take)
+        thread.start()
+        wait_for(lambda: shared.ask("SELECT 1 FROM information_schema.innodb_lock_waits"), 20, "one who waits")
+        began = time.monotonic()
+        wait_for(lambda: time.monotonic() > began + 0.4, 5)
+        other.rollback()
+        thread.join(20)
+        # Were it counted from the beginning of the call, 0.4 would be missing.
+        assert left[0] > 60 - 0.3
+
+
+def test_a_step_in_the_way_for_long_is_asked_again_and_leaves_nothing_behind(shared: Database) -> None:
+    with (
+        lockline.connect(f"{shared.url}?prefix=way&timeout=0.5") as client,
+        shared.connect(autocommit=False) as other,
+    ):
+        other.query(f"SELECT last FROM lockline_slot WHERE number = {slot_of(client, 'x')} FOR UPDATE")
+        with pytest.raises(BackendUnavailable):
+            client.lock("x").acquire(timeout=1.2)
+        other.rollback()
+        # What was asked, and waited at the server, is done there and withdrawn, or was withdrawn before: nobody holds.
+        wait_for(
+            lambda: not client.inspect("x").claims if hasattr(client.inspect("x"), "claims") else not client.list(), 20
+        )
+        client.lock("x").acquire(timeout=20).release()
+
+
+def test_a_step_that_is_killed_in_the_middle_keeps_nobody_out(shared: Database) -> None:
+    with (
+        lockline.connect(f"{shared.url}?prefix=killed") as client,
+        lockline.connect(f"{shared.url}?prefix=killed") as second,
+        shared.connect(autocommit=False) as other,
+    ):
+        client.lock("x").acquire(timeout=5).release()
+        slot = slot_of(client, "x")
+        with shared.connect(autocommit=False) as blocker:
+            blocker.query(f"SELECT last FROM lockline_slot WHERE number = {slot} FOR UPDATE")
+            thread = threading.Thread(target=lambda: client.lock("x").acquire(timeout=30).release())
+            thread.start()
+
+            def waiting() -> list[tuple[Any, ...]]:
+                return shared.ask(
+                    "SELECT t.trx_mysql_thread_id FROM information_schema.innodb_lock_waits w "
+                    "JOIN information_schema.innodb_trx t ON t.trx_id = w.requesting_trx_id"
+                )
+
+            wait_for(waiting, 20, "one who waits")
+            shared.ask(f"KILL QUERY {waiting()[0][0]}")
+            blocker.rollback()
+        thread.join(30)
+        assert not thread.is_alive()
+        second.lock("x").acquire(timeout=10).release()
+        other.rollback()
+
+
+def test_connections_that_the_server_ended_while_they_were_idle_cost_nothing(shared: Database) -> None:
+    url = f"{shared.url}?prefix=idle"
+
+    def end_all() -> None:
+        for (number,) in shared.ask(
+            "SELECT id FROM information_schema.processlist WHERE id <> CONNECTION_ID() AND db = 'lockline'"
+        ):
+            shared.ask(f"KILL {number}")
+
+    with lockline.connect(url) as client:
+        for _ in range(3):
+            client.lock("x").acquire(timeout=5).release()
+            end_all()
+        client.lock("x").acquire(timeout=5).release()
+
+    async def story() -> None:
+        async with lockline.aio.connect(url) as client:
+            for _ in range(3):
+                await (await client.lock("x").acquire(timeout=5)).release()
+                end_all()
+            await (await client.lock("x").acquire(timeout=5)).release()
+
+    asyncio.run(story())
+
+
+def test_what_a_killed_client_leaves_is_swept_by_somebody_elses_release(shared: Database) -> None:
+    with lockline.connect(f"{shared.url}?prefix=swept") as client:
+        lease = client.lock("old", ttl=60, renew=False).acquire(timeout=5)
+        shared.ask("UPDATE lockline_claim SET expires = expires - 200000000 WHERE name = 'swept:old'")
+        shared.ask("INSERT INTO lockline_withdrawn VALUES ('somebody', 5)")
+        shared.ask("CALL lockline_sweep_v1()")
+        assert shared.ask("SELECT COUNT(*) FROM lockline_claim WHERE name = 'swept:old'") == [(0,)]
+        assert shared.ask("SELECT COUNT(*) FROM lockline_withdrawn WHERE id = 'somebody'") == [(0,)]
+        with pytest.raises(lockline.LeaseLost):
+            lease.release()
+
+
+def test_tokens_rise_when_the_clock_is_behind_the_last_ticket(shared: Database) -> None:
+    with lockline.connect(f"{shared.url}?prefix=clock") as client:
+        ahead = 2**61
+        shared.ask(f"UPDATE lockline_slot SET last = {ahead} WHERE number = {slot_of(client, 'x')}")
+        with client.lock("x") as lease:
+            assert lease.token == ahead + 1
+        with client.lock("x") as lease:
+            assert lease.token == ahead + 2
+
+
+def test_many_at_once_in_many_lines_are_never_refused(shared: Database) -> None:
+    url = f"{shared.url}?prefix=many"
+    problems: list[BaseException] = []
+
+    def work(number: int) -> None:
+        try:
+            with lockline.connect(url) as client:
+                for turn in range(6):
+                    names = [f"n{(number + turn + step) % 5}" for step in range(3)]
+                    with client.locks(*names, timeout=60, ttl=3):
+                        pass
+        except BaseException as problem:
+            problems.append(problem)
+
+    threads = [threading.Thread(target=work, args=[number]) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert not problems
+    with lockline.connect(url) as client:
+        assert client.list() == []
+
+
+def test_a_user_that_may_only_lock_is_examined_too(shared: Database) -> None:
+    url = shared.add_user("looker", RIGHTS)
+    with lockline.connect(url) as client:
+        found = {finding.level: finding.text for finding in client.examine()}
+    shared.drop_user("looker")
+    # The tests' own server does not flush its log.
+    assert "innodb_flush_log_at_trx_commit" in found["error"]
