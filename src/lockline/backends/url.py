@@ -75,7 +75,15 @@ TLS: Final[Mapping[str, Reader]] = {
     "tls": yes_or_no, "ca": a_text, "cert": a_text, "key": a_text, "key_password": a_text, "verify": yes_or_no, "check_hostname": yes_or_no,
 }  # fmt: skip
 """How to trust a server, and to be trusted: for every scheme whose servers speak TLS."""
-PORTS: Final = {6379: "redis", 26379: "redis+sentinel", 2181: "zk", 2379: "etcd", 5432: "postgresql", 8500: "consul", 3306: "mysql"}
+PORTS: Final = {
+    6379: "redis",
+    26379: "redis+sentinel",
+    2181: "zk",
+    2379: "etcd",
+    5432: "postgresql",
+    8500: "consul",
+    3306: "mysql",
+}
 """Whose port it usually is."""
 _SECRET: Final = re.compile(r"((?:password|secret|token|key)[^=&#]*=)([^&#]*)", re.IGNORECASE)
 _HIDDEN: Final = re.compile(r"password|secret|token", re.IGNORECASE)

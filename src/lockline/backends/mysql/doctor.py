@@ -13,7 +13,7 @@ FEW_CONNECTIONS: Final = 50
 
 async def examine(backend: SqlBackend, until: float) -> Findings:
     """What is good and what is dangerous about this database as it is set up."""
-    (row,), _ = await backend.channel.run(Call("health", ()), until, insists=False)
+    (row,), _ = await backend.channel.run(Call("settings", ()), until, insists=False)
     version, read_only, flushed, logged, synced, most = str(row[0]), *map(int, row[1:])
     findings = [
         Finding("ok", f"the tables of Lockline are there, in {version}"),

@@ -300,10 +300,10 @@ _EVICT: Final = _procedure("evict", "IN at BIGINT, IN of_line {NAME}, IN token B
     SELECT victims;
 """)  # fmt: skip
 
-_HEALTH: Final = _procedure("health", "", """
+_SETTINGS: Final = _procedure("settings", "", """
     SELECT VERSION(), @@global.read_only, @@innodb_flush_log_at_trx_commit, @@global.log_bin, @@global.sync_binlog, @@global.max_connections;
 """)  # fmt: skip
 
 ROUTINES: Final = (
-    _BEGIN, _LOCK, _STANDS, _ENTER, _PLACE, _REMOVE, _SWEEP, _LEAVE, _LEAVE_ALL, _RENEW, _LOOK, _NAMES, _EVICT, _HEALTH,
+    _BEGIN, _LOCK, _STANDS, _ENTER, _PLACE, _REMOVE, _SWEEP, _LEAVE, _LEAVE_ALL, _RENEW, _LOOK, _NAMES, _EVICT, _SETTINGS,
 )  # fmt: skip
