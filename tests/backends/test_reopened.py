@@ -31,6 +31,8 @@ PLACES = [
     ("zk://me:secret@a,[::1]:7/app/x%20y?root=locks&session=4", "zk://me@a:2181,[::1]:7/app/x%20y?prefix=locks&session=4"),
     ("zk://a?ca=/ca&cert=/c&key=/k&key_password=secret", "zk://a:2181?ca=/ca&cert=/c&key=/k"),
     ("postgresql://", "postgresql://localhost:5432"),
+    ("mysql://", "mysql://localhost:3306"),
+    ("mariadb://me:secret@a,[::1]:7/app?prefix=x&timeout=1&verify=no", "mariadb://me@a:3306,[::1]:7/app?prefix=x&timeout=1&verify=no"),
     ("postgresql://me:secret@a,[::1]:7/app?schema=locks&prefix=x&timeout=1&sslmode=require", "postgresql://me@a:5432,[::1]:7/app?schema=locks&prefix=x&timeout=1&sslmode=require"),
     ("postgres://h/app?listen=postgresql://me:secret@d/app", "postgres://h:5432/app?listen=postgresql%3A//me%40d%3A5432/app"),
     ("redlock://a,b:1,[::1]/3?prefix=app/&node_timeout=0.5&drift=0.1", "redlock://a:6379,b:1,[::1]:6379/3?prefix=app/&timeout=0.5&drift=0.1"),

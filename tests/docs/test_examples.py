@@ -23,6 +23,7 @@ TESTED_ELSEWHERE = {
     "docs/backends/etcd.md",
     "docs/backends/postgresql.md",
     "docs/backends/consul.md",
+    "docs/backends/mysql.md",
 }
 """Pages whose programs need servers of their own; the tests of those rooms run them."""
 

@@ -152,7 +152,7 @@ class SqlBackend:
             self._claims.pop(claim.id, None)
             return None
         # On a channel that nobody listens to yet it looks at once, and brings along the one that it will hear.
-        return self._waits(claim.id, stands, unheard=channel is None and self._pushes is not None)
+        return self._waits(claim.id, stands, unheard=channel is None)
 
     def _note_grant(self, claim_id: str, *, heard: bool) -> None:
         if heard:

@@ -1,0 +1,26 @@
+"""The programs of docs/backends/mysql.md run, and the rights that it names are those that are tested."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lockline.backends.mysql.schema import RIGHTS
+from tests.docs.test_examples import programs, run
+
+from .conftest import Database
+
+PAGE = Path(__file__).parents[2] / "docs" / "backends" / "mysql.md"
+
+
+@pytest.mark.server
+def test_the_programs_of_the_page_run(shared: Database, tmp_path: Path) -> None:
+    found = programs(PAGE)
+    assert found
+    program = "\n".join(found).replace("mysql://localhost/app", shared.url)
+    assert "server" in run(program, tmp_path)
+
+
+def test_the_page_names_the_rights_that_are_tested() -> None:
+    assert RIGHTS.format(database="app", user="worker") in PAGE.read_text()
