@@ -52,8 +52,11 @@ _LOCK: Final = _procedure("lock", "IN slot INT, OUT newest BIGINT, OUT moment BI
 """)  # fmt: skip
 
 _STANDS: Final = _procedure(
-    "stands", "IN my_id {ID}, IN moment BIGINT, OUT ticket BIGINT, OUT ahead BIGINT, OUT expiry DOUBLE, OUT dead BIGINT", """
-    DECLARE used, room, mine BIGINT;
+    "stands", """
+    IN my_name {NAME}, IN my_id {ID}, IN moment BIGINT,
+    OUT ticket BIGINT, OUT ahead BIGINT, OUT expiry DOUBLE, OUT dead BIGINT, OUT mine BIGINT, OUT behind {ID}
+""", """
+    DECLARE used, room BIGINT;
     SELECT COUNT(*) - 1, SUM(c.weight), MIN(c.capacity), MIN(IF(c.ticket < m.ticket, c.expires - moment, NULL)) / 1e6,
             COALESCE(SUM(c.expires <= moment), 0), MAX(m.ticket)
         INTO ahead, used, room, expiry, dead, mine
@@ -62,6 +65,8 @@ _STANDS: Final = _procedure(
         SET ahead = NULL;
     ELSEIF used <= room THEN
         SET ticket = mine, ahead = NULL;
+    ELSE
+        SET behind = (SELECT id FROM lockline_claim c WHERE c.name = my_name AND c.ticket < mine ORDER BY c.ticket DESC LIMIT 1);
     END IF;
 """)  # fmt: skip
 
@@ -70,8 +75,9 @@ _ENTER: Final = _procedure(
     IN at BIGINT, IN my_name {NAME}, IN my_id {ID}, IN my_ttl DOUBLE, IN my_weight INT, IN my_capacity INT, IN my_about MEDIUMTEXT {TEXT},
     IN may_wait BOOLEAN
 """, """
-    DECLARE newest, moment, mine, ahead, used, room, first, again, dead BIGINT;
+    DECLARE newest, moment, mine, held, ahead, used, room, first, again, dead BIGINT;
     DECLARE expiry DOUBLE;
+    DECLARE behind {ID};
     {UNDO};
     CALL lockline_lock_v1(at & 1023, newest, moment);
     look: LOOP
@@ -83,43 +89,45 @@ _ENTER: Final = _procedure(
         DELETE FROM lockline_claim WHERE name = my_name AND expires <= moment;
     END LOOP;
     IF again THEN
-        CALL lockline_stands_v1(my_id, moment, mine, ahead, expiry, dead);
+        CALL lockline_stands_v1(my_name, my_id, moment, held, ahead, expiry, dead, mine, behind);
         COMMIT;
-        SELECT mine, ahead, expiry;
+        SELECT held, ahead, expiry, mine, behind;
         LEAVE step;
     END IF;
     SET used = used + my_weight, room = LEAST(COALESCE(room, my_capacity), my_capacity);
     -- It was withdrawn before it came; whoever sent it waits for it no more.
     IF (used > room AND NOT may_wait) OR EXISTS (SELECT 1 FROM lockline_withdrawn w WHERE w.id = my_id AND w.until > moment) THEN
         COMMIT;
-        SELECT NULL, NULL, NULL;
+        SELECT NULL, NULL, NULL, NULL, NULL;
         LEAVE step;
     END IF;
     SET mine = GREATEST(newest + 1, moment);
+    SET behind = (SELECT id FROM lockline_claim WHERE name = my_name ORDER BY ticket DESC LIMIT 1);
     UPDATE lockline_slot SET last = mine WHERE number = at & 1023;
     INSERT INTO lockline_claim (name, ticket, id, weight, capacity, ttl, expires, about)
         VALUES (my_name, mine, my_id, my_weight, my_capacity, my_ttl, moment + ROUND(my_ttl * 1e6), my_about);
     COMMIT;
     IF used <= room THEN
-        SELECT mine, NULL, NULL;
+        SELECT mine, NULL, NULL, NULL, NULL;
     ELSE
-        SELECT NULL, ahead, (first - moment) / 1e6;
+        SELECT NULL, ahead, (first - moment) / 1e6, mine, behind;
     END IF;
 """)  # fmt: skip
 
 _PLACE: Final = _procedure("place", "IN at BIGINT, IN my_name {NAME}, IN my_id {ID}", """
-    DECLARE newest, moment, mine, ahead, dead BIGINT;
+    DECLARE newest, moment, mine, held, ahead, dead BIGINT;
     DECLARE expiry DOUBLE;
+    DECLARE behind {ID};
     {UNDO};
     SET moment = {NOW};
-    CALL lockline_stands_v1(my_id, moment, mine, ahead, expiry, dead);
+    CALL lockline_stands_v1(my_name, my_id, moment, held, ahead, expiry, dead, mine, behind);
     IF dead > 0 THEN
         CALL lockline_lock_v1(at & 1023, newest, moment);
         DELETE FROM lockline_claim WHERE name = my_name AND expires <= moment;
-        CALL lockline_stands_v1(my_id, moment, mine, ahead, expiry, dead);
+        CALL lockline_stands_v1(my_name, my_id, moment, held, ahead, expiry, dead, mine, behind);
         COMMIT;
     END IF;
-    SELECT mine, ahead, expiry;
+    SELECT held, ahead, expiry, mine, behind;
 """)  # fmt: skip
 
 _REMOVE: Final = _procedure("remove", "IN my_id {ID}, IN doubtful BOOLEAN, IN moment BIGINT, OUT was_there INT", """
