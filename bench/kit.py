@@ -36,6 +36,7 @@ def main(term):
     print(now(), flush=True)
     term.lost.wait()
 with lockline.connect(sys.argv[1]) as client:
+    print("stands", flush=True)
     client.lead("boss", main, ttl=10)
 """
 LEASE_LOOP = """
@@ -43,6 +44,7 @@ import sys, signal, time, lockline
 from lockline.runtime.clock import now
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 with lockline.connect(sys.argv[1]) as client:
+    print("stands", flush=True)
     while True:
         lease = client.lock("boss", ttl=10).try_acquire()
         if lease is not None:
@@ -61,6 +63,7 @@ client.start()
 def main():
     print(now(), flush=True)
     time.sleep(3600)
+print("stands", flush=True)
 try:
     client.Election("/boss", str(time.time())).run(main)
 finally:
@@ -72,7 +75,10 @@ def hand_overs(program: str, target: str, stands: Callable[[], object]) -> list[
     """Seconds from the signal to the next one's first line, again and again."""
 
     def begin() -> subprocess.Popen[str]:
-        return subprocess.Popen([sys.executable, "-c", program, target], stdout=subprocess.PIPE, text=True)
+        begun = subprocess.Popen([sys.executable, "-c", program, target], stdout=subprocess.PIPE, text=True)
+        assert begun.stdout is not None
+        assert begun.stdout.readline() == "stands\n"
+        return begun
 
     took = []
     leads = begin()
@@ -157,10 +163,10 @@ def main() -> None:
                     wait_for(lambda: client.inspect("boss").waiters, 60, "one who stands behind")
 
                 show(f"client.lead on {name}", hand_overs(LEADER, url, stands))
-            show(f"lease loop, a look every 0.1 s, {name}", hand_overs(LEASE_LOOP, url, lambda: time.sleep(1.5)))
+            show(f"lease loop, a look every 0.1 s, {name}", hand_overs(LEASE_LOOP, url, lambda: time.sleep(0.5)))
         try:
             with a_zookeeper() as hosts:
-                show("kazoo's Election on ZooKeeper", hand_overs(ELECTION, hosts, lambda: time.sleep(2.5)))
+                show("kazoo's Election on ZooKeeper", hand_overs(ELECTION, hosts, lambda: time.sleep(1)))
                 url = f"zk://{hosts}"
                 with lockline.connect(url) as client:
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Generator
+import weakref
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from .backends import open_backend
 from .core import arguments
@@ -12,14 +13,18 @@ from .core.backend import Findings
 from .core.block import leave_block
 from .core.claim import Line
 from .core.engine import Engine
+from .core.handle import H, Handle
 from .core.live import LiveClaim
 from .core.shells import AnyClient, AnyLease, AnyLock, AnyLost, AnyRWLock
+from .core.terms import Terms
 from .errors import ConfigError
 from .kit.aio import Kit
+from .runtime.apart import ApartRuntime
 from .runtime.looping import LoopRuntime
 from .runtime.scope import Scope
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 
 class Lost(AnyLost):
@@ -211,13 +216,53 @@ class Client(Kit, AnyClient[Lock, RWLock]):
         await self.close()
 
 
-def connect(target: Any = None, *, owner: str | None = None, **options: Any) -> Client:
+class _ApartEngine(Engine):
+    """The same decisions on a loop apart, where nothing that the caller does holds up a renewal."""
+
+    runtime: ApartRuntime
+
+    def acquire(
+        self, terms: Terms, timeout: float | None, make: Callable[[LiveClaim], H], wait: bool = True
+    ) -> Coroutine[Any, Any, H | None]:
+        return self.runtime.run(lambda: Engine.acquire(self, terms, timeout, make, wait))
+
+    def release(self, handle: Handle) -> Coroutine[Any, Any, None]:
+        return self.runtime.run(lambda: Engine.release(self, handle))
+
+    async def give_up(self, handle: Handle | None) -> None:
+        await self.runtime.run(lambda: Engine.give_up(self, handle))
+
+    async def extend(self, live: LiveClaim, ttl: object) -> None:
+        await self.runtime.run(lambda: Engine.extend(self, live, ttl))
+
+    async def stop_writing(self, handle: Handle) -> None:
+        await self.runtime.run(lambda: Engine.stop_writing(self, handle))
+
+    async def ask(self, question: Callable[[float], Awaitable[T]]) -> T:
+        return await self.runtime.run(lambda: Engine.ask(self, question))
+
+    async def close(self) -> None:
+        await self.runtime.run(lambda: Engine.close(self))
+        self.runtime.stop()
+
+
+def connect(
+    target: Any = None, *, owner: str | None = None, keeper: Literal["loop", "thread"] = "loop", **options: Any
+) -> Client:
     """A client for a URL, or for a client object of a backend's own library. No I/O before the first use.
 
     Without a target: `LOCKLINE_URL`, or what ~/.config/lockline.toml or /etc/lockline.toml names, or else the embedded default,
-    this machine; `LOCKLINE_REQUIRE=server` refuses the last.
+    this machine; `LOCKLINE_REQUIRE=server` refuses the last. A thread renews what is held; in asyncio the loop does, unless
+    `keeper="thread"` says otherwise, for programs whose loop may be blocked for longer than a ttl.
     """
-    runtime = LoopRuntime()
+    if keeper not in ("loop", "thread"):
+        raise ConfigError(f"keeper is 'loop' or 'thread', not {keeper!r}")
     if owner is not None:
         arguments.an_owner(owner)
+    if keeper == "thread":
+        apart = ApartRuntime()
+        engine = _ApartEngine(open_backend(target, apart, options), apart, owner)
+        weakref.finalize(engine, apart.stop).atexit = False
+        return Client(engine)
+    runtime = LoopRuntime()
     return Client(Engine(open_backend(target, runtime, options), runtime, owner))

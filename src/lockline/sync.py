@@ -226,7 +226,8 @@ def connect(target: Any = None, *, owner: str | None = None, **options: Any) -> 
     """A client for a URL, or for a client object of a backend's own library. No I/O before the first use.
 
     Without a target: `LOCKLINE_URL`, or what ~/.config/lockline.toml or /etc/lockline.toml names, or else the embedded default,
-    this machine; `LOCKLINE_REQUIRE=server` refuses the last.
+    this machine; `LOCKLINE_REQUIRE=server` refuses the last. A thread renews what is held; in asyncio the loop does, unless
+    `keeper="thread"` says otherwise, for programs whose loop may be blocked for longer than a ttl.
     """
     refuse_green_threads()
     runtime = BlockingRuntime()

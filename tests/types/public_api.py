@@ -251,6 +251,7 @@ def errors(
 async def looped_clients(own: Any) -> None:
     assert_type(aio.connect(), aio.Client)
     assert_type(lockline.aio.connect(own, owner="me", prefix="app"), aio.Client)
+    assert_type(aio.connect("memory:", keeper="thread"), aio.Client)
     async with aio.connect("memory:") as client:
         assert_type(client, aio.Client)
         assert_type(await client.close(), None)

@@ -267,7 +267,7 @@ class LiveClaim:
         """Call back on loss, now if it is lost already."""
         if self._callbacks is None:
             self._callbacks = []
-        self._callbacks.append(callback)
+        self._callbacks.append(self.runtime.here(callback))
         self.remaining()
         if self.lost is not None:
             self.tell()

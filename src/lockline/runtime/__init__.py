@@ -83,6 +83,9 @@ class Runtime(Protocol):
     def call_aside(self, callback: Callable[[], object]) -> None:
         """Call the user's own code, which may take long, without keeping whoever asks for it: on a loop at once."""
 
+    def here(self, callback: Callable[..., object]) -> Callable[..., object]:
+        """The same callback for one who calls it from the background: it runs where its owner lives."""
+
     def me(self) -> object:
         """The thread or task that is running."""
 

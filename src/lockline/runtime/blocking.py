@@ -311,6 +311,9 @@ class BlockingRuntime:
         # By a bare thread, which is started in one instruction and which no signal reaches: `run` takes a mutex.
         start_new_thread(self._aside.run, (callback,))
 
+    def here(self, callback: Callable[..., object]) -> Callable[..., object]:
+        return callback
+
     def spawn(self, work: Callable[[], Awaitable[None]], name: str, *, lasting: bool = False) -> ThreadWorker:
         def body() -> None:
             run(work())  # type: ignore[arg-type]

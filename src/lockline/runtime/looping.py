@@ -225,6 +225,9 @@ class LoopRuntime:
     def call_aside(self, callback: Callable[[], object]) -> None:
         callback()
 
+    def here(self, callback: Callable[..., object]) -> Callable[..., object]:
+        return callback
+
     def spawn(self, work: Callable[[], Awaitable[None]], name: str, *, lasting: bool = False) -> TaskWorker:
         loop = asyncio.get_running_loop()
 
