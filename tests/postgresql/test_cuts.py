@@ -184,3 +184,15 @@ def test_a_timeout_for_idle_transactions_never_meets_one_of_ours(shared: Databas
         await now(lease.release())
 
     tell(f"{shared.url}?prefix=idle&options=-c%20idle_in_transaction_session_timeout%3D20", story)
+
+
+def test_a_pooler_that_hides_itself_is_noticed_when_a_session_forgets_what_was_prepared(shared: Database) -> None:
+    with lockline.connect(f"{shared.url}?prefix=hidden") as client:
+        for _ in range(5):
+            client.lock("x").acquire().release()
+        assert client.guarantees.push
+        backend: Any = client._engine.backend
+        (connection,) = backend._link.free
+        connection.query(b"DEALLOCATE ALL", client._engine.runtime.now() + 5)
+        client.lock("x").acquire(timeout=5).release()
+        assert not client.guarantees.push

@@ -22,6 +22,11 @@ WRITE: Final = select.POLLOUT
 Steps = Generator[tuple[int, int], None, None]
 """Yields a socket and what has to be waited for there."""
 
+PREPARED_AT: Final = 3
+"""How often a statement is sent before it is worth a trip to prepare it."""
+NOT_PREPARED: Final = "26000"
+IDLE: Final = 0.05
+"""Seconds after which a connection may have been closed unnoticed: then it is looked at before it is used."""
 CLOSED: Final = getattr(select, "POLLRDHUP", 0)
 """What `poll` calls a connection that the server has closed, where it has a word for it."""
 _GOOD: Final = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
@@ -52,6 +57,9 @@ class Session:
         self._conn: PGconn | None = None
         self.is_open = self.gone = False
         self._tried = 0
+        self._used = 0.0
+        self._uses: dict[str, int] = {}
+        self._prepared: set[str] = set()
 
     @property
     def conn(self) -> PGconn:
@@ -97,11 +105,19 @@ class Session:
         statement = self.manner.statements[call.routine]
         conn = self.conn
         if not self.manner.alone:
-            self._send(conn.send_query_params, statement, values)
+            if call.routine in self._prepared or (yield from self._preparing(call.routine)):
+                self._send(conn.send_query_prepared, call.routine.encode(), values)
+            else:
+                self._send(conn.send_query_params, statement, values)
             result = yield from self.answering()
             if result.status in _GOOD:
                 return read(call, result)
             code = code_of(result)
+            if code == NOT_PREPARED:
+                # Nothing was done. Another session has answered than the one that prepared it.
+                self.manner.pooled = True
+                self._prepared.clear()
+                return (yield from self.asking(call))
             if code != WRONG_LEVEL and code not in STANDBY:
                 raise problem_of(result, self.where, self.manner.url)
             # Nothing was done. Perhaps it is only how this role's transactions begin.
@@ -121,6 +137,17 @@ class Session:
             raise problem
         return rows
 
+    def _preparing(self, routine: str) -> Generator[tuple[int, int], None, bool]:
+        """Whether the server knows the statement by name from now on: for one that comes again and again, in a session of our own."""
+        self._uses[routine] = uses = self._uses.get(routine, 0) + 1
+        if uses < PREPARED_AT or self.manner.pooled is not False:
+            return False
+        self._send(self.conn.send_prepare, routine.encode(), self.manner.statements[routine])
+        if (yield from self.answering()).status not in _GOOD:
+            return False
+        self._prepared.add(routine)
+        return True
+
     def querying(self, text: bytes) -> Generator[tuple[int, int], None, list[list[bytes | None]]]:
         """The rows of a statement of our own."""
         self._send(self.conn.send_query, text)
@@ -130,8 +157,10 @@ class Session:
         return [[result.get_value(row, column) for column in range(result.nfields)] for row in range(result.ntuples)]
 
     def _send(self, send: Callable[..., None], *args: object) -> None:
-        if self._was_closed():
+        now = clock.now()
+        if now > self._used + IDLE and self._was_closed():
             raise DiedIdle(self.where, "the server closed the connection while it was idle", sent=False)
+        self._used = now
         try:
             send(*args)
         except psycopg.Error as problem:

@@ -22,6 +22,9 @@ class BlockingSession(Session):
         super().__init__(manner)
         self._servers = servers
         self._patience = servers[0].patience
+        self._poll = select.poll()
+        self._polled = (-1, 0)
+        """What it is set to wait for."""
 
     def open(self, until: float) -> None:
         """Connect and log in, to the first server that lets us."""
@@ -50,10 +53,12 @@ class BlockingSession(Session):
         until = min(until, now + self._patience)
         try:
             while True:
-                fd, want = next(steps)
-                poll = select.poll()
-                poll.register(fd, want)
-                if not poll.poll(max(0.0, until - clock.now()) * 1000):
+                waits_for = next(steps)
+                if waits_for != self._polled:
+                    self._poll = select.poll()
+                    self._poll.register(*waits_for)
+                    self._polled = waits_for
+                if not self._poll.poll(max(0.0, until - clock.now()) * 1000):
                     raise NoAnswer(self.where, "no answer in time", sent=sent)
         except StopIteration as done:
             return done.value  # type: ignore[no-any-return]
