@@ -65,7 +65,7 @@ class Watched:
             return hear(subscriptions, one)
 
         Spin.look = noted_look  # type: ignore[method-assign,assignment]
-        BlockingSubscriptions._hear = noted_hear  # type: ignore[method-assign]
+        BlockingSubscriptions._hear = noted_hear  # type: ignore[method-assign,assignment]
 
 
 def take_turns(port: int, start: float, seconds: float, pipe: Any) -> None:
