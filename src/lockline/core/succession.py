@@ -68,4 +68,5 @@ def named(heir: LiveClaim | None) -> dict[str, str]:
 def doubt(heir: LiveClaim | None, hints: Hints) -> None:
     """Who handed its turn on was not there any more: perhaps the store has lost all it knew, so ask for the heir at once."""
     if heir is not None:
-        hints.heard(heir.claim.id)
+        # Not by a hint to itself: it may not have taken the first one yet, and two are one.
+        hints.for_keeper(heir.claim.id)

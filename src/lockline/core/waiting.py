@@ -83,9 +83,10 @@ class Hints:
             if self._mailbox.is_open(claim_id):
                 self._mailbox.deliver(claim_id)
         else:
-            self._for_keeper(claim_id)
+            self.for_keeper(claim_id)
 
-    def _for_keeper(self, claim_id: str) -> None:
+    def for_keeper(self, claim_id: str) -> None:
+        """The keeper is to ask for this claim now, whether it waits or holds."""
         self._unread.append(claim_id)
         self._wake_keeper()
 
@@ -102,12 +103,12 @@ class Hints:
         """The claim holds without having waited: a hint that was early is the keeper's."""
         if claim_id in self.early:
             self.early.discard(claim_id)
-            self._for_keeper(claim_id)
+            self.for_keeper(claim_id)
 
     def stop_expecting(self, claim_id: str) -> None:
         """It waits no longer. A hint that nobody took is the keeper's: the claim may hold by now."""
         if self._mailbox.close(claim_id):
-            self._for_keeper(claim_id)
+            self.for_keeper(claim_id)
 
     def forget(self, claim_id: str) -> None:
         """Nothing is left of this claim."""

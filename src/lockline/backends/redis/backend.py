@@ -142,7 +142,7 @@ class RedisBackend:
         rest = self._wishes.get(wish) or self._prepare(wish)
         if wait:
             # Before the request: the message that brings its turn may be here before the answer.
-            self._claims[claim_id] = OwnClaim()
+            self._claims.setdefault(claim_id, OwnClaim())
         try:
             failed: Failed | None = None
             reply: Any = None
@@ -191,8 +191,11 @@ class RedisBackend:
         own = self._claims.get(claim_id)
         if own is not None:
             own.look_by = look_by
+            own.behind = told = behind.decode() or own.behind
+        else:
+            told = behind.decode()
         # A grant that has to be on replicas before it counts is not ours to give.
-        return Waiting(ahead, look_by, True, ticket, "" if self.wait_replicas else behind.decode())
+        return Waiting(ahead, look_by, True, ticket, "" if self.wait_replicas else told)
 
     async def place(self, claim: Claim, until: float) -> Grant | Waiting | Gone:
         own, key = self._claims.get(claim.id), self._key(claim.name)
@@ -323,11 +326,15 @@ class RedisBackend:
     # -- messages ----------------------------------------------------------------------------------
 
     def _take_note(self, message: str) -> str:
-        """The claim that a message speaks of; whoever read it hands it on to that."""
+        """The claim that a message speaks of, if it is news to that; whoever read it hands it on."""
         claim_id, _, token = message.partition(" ")
-        own = self._claims.get(claim_id) if token else None
-        if own is not None:
-            own.token = int(token)
+        if not token:
+            return claim_id
+        own = self._claims.get(claim_id)
+        if own is None:
+            # It knows: its own client has let it in, and the release that names it was overtaken by another.
+            return ""
+        own.token = int(token)
         return claim_id
 
     async def attend(self) -> None:

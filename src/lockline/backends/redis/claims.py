@@ -28,6 +28,8 @@ class OwnClaim:
     state: Literal["waits", "holds"] = "waits"
     token: int | None = None
     """A message has said that it holds; nobody has fetched that yet."""
+    behind: str = ""
+    """Whom it stands directly behind, as the server once said: a later look may not find the id of one that holds."""
     look_by: float = 0.0
     """When it has to look again by itself, as long as it waits."""
     key: bytes = b""

@@ -43,7 +43,7 @@ class Subscriptions:
         self._target = target
         self._prefix = prefix
         self._take_note = take_note
-        """Notes what a message says, and gives back the id of the claim that it speaks of."""
+        """Notes what a message says, and gives back the id of the claim that it speaks of, if it has to hear of it."""
         self._channels: dict[Address, str] = {}
 
     def _channel(self, address: Address) -> str:
@@ -157,7 +157,7 @@ class BlockingSubscriptions(Subscriptions):
         except OSError:
             self._lose(one)
             return []
-        return [self._take_note(message) for message in found]
+        return [claim_id for message in found if (claim_id := self._take_note(message))]
 
     def _lose(self, one: BlockingSubscription) -> None:
         if self.open.get(one.address) is one:
@@ -255,7 +255,8 @@ class AsyncioSubscriptions(Subscriptions):
 
     def _take(self, reply: Any) -> None:
         for message in messages([reply]):
-            self.hints.heard(self._take_note(message))
+            if claim_id := self._take_note(message):
+                self.hints.heard(claim_id)
 
     def _lose(self, address: Address, why: Exception) -> None:
         self.open.pop(address, None)
