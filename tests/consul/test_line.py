@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 import lockline
+from lockline.backends.consul import claims
 
-from ..calm import calm
 from ..servers.consul import ConsulCluster
 from ..servers.process import freeze, wait_for
 from .conftest import Clients, backend_of, keys_under, put
@@ -44,11 +44,11 @@ def end(process: subprocess.Popen[str]) -> None:
     process.stdout.close()
 
 
-def test_a_session_of_ten_seconds_does_not_keep_a_killed_holders_lock_of_one(
+def test_a_session_of_a_minute_does_not_keep_a_killed_holders_lock_of_a_second(
     consul: ConsulCluster, prefix: str, client_of: Clients
 ) -> None:
-    """The session lasts ten to twenty seconds; whoever waits sees that the claim stands still, and removes it."""
-    url = f"{consul.url}/{prefix}"  # with Consul's own shortest session
+    """The session lasts one or two minutes; whoever waits sees that the claim stands still, and removes it."""
+    url = f"{consul.url}/{prefix}?session_ttl=60"
     ttl = 1.0
     holder, token = start_holder(url, ttl)
     waiter = client_of(url)
@@ -56,7 +56,7 @@ def test_a_session_of_ten_seconds_does_not_keep_a_killed_holders_lock_of_one(
         taken: list[tuple[float, int]] = []
 
         def wait() -> None:
-            with waiter.lock("x").acquire(timeout=30) as lease:
+            with waiter.lock("x").acquire(timeout=40) as lease:
                 taken.append((time.monotonic(), lease.token))
 
         thread = threading.Thread(target=wait)
@@ -65,27 +65,28 @@ def test_a_session_of_ten_seconds_does_not_keep_a_killed_holders_lock_of_one(
         killed = time.monotonic()
     finally:
         end(holder)
-    thread.join(30)
+    thread.join(50)
     ((when, next_token),) = taken
     assert next_token > token
     # Not before the dead one's time was over, less what may have passed since it was last renewed; and long before its session's.
-    assert ttl / 2 < when - killed < 5 * ttl
+    assert ttl / 2 < when - killed < 40
 
 
 def test_a_try_after_a_killed_holder_succeeds_once_its_claim_has_been_seen_to_stand_still(
     consul: ConsulCluster, prefix: str, client_of: Clients
 ) -> None:
-    url = f"{consul.url}/{prefix}"
+    url = f"{consul.url}/{prefix}?session_ttl=60"
     holder, _ = start_holder(url, 1.0)
     end(holder)
     client = client_of(url)
     tries = 0
-    until = calm() + 9.0
+    until = time.monotonic() + 40.0  # its session lives for a minute
     while (lease := client.lock("x").try_acquire()) is None:
-        assert calm() < until
+        assert time.monotonic() < until
         tries += 1
         time.sleep(0.05)
-    assert tries > 5
+    assert tries
+    assert time.monotonic() < until
     lease.release()
 
 
@@ -125,14 +126,17 @@ def test_a_client_that_lives_removes_what_nobody_renews_to_the_moment(url: str, 
         assert next_one.token > lease.token
 
 
-def test_only_the_next_one_is_called_and_by_one_query(url: str, client_of: Clients) -> None:
-    """Five clients wait; each release wakes the next one only, long before anybody would have looked by himself."""
+def test_only_the_next_one_is_called_and_nobody_has_to_look(
+    url: str, client_of: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Five clients wait, and would look by themselves after a minute only; each release calls the next one."""
+    monkeypatch.setattr(claims, "A_GLANCE", 60.0)
     clients = [client_of(url) for _ in range(5)]
-    lease = client_of(url).lock("x", ttl=60).acquire()
+    lease = client_of(url).lock("x", ttl=600).acquire()
     order: list[int] = []
 
     def wait(number: int) -> None:
-        with clients[number].lock("x", ttl=60).acquire(timeout=30):
+        with clients[number].lock("x", ttl=600).acquire(timeout=30):
             order.append(number)
 
     threads = []
@@ -140,12 +144,10 @@ def test_only_the_next_one_is_called_and_by_one_query(url: str, client_of: Clien
         threads.append(threading.Thread(target=wait, args=(number,)))
         threads[-1].start()
         wait_for(lambda n=number, c=client: len(c.inspect("x").waiters) == n + 1)  # type: ignore[misc]
-    began = calm()
     lease.release()
     for thread in threads:
-        thread.join(30)
+        thread.join(40)
     assert order == [0, 1, 2, 3, 4]
-    assert calm() - began < 5 * 1.5  # each would have looked after 1.5 s
 
 
 def test_the_token_is_the_index_of_the_log_and_outlives_a_restored_snapshot(tmp_path: Path, client_of: Clients) -> None:
