@@ -8,6 +8,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
+from lockline.core import keeper
+
 from .contract.opened import Opened
 
 
@@ -33,6 +35,15 @@ def pytest_collection_finish() -> None:
     # Thousands of tests collect the garbage: they need not look through all modules and all other tests each time.
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def _withdrawals_come_before_their_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also on a busy machine: what cannot be undone in a quarter of a second is left to the background, and gone a moment later.
+
+    Where that is the story, a test makes the withdrawal fail.
+    """
+    monkeypatch.setattr(keeper, "WITHDRAWAL", 5.0)
 
 
 @pytest.fixture(scope="session")

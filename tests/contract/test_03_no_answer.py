@@ -111,9 +111,10 @@ def test_a_hundred_failed_tries_with_failing_clean_up_leave_no_ghost(world: Scen
 def test_an_acquire_that_times_out_leaves_the_line(world: Scene) -> None:
     alice, bob = world.party(), world.party()
     lease = alice.lock("x").acquire()
+    bob.lock("warm").acquire().release()
     for _ in range(5):
         with pytest.raises(AcquireTimeout):
-            bob.lock("x").acquire(timeout=0.05)
+            bob.lock("x").acquire(timeout=0.1)
         assert len(world.line("x").claims) == 1
     lease.release()
     assert not world.line("x").claims
@@ -122,10 +123,11 @@ def test_an_acquire_that_times_out_leaves_the_line(world: Scene) -> None:
 def test_an_acquire_that_times_out_without_reaching_the_store_leaves_the_line_later(world: Scene) -> None:
     alice, bob = world.party(), world.party()
     lease = alice.lock("x").acquire()
+    bob.lock("warm").acquire().release()
     faults = Faults(bob)
     faults.fail("leave", times=2)
     with pytest.raises(AcquireTimeout):
-        bob.lock("x", ttl=30).acquire(timeout=0.1)
+        bob.lock("x", ttl=30).acquire(timeout=0.3)
     world.wait_for(lambda: len(world.line("x").claims) == 1, what="the withdrawal")
     lease.release()
 
@@ -152,6 +154,7 @@ def test_the_timeout_says_who_holds_the_lock_and_how_long_one_waited(world: Scen
 def test_the_timeout_is_kept(world: Scene, timeout: float) -> None:
     alice, bob = world.party(), world.party()
     lease = alice.lock("x").acquire()
+    bob.lock("warm").acquire().release()
     began, calmly = time.monotonic(), calm()
     with pytest.raises(AcquireTimeout):
         bob.lock("x").acquire(timeout=timeout)

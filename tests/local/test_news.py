@@ -93,8 +93,6 @@ def test_a_child_hears_of_its_eviction_too(tmp_path: Path) -> None:
     told = run(
         """
 from lockline.core import keeper
-
-from ..calm import calm
 keeper.TICK = 3600.0
 client = lockline.connect(url)
 client.lock("warm").acquire().release()

@@ -44,6 +44,8 @@ class EtcdMember:
             "--initial-cluster-state=new",
             f"--initial-cluster-token={self.folder.parent.name}",
             f"--listen-metrics-urls=http://{self.host}:{self.metrics_port}",
+            # Servers are killed here, and no power is cut: the system keeps what they wrote.
+            "--unsafe-no-fsync",
             *options,
         ]
         self.server = ServerProcess(argv, self.folder, self.healthy)
