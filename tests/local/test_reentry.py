@@ -44,8 +44,7 @@ class At:
             self.left -= 1
             if self.left == 0:
                 self.struck = True
-                sys.settrace(None)
-                frame.f_trace = None
+                # Untraced, as all that a trace function calls. To end tracing from in here crashes CPython 3.11 at times.
                 self.act()
         return self.look
 
