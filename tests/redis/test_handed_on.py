@@ -157,7 +157,7 @@ def test_a_dead_client_with_several_in_the_line_makes_way_at_once(server: RedisS
 def test_one_behind_a_stranger_that_is_dead_is_dead_too_if_nobody_listens(server: RedisServer, scene: Scene) -> None:
     """It did not stand directly behind the one of its own client, so that cannot have handed it anything."""
     dead, stranger, late = scene.party("dead"), scene.party("stranger"), scene.party("late")
-    lease = dead.lock("x", ttl=scene.ttl(0.5), renew=False).acquire()
+    lease = dead.lock("x", ttl=60).acquire()
     others = (stranger, scene.sibling(dead), late)
     waiting = scene.queue_up("x", *(one.lock("x", ttl=60).acquire.start for one in others))
     for party in (dead, stranger, late):
@@ -165,8 +165,12 @@ def test_one_behind_a_stranger_that_is_dead_is_dead_too_if_nobody_listens(server
     deafen(dead, server, scene)
     listening(server, stranger, scene)
     deafen(stranger, server, scene)
+    listening(server, late, scene)
+    assert [claim.id for claim in scene.line("x").holders] == [lease.id]
+    assert scene.evict("x") == 1
     waiting[-1].result(10).release()
-    assert not lease.valid
+    with pytest.raises(LeaseLost):
+        lease.release()
 
 
 def test_a_turn_on_a_line_that_was_wiped_away_is_found_out_at_once(server: RedisServer, scene: Scene) -> None:
