@@ -1,4 +1,4 @@
-"""What `lockline init` makes in the database: the tables, and the routines in `routines.py`.
+"""What `lockline init` makes in the database: the tables, and the routines in `functions.py`.
 
     lockline_slot       1024 rows, each with the last ticket of the names that fall there; what makes tickets rise for good, and what
                         the steps that need to be alone lock
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from .routines import ROUTINES
+from .functions import ROUTINES
 
 INIT_LOCK: Final = "lockline.init"
 
