@@ -34,6 +34,8 @@ SLOWEST_POLL: Final = 3.0
 """Whoever stands far behind looks when it may have come half of the way, so a long line does not keep the database busy."""
 ASK_EVERY: Final = 1.0
 """Where nothing is pushed: how often it is asked whether what is held still is."""
+ASKED_PER_SECOND: Final = 50
+"""And for how many: each is a row that is written."""
 KEEPERS_CONNECTIONS: Final = 2
 """Kept for renewals, so that they stand in no line behind the callers: one, and one more for when that hangs."""
 CLAIMS_PER_CALL: Final = 500
@@ -165,7 +167,8 @@ class SqlBackend:
         ahead, change = stands.ahead or 0, stands.change or 0.0
         apart = min(ahead * APART, FURTHEST_APART)
         if self._channel_now is None:
-            most = min(POLL * max(1.0, ahead / 2), SLOWEST_POLL) * random.uniform(0.5, 1.5)
+            slowest = max(SLOWEST_POLL, len(self._claims) / ASKED_PER_SECOND)
+            most = min(POLL * max(1.0, ahead / 2), slowest) * random.uniform(0.5, 1.5)
         else:
             most = NET + ahead * NET_APART
         look_by = 0.0 if unheard else self.now() + min(max(change + apart, SOONEST_LOOK), most)
@@ -295,12 +298,12 @@ class SqlBackend:
         now = self.now()
         if now < self._ask_at:
             return
-        self._ask_at = now + ASK_EVERY * random.uniform(0.8, 1.2)
-        for claim_id, own in list(self._claims.items()):
-            if own.state == "holds":
-                if own.attended:
-                    self._hints.remind(claim_id)
-                own.attended = True
+        holders = [(claim_id, own) for claim_id, own in list(self._claims.items()) if own.state == "holds"]
+        self._ask_at = now + max(ASK_EVERY, len(holders) / ASKED_PER_SECOND) * random.uniform(0.8, 1.2)
+        for claim_id, own in holders:
+            if own.attended:
+                self._hints.remind(claim_id)
+            own.attended = True
 
     async def _listen_for_holders(self) -> None:
         """Let claims that have held for a while be told of an eviction: their renewal brings the channel along."""
