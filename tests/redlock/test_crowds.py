@@ -71,7 +71,8 @@ def test_busy_threads_never_make_a_held_lease_late_and_get_their_turns_in_order(
 
 def test_a_burst_of_tasks_is_granted_whole_although_the_loop_hears_the_answers_late(five: Servers) -> None:
     async def story() -> None:
-        async with lockline.aio.connect(five.url) as client:
+        # A machine that is busy with other tests starves the servers themselves for longer than the default; that is not the story here.
+        async with lockline.aio.connect(five.url, node_timeout=1.0) as client:
             await (await client.lock("warm").acquire()).release()
 
             async def one(number: int) -> int:
@@ -86,9 +87,9 @@ def test_a_burst_of_tasks_is_granted_whole_although_the_loop_hears_the_answers_l
             burst = asyncio.gather(*(one(number) for number in range(600)))
             await asyncio.sleep(0)
             # All requests are out, or about to be; now this loop is deaf for longer than a server may take.
-            for _ in range(3):
+            for _ in range(2):
                 await asyncio.sleep(0.01)
-                time.sleep(0.4)  # noqa: ASYNC251 - this is the point
+                time.sleep(1.3)  # noqa: ASYNC251 - this is the point
             assert len(await burst) == 600
             assert [connection.since for connection in to_servers] == made, "a server that answers was taken for silent"
 
