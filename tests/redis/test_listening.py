@@ -63,6 +63,21 @@ def test_a_user_who_may_not_listen_is_refused_at_once(server: RedisServer, flavo
         server.command("ACL", "DELUSER", "deaf")
 
 
+def test_what_strangers_publish_hurts_nobody(server: RedisServer, flavour: str) -> None:
+    scene = Scene(Place(server.url), flavour)
+    try:
+        alice, bob = scene.party(), scene.party()
+        held = alice.lock("x").acquire()
+        (waits,) = scene.queue_up("x", lambda: bob.lock("x").acquire.start())
+        for channel in server.command("PUBSUB", "CHANNELS"):
+            for junk in (b"\xff\xfe", b"", b"x" * 100_000, b"\xff:1 2 3"):
+                server.command("PUBLISH", channel, junk)
+        held.release()
+        waits.result(5).release()
+    finally:
+        scene.finish()
+
+
 def test_nobody_is_sent_to_a_channel_before_the_server_has_confirmed_it(server: RedisServer) -> None:
     """A waiter on a channel that the server does not know yet would be taken for dead."""
 

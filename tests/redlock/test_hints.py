@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,7 @@ from tests.servers.process import wait_for
 
 from ..cutting import Cut, CutAt
 from .servers import Servers, servers
+from .test_late_requests import both, client_of
 
 pytestmark = pytest.mark.server
 
@@ -106,6 +108,31 @@ def test_closing_a_client_while_threads_listen_gives_them_a_typed_error_alone(th
             for lease in held:
                 lease.release()
     assert strange == []
+
+
+@both
+def test_what_strangers_publish_hurts_nobody(three: Servers, flavour: str) -> None:
+    with client_of(flavour, three.url) as one, lockline.connect(three.url) as other:
+        held = other.lock("x", ttl=30).acquire()
+        mine = one.do(lambda: one.client.lock("mine", ttl=30).acquire())
+        got: list[Any] = []
+        waiter = threading.Thread(target=lambda: got.append(one.do(lambda: one.client.lock("x").acquire(timeout=20))))
+        waiter.start()
+
+        def channels() -> set[str]:
+            return {name.split(":")[2] for name in three[0].command("PUBSUB", "CHANNELS", "lockline:*")}
+
+        # Those of whoever waits, and of whoever holds.
+        wait_for(lambda: channels() == {"freed", "victim"}, 10, "both kinds of channels")
+        for node in three.nodes:
+            for channel in node.command("PUBSUB", "CHANNELS", "lockline:*"):
+                for junk in (b"\xff\xfe", b"", b"x" * 100_000):
+                    node.command("PUBLISH", channel, junk)
+        held.release()
+        waiter.join(30)
+        (lease,) = got
+        one.do(lambda: lease.release())
+        one.do(lambda: mine.release())
 
 
 # -- the pieces by themselves ----------------------------------------------------------------------

@@ -35,7 +35,8 @@ class HeardReleases:
     def take(self, channel: str, payload: bytes, listening: int) -> None:
         """One message, heard while so many nodes are listened to."""
         if channel.startswith(VICTIM):
-            self._victim(payload.decode())
+            # Whoever may publish may publish anything.
+            self._victim(payload.decode(errors="replace"))
             return
         key = (channel, payload)
         count = self._heard[key] = self._heard.get(key, 0) + 1

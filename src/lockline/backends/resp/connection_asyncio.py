@@ -38,6 +38,7 @@ class AsyncioConnection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._login: asyncio.Timeout | None = None
         self._writer: asyncio.StreamWriter | None = None
+        self._transport: asyncio.WriteTransport | None = None
         reader = new_reader()
         self._feed, self._gets = reader.feed, reader.gets
 
@@ -63,15 +64,18 @@ class AsyncioConnection(asyncio.Protocol):
             raise
         self._writer = connection._writer
         # The library made, authenticated and encrypted it; from here on only bytes go over it.
-        connection._writer.transport.set_protocol(self)
+        self._transport = connection._writer.transport
+        self._transport.set_protocol(self)
         if connection._reader.at_eof():
             self.close(ConnectionResetError("the server closed the connection"))
         return self
 
     def write(self, data: bytes) -> None:
         """Send it. No drain: one who does not read is given up long before much has piled up."""
-        if self.broken is None and self._writer is not None:
-            self._writer.write(data)
+        transport = self._transport
+        # One that failed in this very moment is said to be lost a moment later; until then the loop logs each write.
+        if self.broken is None and transport is not None and not transport.is_closing():
+            transport.write(data)
 
     def data_received(self, data: bytes) -> None:
         """Hand on each reply."""
