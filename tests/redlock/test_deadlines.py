@@ -12,6 +12,7 @@ import pytest
 import lockline
 from lockline import BackendUnavailable
 from tests.calm import calm
+from tests.servers.process import wait_for
 from tests.servers.redis import RedisServer, a_folder
 
 from .servers import Servers, servers
@@ -152,3 +153,28 @@ def test_a_holder_is_not_called_gone_because_a_server_that_has_its_lease_is_away
             three[2].thaw()
         with pytest.raises(lockline.LeaseLost):
             one.do(lambda: lease.extend(20))
+
+
+@both
+def test_a_question_is_asked_again_where_a_majority_was_silent_for_a_moment(three: Servers, flavour: str) -> None:
+    with client_of(flavour, f"{three.url}?timeout=1") as one:
+        lease = one.do(lambda: one.client.lock("silent", ttl=20).acquire())
+
+        def given_up() -> bool:
+            channel = one.channel
+            return any(node.silent for node in channel.connections) if one.asynchronous else bool(channel.silent)
+
+        def wake_up() -> None:
+            wait_for(given_up, 20, "a server that is called silent")
+            for node in three.nodes[:2]:
+                node.thaw()
+
+        for node in three.nodes[:2]:
+            node.freeze()
+        watching = threading.Thread(target=wake_up)
+        watching.start()
+        try:
+            assert one.do(lambda: one.client.inspect("silent")).holders[0].token == lease.token
+        finally:
+            watching.join(30)
+        one.do(lambda: lease.release())

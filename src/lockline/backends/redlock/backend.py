@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 
 from ...core.backend import Finding
 from ...core.claim import Claim, Gone, Grant, Line, Unanswered, Waiting
@@ -30,6 +31,8 @@ from .subscription import Told
 from .subscription_asyncio import AsyncioHints
 from .subscription_blocking import BlockingHints
 from .target import Node, RedlockTarget
+
+T = TypeVar("T")
 
 GUARANTEES = Guarantees(
     exclusion="majority",
@@ -319,28 +322,39 @@ class RedlockBackend:
         return fate is None
 
     async def look(self, name: str, until: float) -> Line:
-        return (await inspection.look(self.channel, self._prefix + name, until)).line(name)
+        return (await self._ask(lambda: inspection.look(self.channel, self._prefix + name, until), until)).line(name)
 
     async def list(self, prefix: str, until: float) -> list[str]:
-        names = await inspection.names(self.channel, self._prefix + prefix, until)
+        names = await self._ask(lambda: inspection.names(self.channel, self._prefix + prefix, until), until)
         return [name[len(self._prefix) :] for name in names]
 
     async def evict(self, name: str, until: float, token: int | None = None) -> int:
         key = self._prefix + name
-        holder = (await inspection.look(self.channel, key, until)).holder
-        # A server that was away may have the last word on the number, and may be about to be connected again.
-        patience = min(until, self._runtime.now() + connect_timeout(self.channel.node_timeout))
-        while token is not None and holder is not None and not holder.certain:
-            if self._runtime.now() >= patience:
+
+        async def who() -> inspection.Held | None:
+            holder = (await inspection.look(self.channel, key, until)).holder
+            if token is not None and holder is not None and not holder.certain:
                 what = f"too few servers could be asked which token the holder of {name!r} has"
                 raise QuorumNotReached(what, nodes={})
-            await self._runtime.sleep(A_MOMENT)
-            holder = (await inspection.look(self.channel, key, until)).holder
+            return holder
+
         # Evicted is the attempt that was seen, and no other: one with another token is another attempt.
+        holder = await self._ask(who, until)
         if holder is None or token not in (None, holder.number):
             return 0
         milliseconds = self.protocol.milliseconds(holder.ttl)
         return int(await inspection.evict(self.channel, key, holder.attempt, milliseconds, until))
+
+    async def _ask(self, question: Callable[[], Awaitable[T]], until: float) -> T:
+        """What a majority says; where servers were silent, asked again for a moment: they may be slow, or about to be connected again."""
+        patience = min(until, self._runtime.now() + connect_timeout(self.channel.node_timeout))
+        while True:
+            try:
+                return await question()
+            except QuorumNotReached as problem:
+                if problem.unsent or self._runtime.now() >= patience:
+                    raise
+            await self._runtime.sleep(A_MOMENT)
 
     async def attend(self) -> None:
         if not self._victim_channel:
