@@ -348,12 +348,16 @@ class RedlockBackend:
     async def _ask(self, question: Callable[[], Awaitable[T]], until: float) -> T:
         """What a majority says; where servers were silent, asked again for a moment: they may be slow, or about to be connected again."""
         patience = min(until, self._runtime.now() + connect_timeout(self.channel.node_timeout))
+        told: QuorumNotReached | None = None
         while True:
             try:
                 return await question()
             except QuorumNotReached as problem:
+                # The first one had time enough; the last may have had none.
+                told = told or problem
                 if problem.unsent or self._runtime.now() >= patience:
-                    raise
+                    raise told from None
+            self.channel.hurry()
             await self._runtime.sleep(A_MOMENT)
 
     async def attend(self) -> None:

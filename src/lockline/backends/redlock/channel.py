@@ -79,6 +79,9 @@ class Fanout:
         """
         raise NotImplementedError
 
+    def hurry(self) -> None:
+        """Every node's word is needed: do not wait out the pause before one that is away is tried again."""
+
     def forked(self) -> None:
         """In a child: the parent's sockets are left alone, without a word on them."""
 

@@ -120,6 +120,11 @@ class AsyncioFanout(Fanout):
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
+    def hurry(self) -> None:
+        for one in self.connections:
+            if not one.up:
+                one.hurry()
+
     def changed(self) -> None:
         """A node came or went: wake who waits for a majority."""
         for waiter in self._waiters:
@@ -148,8 +153,7 @@ class AsyncioFanout(Fanout):
             if self.membership.cluster is None and one.up:
                 # What the server said when it was greeted may be out of date: greet it again.
                 one.greet_again()
-            if not one.up:
-                one.hurry()
+        self.hurry()
         settled = float("inf")
         while True:
             up = sum(one.up for one in self.connections)

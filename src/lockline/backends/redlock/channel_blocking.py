@@ -196,6 +196,10 @@ class BlockingFanout(Fanout):
             self._wanted[node] = None
             self._wakeup.call()
 
+    def hurry(self) -> None:
+        self._retry_at = [0.0] * len(self._nodes)
+        self._wakeup.call()
+
     def owe(self, node: int, request: NodeRequest) -> None:
         """The node has not answered: if it is a release, it has to arrive."""
         self._owed[node].add(request)
