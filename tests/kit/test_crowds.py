@@ -15,7 +15,7 @@ from .conftest import Start, line_of
 from .crowd import FRESH, PERIOD
 from .test_leaders import judge
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 def crowd(start: Start, job: str, url: str, folder: Path, *, size: int, seconds: float, kills: int) -> Iterator[str]:
