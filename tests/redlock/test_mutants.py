@@ -218,7 +218,7 @@ def test_drift_left_out_gives_two_holders(monkeypatch: pytest.MonkeyPatch) -> No
         told.universe.rates = [1.009] * 3
         told._delay = lambda client, node, request: 0.00005  # type: ignore[method-assign]
         told.universe.delay = told._delay
-        return told.run(300)
+        return told.run(120)
 
     assert crimes(story()) == []
     monkeypatch.setattr(rules, "left", lambda ttl, drift, started, now: ttl - (now - started))
