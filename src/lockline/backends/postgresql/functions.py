@@ -42,7 +42,7 @@ BEGIN
         room := least(room, one.capacity);
         EXIT WHEN used > room;
         CONTINUE WHEN one.told;
-        UPDATE {schema}.claim c SET told = true WHERE c.id = one.id;
+        UPDATE {schema}.claim c SET told = true WHERE c.id = one.id AND c.name = of_line;
         IF one.channel IS NOT NULL AND one.id IS DISTINCT FROM me THEN
             PERFORM pg_notify(one.channel, one.id || ' ' || one.ticket);
         END IF;
@@ -52,8 +52,8 @@ END $$;
 -- Claims whose name nobody has come back to, and what was remembered of withdrawals.
 CREATE OR REPLACE FUNCTION {schema}.sweep_v1() RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-    DELETE FROM {schema}.claim c WHERE c.id IN (
-        SELECT d.id FROM {schema}.claim d WHERE d.expires < clock_timestamp() - interval '1 minute' LIMIT 500 FOR UPDATE SKIP LOCKED
+    DELETE FROM {schema}.claim c WHERE (c.id, c.name) IN (
+        SELECT d.id, d.name FROM {schema}.claim d WHERE d.expires < clock_timestamp() - interval '1 minute' LIMIT 500 FOR UPDATE SKIP LOCKED
     );
     DELETE FROM {schema}.withdrawn w WHERE w.until < clock_timestamp();
 END $$;
@@ -122,7 +122,7 @@ DECLARE
     room integer;
     first timestamptz;
 BEGIN
-    SELECT c.ticket INTO mine FROM {schema}.claim c WHERE c.id = my_id;
+    SELECT c.ticket INTO mine FROM {schema}.claim c WHERE c.id = my_id AND c.name = my_name;
     IF NOT FOUND THEN
         RETURN;
     END IF;
@@ -151,7 +151,7 @@ BEGIN
     IF FOUND THEN
         PERFORM {schema}.admit_v1(my_name, my_id);
     END IF;
-    UPDATE {schema}.claim c SET channel = my_channel WHERE c.id = my_id AND c.channel IS DISTINCT FROM my_channel;
+    UPDATE {schema}.claim c SET channel = my_channel WHERE c.id = my_id AND c.name = my_name AND c.channel IS DISTINCT FROM my_channel;
     SELECT * INTO ticket, ahead, change, mine, behind FROM {schema}.stands_v1(my_name, my_id, now);
 END $$;
 """
@@ -168,7 +168,7 @@ BEGIN
     PERFORM {schema}.begin_step_v1();
     PERFORM pg_advisory_xact_lock(at);
     now := clock_timestamp();
-    DELETE FROM {schema}.claim c WHERE c.id = my_id RETURNING c.expires > now INTO lived;
+    DELETE FROM {schema}.claim c WHERE c.id = my_id AND c.name = my_name RETURNING c.expires > now INTO lived;
     was_there := coalesce(lived, false)::integer;
     IF doubtful THEN
         -- A request of it may still be on the way: it shall find this when it comes.
@@ -212,14 +212,14 @@ BEGIN
     now := clock_timestamp();
     -- No line's lock: each row by itself says whether it lives. The rows of a line in the order in which its steps go through it.
     WITH asked AS MATERIALIZED (
-        SELECT e->>2 AS id, (e->>3)::double precision AS ttl, (e->>4)::integer AS weight FROM json_array_elements(batch::json) e
+        SELECT decode(e->>1, 'hex') AS name, e->>2 AS id, (e->>3)::double precision AS ttl, (e->>4)::integer AS weight FROM json_array_elements(batch::json) e
     ), mine AS MATERIALIZED (
-        SELECT c.id, c.weight > a.weight AS lighter, a.ttl FROM {schema}.claim c JOIN asked a USING (id)
+        SELECT c.id, c.name, c.weight > a.weight AS lighter, a.ttl FROM {schema}.claim c JOIN asked a ON c.id = a.id AND c.name = a.name
         WHERE c.expires > now ORDER BY c.name, c.ticket FOR NO KEY UPDATE OF c
     ), done AS (
         UPDATE {schema}.claim c SET
             expires = greatest(c.expires, now + m.ttl * interval '1 second'), channel = coalesce(my_channel, c.channel)
-        FROM mine m WHERE c.id = m.id RETURNING c.id, m.lighter
+        FROM mine m WHERE c.id = m.id AND c.name = m.name RETURNING c.id, m.lighter
     )
     SELECT array_agg(d.id), array_agg(d.id) FILTER (WHERE d.lighter) INTO alive, lighter FROM done d;
     IF lighter IS NOT NULL THEN
@@ -229,7 +229,7 @@ BEGIN
             FROM json_array_elements(batch::json) e WHERE e->>2 = ANY (lighter) ORDER BY 1
         LOOP
             PERFORM pg_advisory_xact_lock(each.at);
-            UPDATE {schema}.claim c SET weight = each.weight, about = each.about WHERE c.id = each.id AND c.weight > each.weight;
+            UPDATE {schema}.claim c SET weight = each.weight, about = each.about WHERE c.id = each.id AND c.name = each.name AND c.weight > each.weight;
             PERFORM {schema}.admit_v1(each.name, each.id);
         END LOOP;
     END IF;
@@ -276,7 +276,7 @@ BEGIN
         room := least(room, one.capacity);
         EXIT WHEN used > room;
         CONTINUE WHEN token IS NOT NULL AND one.ticket <> token;
-        DELETE FROM {schema}.claim c WHERE c.id = one.id;
+        DELETE FROM {schema}.claim c WHERE c.id = one.id AND c.name = of_line;
         victims := victims + 1;
         IF one.channel IS NOT NULL THEN
             PERFORM pg_notify(one.channel, one.id);

@@ -41,7 +41,7 @@ INSERT INTO {schema}.slot (number) SELECT generate_series(0, {slots} - 1) ON CON
 
 -- No index has a column that a renewal changes: the new version of a row stays on its page, and a guard is not in its way.
 CREATE TABLE IF NOT EXISTS {schema}.claim (
-    id text COLLATE "C" PRIMARY KEY,
+    id text COLLATE "C" NOT NULL,
     name bytea NOT NULL,
     ticket bigint NOT NULL,
     weight integer NOT NULL,
@@ -51,6 +51,7 @@ CREATE TABLE IF NOT EXISTS {schema}.claim (
     told boolean NOT NULL,
     channel text,
     about text NOT NULL,
+    PRIMARY KEY (id, name),
     UNIQUE (name, ticket)
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000);
 
