@@ -120,7 +120,7 @@ def test_whoever_may_not_listen_keeps_his_connections_and_every_answer(three: Se
     """The refusal of a subscription is an answer among the others: none of them may go to the wrong question."""
 
     async def story() -> None:
-        async with lockline.aio.connect(deaf_url(three)) as client, lockline.aio.connect(three.url) as other:
+        async with lockline.aio.connect(deaf_url(three), timeout=1) as client, lockline.aio.connect(three.url) as other:
             held = await other.lock("x", ttl=50).acquire()
             async with a_waiter(client, held):
                 made = [one.since for one in to_servers(client)]
