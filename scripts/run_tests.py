@@ -20,11 +20,10 @@ LOGS = ROOT / ".test-logs"
 SHARED = {"tests/contract", "tests/property"}
 """These run on every backend: each group takes the backends that its own folders are about."""
 FULL = bool(os.environ.get("LOCKLINE_FULL"))
-"""Also MySQL and Consul, and the contract on every other topology: it takes an hour more."""
+"""Also PostgreSQL, MySQL and Consul, and the contract on every other topology: it takes an hour more."""
 GROUPS: dict[str, tuple[list[str], list[str]]] = {
     "redlock": (["redlock-3"], ["tests/redlock"]),
     "core": (["memory", "local"], ["tests/core", "tests/local"]),
-    "postgresql": (["postgresql"], ["tests/postgresql"]),
     "etcd": (["etcd"], ["tests/etcd"]),
     "redis": (["redis"], ["tests/redis"]),
     "zookeeper": (["zookeeper"], ["tests/zookeeper"]),
@@ -44,9 +43,9 @@ GROUPS: dict[str, tuple[list[str], list[str]]] = {
 }
 """The longest first, so that none begins when the others are nearly done."""
 MORE_GROUPS: dict[str, tuple[list[str], list[str]]] = {
+    "postgresql": (["postgresql", "postgresql-pgbouncer"], ["tests/postgresql"]),
     "mysql": (["mysql"], ["tests/mysql"]),
     "consul": (["consul"], ["tests/consul"]),
-    "postgresql behind a pooler": (["postgresql-pgbouncer"], []),
     "redis topologies": (["redis-sentinel", "redis-cluster"], []),
     "redlock of five": (["redlock-5"], []),
     "zookeeper of three": (["zookeeper3"], []),
@@ -60,8 +59,7 @@ CROWDS = [
     "tests/redlock/test_live_faults.py",
     "tests/zookeeper/test_faults.py",
     "tests/etcd/test_faults.py",
-    "tests/postgresql/test_bad_minutes.py",
-    *(["tests/consul/test_faults.py"] if FULL else []),
+    *(["tests/postgresql/test_bad_minutes.py", "tests/consul/test_faults.py"] if FULL else []),
     "tests/kit/test_leaders.py",
     "tests/kit/test_crowds.py",
 ]
