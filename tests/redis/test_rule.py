@@ -180,14 +180,18 @@ class Lines(RuleBasedStateMachine):
             n, used = self.state()[:2]
             self.every_seat_is_somebodys_or_part_of_a_run(seats)
             assert n == len(held)
-            self.who_is_next_is_known_or_asked_for(seats)
+            self.who_is_next_is_known_or_asked_for(seats, held)
             assert used == sum(int(fields[name].split(" ")[4]) for name in held)
 
-    def who_is_next_is_known_or_asked_for(self, seats: dict[int, str]) -> None:
+    def who_is_next_is_known_or_asked_for(self, seats: dict[int, str], held: list[str]) -> None:
         kept: Any = self.raw.hget(KEY, "state")
         if kept[:1] != b"+":
-            next_id = kept[STATE.size :].decode()
-            assert not next_id or next_id == seats[int(self.state()[6])]
+            noted = kept[STATE.size :].decode()
+            if noted[:1] == "+":
+                # Nobody waits: this is whom the next one to come will stand directly behind.
+                assert (held, seats) == ([noted], {})
+            else:
+                assert not noted or noted == seats[int(self.state()[6])]
 
     def every_seat_is_somebodys_or_part_of_a_run(self, seats: dict[int, str]) -> None:
         head, end = (int(number) for number in self.state()[6:8])
