@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,7 +10,13 @@ import pymysql
 import pytest
 
 from lockline.backends.mysql import tables
+from tests.calm import calm
 from tests.servers.mysql import MariadbServer
+
+WAITING = (
+    "SELECT t.trx_mysql_thread_id FROM information_schema.innodb_lock_waits w "
+    "JOIN information_schema.innodb_trx t ON t.trx_id = w.requesting_trx_id"
+)
 
 
 class Database:
@@ -37,6 +44,19 @@ class Database:
         with self.connect() as connection, connection.cursor() as cursor:
             cursor.execute(statement, values or None)
             return list(cursor.fetchall())
+
+    def who_waits(self) -> int:
+        """A session that waits for a row, as soon as there is one.
+
+        The server takes a new picture of who waits only when nobody has looked at the last one for a tenth of a second: whoever
+        asks more often sees the same for ever, and perhaps one who is gone.
+        """
+        until = calm() + 20
+        while True:
+            time.sleep(0.15)
+            if found := self.ask(WAITING):
+                return int(found[0][0])
+            assert calm() < until, "nobody waits for a row"
 
     def add_user(self, name: str, rights: str, password: str = "") -> str:
         """The URL of somebody who may do this, and nothing else."""

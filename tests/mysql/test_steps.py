@@ -124,7 +124,7 @@ def test_a_ttl_counts_from_when_the_claim_got_its_place_and_not_from_when_it_beg
 
         thread = threading.Thread(target=take)
         thread.start()
-        wait_for(lambda: shared.ask("SELECT 1 FROM information_schema.innodb_lock_waits"), 20, "one who waits")
+        shared.who_waits()
         ((then,),) = shared.ask("SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))")
         other.rollback()
         thread.join(60)
@@ -156,15 +156,7 @@ def test_a_step_that_is_killed_in_the_middle_keeps_nobody_out(shared: Database) 
             blocker.query(f"SELECT last FROM lockline_slot WHERE number = {slot} FOR UPDATE")
             thread = threading.Thread(target=lambda: client.lock("x").acquire(timeout=30).release())
             thread.start()
-
-            def waiting() -> list[tuple[Any, ...]]:
-                return shared.ask(
-                    "SELECT t.trx_mysql_thread_id FROM information_schema.innodb_lock_waits w "
-                    "JOIN information_schema.innodb_trx t ON t.trx_id = w.requesting_trx_id"
-                )
-
-            wait_for(waiting, 20, "one who waits")
-            shared.ask(f"KILL QUERY {waiting()[0][0]}")
+            shared.ask(f"KILL QUERY {shared.who_waits()}")
             blocker.rollback()
         thread.join(30)
         assert not thread.is_alive()

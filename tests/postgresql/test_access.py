@@ -23,12 +23,12 @@ pytestmark = pytest.mark.server
 def take_and_give_back(url: str) -> None:
     """Everything that a client asks for, once."""
     with lockline.connect(url) as client, lockline.connect(url) as other:
-        lease = client.lock("access", ttl=0.6).acquire(timeout=5)
+        lease = client.lock("access", ttl=20).acquire(timeout=5)
         got: list[lockline.Lease] = []
         thread = threading.Thread(target=lambda: got.append(other.lock("access").acquire(timeout=10)))
         thread.start()
         wait_for(lambda: len(client.inspect("access").waiters) == 1, 10, "a waiter")
-        lease.extend(5)
+        lease.extend(30)
         assert client.list() == ["access"]
         lease.release()
         thread.join(10)
