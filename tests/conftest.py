@@ -8,8 +8,6 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
-from lockline.core import keeper
-
 from .contract.opened import Opened
 
 
@@ -35,15 +33,6 @@ def pytest_collection_finish() -> None:
     # Thousands of tests collect the garbage: they need not look through all modules and all other tests each time.
     gc.collect()
     gc.freeze()
-
-
-@pytest.fixture(autouse=True)
-def _withdrawals_come_before_their_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also on a busy machine: what cannot be undone in a quarter of a second is left to the background, and gone a moment later.
-
-    Where that is the story, a test makes the withdrawal fail.
-    """
-    monkeypatch.setattr(keeper, "WITHDRAWAL", 5.0)
 
 
 @pytest.fixture(scope="session")

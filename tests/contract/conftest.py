@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from lockline.core import keeper
+
 from .opened import Opened, chosen
 from .scene import Scene
 
@@ -30,3 +32,12 @@ def world(request: pytest.FixtureRequest, opened_worlds: Opened) -> Iterator[Sce
     scene = Scene(opened_worlds.get(name), flavour)
     yield scene
     scene.finish()
+
+
+@pytest.fixture(autouse=True)
+def _withdrawals_come_before_their_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also on a busy machine: what cannot be undone in a quarter of a second is left to the background, and gone a moment later.
+
+    Where that is the story, a test makes the withdrawal fail.
+    """
+    monkeypatch.setattr(keeper, "WITHDRAWAL", 5.0)

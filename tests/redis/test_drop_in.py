@@ -466,6 +466,8 @@ def first_locks():
     while True:
         client_of(redis.Redis(port=int(sys.argv[1]))).close()
 
+# A fork while a thread is at an import leaves that module shut in the child: what redis-py imports late is imported now.
+client_of(redis.Redis(port=int(sys.argv[1]))).close()
 for _ in range(3):
     threading.Thread(target=first_locks, daemon=True).start()
 # With a switch every few instructions a fork finds each thread somewhere else.
