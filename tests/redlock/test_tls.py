@@ -39,7 +39,7 @@ def url() -> Iterator[str]:
             for server, _ in made:
                 server.start()
             hosts = ",".join(f"127.0.0.1:{port}" for _, port in made)
-            address = f"redlock://{hosts}?tls=yes&ssl_ca_certs={certificate}"
+            address = f"redlock://{hosts}?tls=yes&ssl_ca_certs={certificate}&timeout=2"
             cluster.init(understand(address, "blocking").nodes).act()
             yield address
         finally:
