@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import lockline
-from lockline import AcquireTimeout, LocklineError
+from lockline import AcquireTimeout, BackendUnavailable, LocklineError
 
 from ..cutting import Cut, CutAt, Misread
 from .scene import Scene
@@ -102,7 +102,8 @@ class Stories:
         def work() -> None:
             try:
                 self.client.lock(name, ttl=TTL).acquire(timeout=self.turn)
-            except AcquireTimeout:
+            except (AcquireTimeout, BackendUnavailable):
+                # Traced as it is, and on a busy machine, its time may be over before the store has answered.
                 pass
 
         return work
@@ -127,7 +128,7 @@ class Stories:
 @pytest.mark.parametrize("story", ["free", "tried", "block", "kept", "leased", "nested", "timed_out", "released"])
 def test_the_lock_is_free_and_the_client_works_wherever_it_was_cut(world: Scene, story: str, unit: str) -> None:
     client, other = world.party().client.real, world.party().client.real
-    stories = Stories(client, other, 0.001 if world.world.name == "memory" else 0.1)
+    stories = Stories(client, other, 0.001 if world.world.name == "memory" else 0.05)
     make = getattr(stories, story)
     whole = CutAt(-1, unit)
     got = whole.elsewhere(make("whole"))
