@@ -166,7 +166,8 @@ class SqlBackend:
         """It looks again when the first one ahead may have expired, and not in the same moment as its neighbours."""
         ahead, change = stands.ahead or 0, stands.change or 0.0
         apart = min(ahead * APART, FURTHEST_APART)
-        if self._channel_now is None:
+        # Behind a claim of our own nobody has to ask: that one hands its turn on.
+        if self._channel_now is None and stands.behind not in self._claims:
             slowest = max(SLOWEST_POLL, len(self._claims) / ASKED_PER_SECOND)
             most = min(POLL * max(1.0, ahead / 2), slowest) * random.uniform(0.5, 1.5)
         else:
