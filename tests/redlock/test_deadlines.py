@@ -101,6 +101,12 @@ def number_at(three: Servers, node: RedisServer, name: str, number: int) -> None
     node.command("SET", key, f"{attempt} {number} {info}", "PX", 20_000)
 
 
+def wait_until_all_have(three: Servers, name: str, token: int) -> None:
+    """An acquire is over at a majority; what it still has to say to the rest would overwrite what is planted there."""
+    key = f"lockline:redlock:lease:{name}"
+    wait_for(lambda: all((node.command("GET", key) or "").split(" ")[1:2] == [str(token)] for node in three.nodes))
+
+
 def evict_soon(one: Flavour, name: str, token: int) -> int:
     """An eviction with little more time than one server may take."""
 
@@ -116,6 +122,7 @@ def test_the_token_of_a_holder_is_the_number_that_a_majority_has(three: Servers,
     # A server that is starved by other tests is not the story here.
     with client_of(flavour, f"{three.url}?timeout=1") as one:
         lease = one.do(lambda: one.client.lock("behind", ttl=20).acquire())
+        wait_until_all_have(three, "behind", lease.token)
         for node, number in zip(three.nodes, (lease.token + change, lease.token, lease.token), strict=True):
             number_at(three, node, "behind", number)
         assert one.do(lambda: one.client.evict("behind", token=lease.token + change)) == 0
@@ -136,6 +143,7 @@ def test_an_eviction_by_token_waits_for_a_server_that_is_about_to_be_connected_a
 ) -> None:
     with client_of(flavour, f"{three.url}?timeout=1") as one:
         lease = one.do(lambda: one.client.lock("apart", ttl=20).acquire())
+        wait_until_all_have(three, "apart", lease.token)
         for node, number in zip(three.nodes, (lease.token + 1, lease.token, lease.token), strict=True):
             number_at(three, node, "apart", number)
         # As after a pause: the server is there, the connection is not, and the other two do not agree.
