@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -101,10 +102,22 @@ def number_at(three: Servers, node: RedisServer, name: str, number: int) -> None
     node.command("SET", key, f"{attempt} {number} {info}", "PX", 20_000)
 
 
-def wait_until_all_have(three: Servers, name: str, token: int) -> None:
-    """An acquire is over at a majority; what it still has to say to the rest would overwrite what is planted there."""
+def lease_at_all(one: Flavour, three: Servers, name: str) -> Any:
+    """A lease that every node has under its number: no acquire has anything more to say that would overwrite what is planted."""
     key = f"lockline:redlock:lease:{name}"
-    wait_for(lambda: all((node.command("GET", key) or "").split(" ")[1:2] == [str(token)] for node in three.nodes))
+
+    def have(token: int) -> bool:
+        return all((node.command("GET", key) or "").split(" ")[1:2] == [str(token)] for node in three.nodes)
+
+    for _ in range(50):
+        lease = one.do(lambda: one.client.lock(name, ttl=20).acquire())
+        for _ in range(10):
+            if have(lease.token):
+                return lease
+            time.sleep(0.02)
+        # An acquire is over at a majority; perhaps one of them was still being connected to.
+        one.do(lease.release)
+    raise AssertionError("no lease at all three servers")
 
 
 def evict_soon(one: Flavour, name: str, token: int) -> int:
@@ -121,8 +134,7 @@ def evict_soon(one: Flavour, name: str, token: int) -> int:
 def test_the_token_of_a_holder_is_the_number_that_a_majority_has(three: Servers, flavour: str, change: int) -> None:
     # A server that is starved by other tests is not the story here.
     with client_of(flavour, f"{three.url}?timeout=1") as one:
-        lease = one.do(lambda: one.client.lock("behind", ttl=20).acquire())
-        wait_until_all_have(three, "behind", lease.token)
+        lease = lease_at_all(one, three, "behind")
         for node, number in zip(three.nodes, (lease.token + change, lease.token, lease.token), strict=True):
             number_at(three, node, "behind", number)
         assert one.do(lambda: one.client.evict("behind", token=lease.token + change)) == 0
@@ -142,8 +154,7 @@ def test_an_eviction_by_token_waits_for_a_server_that_is_about_to_be_connected_a
     three: Servers, flavour: str
 ) -> None:
     with client_of(flavour, f"{three.url}?timeout=1") as one:
-        lease = one.do(lambda: one.client.lock("apart", ttl=20).acquire())
-        wait_until_all_have(three, "apart", lease.token)
+        lease = lease_at_all(one, three, "apart")
         for node, number in zip(three.nodes, (lease.token + 1, lease.token, lease.token), strict=True):
             number_at(three, node, "apart", number)
         # As after a pause: the server is there, the connection is not, and the other two do not agree.
