@@ -38,6 +38,7 @@ GROUPS: dict[str, tuple[list[str], list[str]]] = {
             "tests/test_shells.py",
             "tests/test_run_tests.py",
             "tests/test_calm.py",
+            "tests/test_setup.py",
         ],
     ),
 }
