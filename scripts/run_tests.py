@@ -34,6 +34,7 @@ GROUPS: dict[str, tuple[list[str], list[str]]] = {
             "tests/cli",
             "tests/kit",
             "tests/docs",
+            "tests/recipes",
             "tests/types",
             "tests/test_shells.py",
             "tests/test_run_tests.py",
