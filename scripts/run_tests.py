@@ -35,6 +35,7 @@ GROUPS: dict[str, tuple[list[str], list[str]]] = {
             "tests/kit",
             "tests/docs",
             "tests/recipes",
+            "tests/packaging",
             "tests/types",
             "tests/test_shells.py",
             "tests/test_run_tests.py",
