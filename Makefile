@@ -9,7 +9,7 @@ SERVERS := $(VENV)/.servers
 PEERS := $(VENV)/.peers
 TYPES := $(VENV)/.types
 
-.PHONY: help setup demo test test-full fast check format bench torture-redlock more-servers clean
+.PHONY: help setup demo test test-full fast check format docs bench torture-redlock more-servers clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 26
@@ -59,6 +59,9 @@ format: $(READY) ## put the code into its format
 	$(VENV)/bin/ruff format .
 	$(VENV)/bin/ruff check --fix .
 
+docs: $(READY) ## the site, in site/
+	$(RUN) -m mkdocs build -q --strict
+
 bench: $(READY) $(SERVERS) $(PEERS) ## every benchmark: a table, and JSON in bench/results
 	@for bench in $$(ls bench/*.py | grep -v -e report.py -e crowd.py); do echo "== $$bench"; $(RUN) $$bench || exit 1; done
 
@@ -69,4 +72,4 @@ more-servers: $(BASE) ## fetch Redis 6.2 and 8.0, Valkey 8.1 and etcd 3.5 into .
 	$(RUN) scripts/more_servers
 
 clean: ## remove what the other targets made
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .servers bench/results dist
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .servers bench/results dist site
