@@ -312,6 +312,10 @@ class MemoryBackend:
         await self._breather.breathe()
         return self._room.look(name)
 
+    async def look_many(self, names: Sequence[str], until: float) -> Sequence[Line]:
+        await self._breather.breathe()
+        return [self._room.look(name) for name in names]
+
     async def list(self, prefix: str, until: float) -> list[str]:
         await self._breather.breathe()
         return self._room.names(prefix)

@@ -166,6 +166,14 @@ class Keeping(Protocol):
 
 
 @runtime_checkable
+class LookingAtMany(Protocol):
+    """A system that shows many lines for less than a request each."""
+
+    async def look_many(self, names: Sequence[str], until: float) -> Sequence[Line]:
+        """Each of these lines as `look` shows it, in this order. Not one moment for all: each line is one."""
+
+
+@runtime_checkable
 class EndingWithClient(Protocol):
     """A system that may end the claims of a client that is no more before their ttl is over."""
 

@@ -238,6 +238,10 @@ class LocalBackend:
         await self._breather.breathe()
         return await self._step(lambda: inspection.look(self._steps, name), until)
 
+    async def look_many(self, names: Sequence[str], until: float) -> Sequence[Line]:
+        await self._breather.breathe()
+        return await self._step(lambda: inspection.look_many(self._steps, names), until)
+
     async def list(self, prefix: str, until: float) -> list[str]:
         await self._breather.breathe()
         return await self._step(lambda: inspection.names(self._steps, prefix), until)

@@ -300,6 +300,9 @@ class RedisBackend:
     async def look(self, name: str, until: float) -> Line:
         return await self._inspection.look(name, self._key(name), until)
 
+    async def look_many(self, names: Sequence[str], until: float) -> Sequence[Line]:
+        return await self._inspection.look_many([(name, self._key(name)) for name in names], until)
+
     async def list(self, prefix: str, until: float) -> list[str]:
         return await self._inspection.names(prefix, until)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from ...core.claim import Line
@@ -15,6 +16,9 @@ from .scripts import ALIVE, LOOK
 PAGE: Final = 5000
 """Keys that one SCAN passes over: a few milliseconds of the server's time."""
 
+LINES: Final = 200
+"""Lines that are asked for together: answers of a megabyte or so, where ten wait in each."""
+
 
 class Inspection:
     """Questions about the lines of one client's servers."""
@@ -25,14 +29,29 @@ class Inspection:
 
     async def look(self, name: str, key: bytes, until: float) -> Line:
         """The whole line."""
-        reply = (await self._channel.run(Call(LOOK, (key,), ()), until, insists=False)).value
-        now = float(reply[0])
-        claims = []
-        for field, value in zip(reply[1::2], reply[2::2], strict=True):
-            mark, claim_id = field[:1], field[1:].decode()
-            if mark in (b"+", b"~") and (standing := read(claim_id, value.decode(), mark == b"+", now)):
-                claims.append(standing)
-        return Line(name, tuple(sorted(claims, key=lambda standing: standing.token)))
+        return _line(name, (await self._channel.run(Call(LOOK, (key,), ()), until, insists=False)).value)
+
+    async def look_many(self, wanted: Sequence[tuple[str, bytes]], until: float) -> list[Line]:
+        """These lines: one trip per server and `LINES` of them, each a step of its own for the server."""
+        lines: dict[str, Line] = {}
+        places: dict[Address, list[tuple[str, bytes]]] = {}
+        for name, key in wanted:
+            address = self._channel.topology.known(key)
+            if address is None:
+                # The first question finds out where things are, and loads the script.
+                lines[name] = await self.look(name, key, until)
+            else:
+                places.setdefault(address, []).append((name, key))
+        for address, there in places.items():
+            for at in range(0, len(there), LINES):
+                some = there[at : at + LINES]
+                requests = [LOOK.by_digest((key,), ()) for _, key in some]
+                replies = await self._channel.ask_all(address, requests, until)
+                for (name, key), reply in zip(some, replies, strict=True):
+                    # Moved, or a server that does not know the script: with all that a single question can do.
+                    odd = isinstance(reply, ServerError)
+                    lines[name] = await self.look(name, key, until) if odd else _line(name, reply)
+        return [lines[name] for name, _ in wanted]
 
     async def names(self, prefix: str, until: float) -> list[str]:
         """The names that have a live claim, sorted."""
@@ -97,3 +116,13 @@ class Inspection:
             if refused.code == "WRONGTYPE":
                 return False
             raise
+
+
+def _line(name: str, reply: list[bytes]) -> Line:
+    now = float(reply[0])
+    claims = []
+    for field, value in zip(reply[1::2], reply[2::2], strict=True):
+        mark, claim_id = field[:1], field[1:].decode()
+        if mark in (b"+", b"~") and (standing := read(claim_id, value.decode(), mark == b"+", now)):
+            claims.append(standing)
+    return Line(name, tuple(sorted(claims, key=lambda standing: standing.token)))

@@ -1,0 +1,256 @@
+"""From a request to an answer, the same for ASGI and WSGI: no socket, no loop, no thread here."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from typing import Any, Final
+from urllib.parse import parse_qs, quote
+
+from ..core import arguments
+from ..core.shells import engine_of
+from ..errors import ConfigError, LocklineError
+from .access import COOKIE, HEADERS, Access
+from .audit import Audit, Eviction
+from .board import encoded
+from .watch import Watch
+
+LONGEST_BODY: Final = 16 << 10
+"""Bytes of a request: a name, a token and a reason are less."""
+LONGEST_REASON: Final = 500
+LONGEST_PERSON: Final = 100
+TYPES: Final = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+FILES: Final = (
+    "index.html", "page.css", "page.js", "evicting.js", "format.js", "lines.js", "model.js", "opened.js", "row.js", "stream.js",
+    "icon.svg",
+)  # fmt: skip
+"""All that is ever sent from the disk: a name that is not here is not looked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a server has read of a request; header names in lower case."""
+
+    method: str
+    path: str
+    """Below where the app is mounted, with its slash."""
+    query: str
+    headers: Mapping[str, str]
+    mount: str = ""
+    secure: bool = False
+    address: str = ""
+    port: int = 0
+    user: str = ""
+    """Who the login in front of the page says it is."""
+
+    def asked(self, name: str) -> str:
+        """The first value of that name in the query."""
+        found = parse_qs(self.query, max_num_fields=20).get(name)
+        return found[0] if found else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A whole answer."""
+
+    status: int
+    body: bytes
+    content_type: str = "application/json"
+    more: Sequence[tuple[str, str]] = ()
+
+    @property
+    def headers(self) -> list[tuple[str, str]]:
+        kind = f"{self.content_type}; charset=utf-8"
+        return [("Content-Type", kind), ("Content-Length", str(len(self.body))), *HEADERS, *self.more]
+
+
+STREAM_HEADERS: Final = (
+    ("Content-Type", "text/event-stream; charset=utf-8"),
+    *HEADERS,
+    ("X-Accel-Buffering", "no"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """An answer without end: what that store shows, as it changes."""
+
+    watch: Watch
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """An eviction that was asked for as it should be; whoever can talk to the store carries it out."""
+
+    watch: Watch
+    eviction: Eviction
+
+
+@dataclass(frozen=True, slots=True)
+class NeedsBody:
+    """Nothing stands against this request so far: read its body and ask again with it."""
+
+
+Outcome = Answer | Stream | Change | NeedsBody
+
+
+def problem(status: int, text: str) -> Answer:
+    """A refusal, for the page and for people."""
+    return Answer(status, encoded({"problem": text}))
+
+
+@dataclass(slots=True)
+class Site:
+    """One page: its stores, its doors, what it may do."""
+
+    watches: Sequence[Watch]
+    titles: Sequence[str]
+    access: Access
+    allow_evict: bool = False
+    audit: Audit = field(default_factory=Audit)
+    knows_user: bool = False
+    """Whether requests say who asks; otherwise the person is asked."""
+
+    def answer(self, request: Request, body: bytes | None = None) -> Outcome:
+        """What to answer; with the body, if it was asked for."""
+        headers = request.headers
+        if not self.access.knows_host(headers.get("host", "")):
+            return problem(
+                421,
+                "this host name is not one of ours; open the page by its address, or allow the name with --allow-host",
+            )
+        if request.path == "":
+            # Without the slash the page's own links would lead beside it.
+            return Answer(308, b"", "text/plain", [("Location", quote(request.mount or "") + "/")])
+        if request.path == "/" and request.method == "GET" and request.asked("token"):
+            return self._let_in(request)
+        if not self.access.admits(headers, _cookie_name(request)):
+            return _stranger(request)
+        if request.method == "GET":
+            return self._get(request)
+        if request.path != "/api/evict" or request.method != "POST":
+            return problem(405, "this page can be read, and nothing else")
+        if not self.allow_evict:
+            return problem(403, "this page only shows; start it with --allow-evict to take locks away")
+        if refusal := self.access.refuses_change(headers):
+            return problem(403, refusal)
+        if body is None:
+            return NeedsBody()
+        return self._evict(request, body)
+
+    def _let_in(self, request: Request) -> Answer:
+        if not self.access.opens(request.asked("token")):
+            return _stranger(request)
+        cookie = self.access.set_cookie(_cookie_name(request), quote(request.mount) + "/", secure=request.secure)
+        # A page that leads on, not a redirect: after a link on another site only the next step is the visitor's own,
+        # and only with that one a strict cookie is sent. The address bar loses the token by it.
+        return Answer(200, ENTRANCE, "text/html", [("Set-Cookie", cookie)])
+
+    def _get(self, request: Request) -> Outcome:
+        path = request.path
+        name = "index.html" if path == "/" else path.removeprefix("/")
+        if name in FILES:
+            return Answer(200, _file(name), TYPES[name.rpartition(".")[2]])
+        if path == "/api/about":
+            return Answer(200, encoded(self._about()))
+        if path not in ("/api/stream", "/api/changes", "/api/line"):
+            return problem(404, "there is nothing here")
+        watch = self._watch(request.asked("store"))
+        if watch is None:
+            return problem(404, "there is no such store")
+        if path == "/api/stream":
+            return Stream(watch)
+        if path == "/api/line":
+            return Answer(200, watch.board.detail(request.asked("name")))
+        watch.want()
+        _, told = watch.board.since(_number(request.asked("since")) or 0)
+        return Answer(200, b"[" + b",".join(told) + b"]")
+
+    def _about(self) -> dict[str, Any]:
+        stores = [{"title": title, "url": watch.url} for title, watch in zip(self.titles, self.watches, strict=True)]
+        about: dict[str, Any] = {"stores": stores, "evict": self.allow_evict, "asks_who": not self.knows_user}
+        return {**about, "csrf": self.access.csrf} if self.allow_evict else about
+
+    def _watch(self, number: str) -> Watch | None:
+        at = _number(number) if number else 0
+        return self.watches[at] if at is not None and at < len(self.watches) else None
+
+    def _evict(self, request: Request, body: bytes) -> Outcome:
+        try:
+            wish = json.loads(body)
+            store, name, token = wish["store"], wish["name"], wish["token"]
+            reason, person, owner = wish["reason"], wish.get("who", ""), wish.get("owner", "")
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            return problem(400, "an eviction is a JSON object with store, name, token and reason")
+        if not all(isinstance(text, str) for text in (name, token, reason, person, owner)) or type(store) is not int:
+            return problem(400, "store is a number; name, token, reason and who are text")
+        watch = self._watch(str(store))
+        if watch is None:
+            return problem(404, "there is no such store")
+        if not (meant := _number(token)):
+            return problem(400, "which holder? an eviction names the token of the one that is meant")
+        try:
+            arguments.a_name(name)
+        except ConfigError as wrong:
+            return problem(400, str(wrong))
+        if not reason.strip() or len(reason) > LONGEST_REASON:
+            return problem(400, f"a reason of 1 to {LONGEST_REASON} characters is needed")
+        if not self.knows_user and (not person.strip() or len(person) > LONGEST_PERSON):
+            return problem(400, f"who asks? a name of 1 to {LONGEST_PERSON} characters is needed")
+        who = request.user if self.knows_user else person.strip()
+        return Change(watch, Eviction(watch.url, name, meant, owner[:200], who, request.address, reason.strip()))
+
+    async def carry_out(self, change: Change) -> Answer:
+        """Evict that holder, with a line before and one after; with a client that blocks this never suspends."""
+        meant, watch = change.eviction, change.watch
+        engine = engine_of(watch.client)
+        try:
+            self.audit.write(meant, "asked")
+        except OSError as trouble:
+            return problem(500, f"nobody was evicted, because the audit line cannot be written: {trouble.strerror}")
+        try:
+            victims = await engine.ask(lambda until: engine.backend.evict(meant.name, until, meant.token))
+        except LocklineError as trouble:
+            self.audit.write(meant, "unanswered")
+            return problem(502, str(trouble))
+        if victims:
+            watch.board.evicted(meant.name, meant.token, f"by {meant.who}: {meant.reason}")
+        watch.look_now()
+        self.audit.write(meant, "evicted" if victims else "held no more")
+        return Answer(200, encoded({"evicted": victims}))
+
+
+def _number(value: str) -> int | None:
+    return int(value) if value.isascii() and value.isdigit() and len(value) < 20 else None
+
+
+def _cookie_name(request: Request) -> str:
+    return f"{COOKIE}-{request.port}"
+
+
+def _stranger(request: Request) -> Answer:
+    if request.path == "/":
+        return Answer(401, STRANGER, "text/html")
+    return problem(401, "open the page with the address that `lockline web` has printed: it carries the token")
+
+
+@functools.cache
+def _file(name: str) -> bytes:
+    return (resources.files(__package__) / "page" / name).read_bytes()
+
+
+def a_title(title: object) -> str:
+    """What stands on the tab of a store."""
+    if not isinstance(title, str) or not title.strip():
+        raise ConfigError(f"a store's title is a text, not {title!r}")
+    return title
+
+
+ENTRANCE: Final = b"""<!doctype html><html lang="en"><meta charset="utf-8"><meta http-equiv="refresh" content="0;url=./">
+<title>Lockline</title><p><a href="./">Go on to the page</a></p></html>"""
+STRANGER: Final = b"""<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<title>Lockline</title><h1>Who are you?</h1>
+<p>Open this page with the address that <code>lockline web</code> has printed on its terminal: it carries the token.</p></html>"""

@@ -1,0 +1,91 @@
+"""One look at every line of a store, as cheap as the store allows and never more than a share of its time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from ..core.backend import LookingAtMany
+from ..core.claim import Line
+from ..core.engine import Engine
+
+EVERY: Final = 1.0
+"""Seconds between two looks."""
+MOST_LINES: Final = 5000
+"""So many are shown; a page with more is of no use to anybody."""
+BUDGET: Final = 0.5
+"""Seconds of one look that go into single questions, where a store cannot show many lines at once."""
+LISTING_SHARE: Final = 10
+"""A list that took a while is asked for again ten times as long after: on some stores it passes over foreign keys too."""
+FIRST_ASKED: Final = 50
+"""The longest lines are looked at each time, even where there is no time for all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What one look saw: the lines that it looked at, and which names there are."""
+
+    lines: Mapping[str, Line]
+    names: frozenset[str]
+    total: int
+    """How many names there are, also those that are not looked at because there are too many."""
+    took: float
+    """Seconds that it took."""
+
+
+class Survey:
+    """Looks at all lines of one store, again and again."""
+
+    def __init__(self, engine: Engine, prefix: str = "") -> None:
+        self._engine = engine
+        self._prefix = prefix
+        self._names: list[str] = []
+        self._total = 0
+        self._list_at = 0.0
+        self._looked: dict[str, float] = {}
+        """When each was last looked at, where it is a question each."""
+        self._lengths: dict[str, int] = {}
+
+    async def look(self) -> Seen:
+        """What the store shows now; BackendUnavailable where it does not answer."""
+        now = self._engine.runtime.now
+        began = now()
+        if began >= self._list_at:
+            names = await self._engine.ask(lambda until: self._engine.backend.list(self._prefix, until))
+            self._list_at = now() + LISTING_SHARE * (now() - began)
+            self._total, self._names = len(names), self._chosen(names)
+        backend = self._engine.backend
+        if isinstance(backend, LookingAtMany):
+            found = await self._engine.ask(lambda until: backend.look_many(self._names, until))
+            lines = {line.name: line for line in found}
+        else:
+            lines = await self._ask_each(now() + BUDGET)
+        self._lengths = {**self._lengths, **{name: len(line.claims) for name, line in lines.items()}}
+        return Seen(lines, frozenset(self._names), self._total, now() - began)
+
+    def _chosen(self, names: list[str]) -> list[str]:
+        there = set(names)
+        self._looked = {name: at for name, at in self._looked.items() if name in there}
+        self._lengths = {name: length for name, length in self._lengths.items() if name in there}
+        if len(names) <= MOST_LINES:
+            return names
+        return sorted(names, key=lambda name: -self._lengths.get(name, 0))[:MOST_LINES]
+
+    async def _ask_each(self, until: float) -> dict[str, Line]:
+        """New names and the longest lines first, then whoever was not looked at for the longest time."""
+        longest = sorted(self._names, key=lambda name: -self._lengths.get(name, 0))[:FIRST_ASKED]
+        new = [name for name in self._names if name not in self._looked]
+        others = sorted(self._names, key=lambda name: self._looked.get(name, 0.0))
+        lines: dict[str, Line] = {}
+        for name in dict.fromkeys([*longest, *new, *others]):
+            if lines and self._engine.runtime.now() >= until:
+                break
+            lines[name] = await self._engine.ask(lambda until, name=name: self._engine.backend.look(name, until))  # type: ignore[misc]
+            self._looked[name] = self._engine.runtime.now()
+        return lines
+
+
+def rest_after(took: float) -> float:
+    """Seconds until the next look: a second between two, and never more than half of the time spent with looking."""
+    return max(EVERY - took, took)
