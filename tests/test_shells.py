@@ -23,12 +23,24 @@ KIT = ("Kit", "Leases", "Locks", "LostTogether", "Pool", "Slot")
 SHARED = {shells.__name__, kit_locks.__name__, kit_pool.__name__, kit_sync.__name__, kit_aio.__name__}
 """Where the shells have in common what needs no I/O."""
 AWAITED = {
-    "Client": {"lead", "leader", "once", "inspect", "list", "evict", "examine", "close", "__exit__", "__enter__"},
-    "Lease": {"extend", "validate", "downgrade", "release", "__enter__", "__exit__"},
+    "Client": {
+        "attach",
+        "lead",
+        "leader",
+        "once",
+        "inspect",
+        "list",
+        "evict",
+        "examine",
+        "close",
+        "__exit__",
+        "__enter__",
+    },
+    "Lease": {"detach", "extend", "validate", "downgrade", "release", "__enter__", "__exit__"},
     "Lock": {"acquire", "try_acquire", "locked", "__enter__", "__exit__"},
     "Lost": {"wait"},
     "RWLock": set(),
-    "Kit": {"lead", "leader", "once"},
+    "Kit": {"attach", "lead", "leader", "once"},
     "Leases": {"release", "__enter__", "__exit__"},
     "Locks": {"acquire", "__enter__", "__exit__"},
     "LostTogether": {"wait"},

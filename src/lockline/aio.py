@@ -13,6 +13,7 @@ from .core.backend import Findings
 from .core.block import leave_block
 from .core.claim import Line
 from .core.engine import Engine
+from .core.hand_over import detach, handing_over
 from .core.handle import H, Handle
 from .core.live import LiveClaim
 from .core.shells import AnyClient, AnyLease, AnyLock, AnyLost, AnyRWLock
@@ -71,6 +72,16 @@ class Lease(AnyLease):
         self._check_downgrade()
         await self._engine.stop_writing(self)
 
+    async def detach(self, ttl: arguments.Seconds) -> str:
+        """A ticket with which `client.attach` goes on elsewhere, under a higher token: the lease ends here, and the lock stays taken.
+
+        Nobody who comes with it within `ttl`: then the lock is free. The ticket is a text for a queue, a URL or a header; it works once,
+        and whoever has it has the lock.
+        """
+        seconds = arguments.a_ttl(ttl)
+        handing_over(self._engine.backend)
+        return await self._engine.ask(lambda until: detach(self._engine, self, seconds, until))
+
     async def release(self) -> None:
         """Give the lock back. LeaseLost if it was lost before, NotHeld if it was released before."""
         await self._engine.release(self)
@@ -84,7 +95,11 @@ class Lease(AnyLease):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         scope, self._scope = self._scope, None
-        await leave_block(scope, error, self.release)
+        await leave_block(scope, error, self._end)
+
+    async def _end(self) -> None:
+        if not self._live.detached:
+            await self._engine.release(self)
 
 
 class _Acquiring(Coroutine[Any, Any, Lease]):

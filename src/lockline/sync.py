@@ -12,6 +12,7 @@ from .core.backend import Findings
 from .core.block import attach
 from .core.claim import Line
 from .core.engine import Engine
+from .core.hand_over import detach, handing_over
 from .core.live import LiveClaim
 from .core.shells import AnyClient, AnyLease, AnyLock, AnyLost, AnyRWLock
 from .errors import ConfigError, LocklineError
@@ -65,6 +66,16 @@ class Lease(AnyLease):
         self._check_downgrade()
         run(self._engine.stop_writing(self))
 
+    def detach(self, ttl: arguments.Seconds) -> str:
+        """A ticket with which `client.attach` goes on elsewhere, under a higher token: the lease ends here, and the lock stays taken.
+
+        Nobody who comes with it within `ttl`: then the lock is free. The ticket is a text for a queue, a URL or a header; it works once,
+        and whoever has it has the lock.
+        """
+        seconds = arguments.a_ttl(ttl)
+        handing_over(self._engine.backend)
+        return run(self._engine.ask(lambda until: detach(self._engine, self, seconds, until)))
+
     def release(self) -> None:
         """Give the lock back. LeaseLost if it was lost before, NotHeld if it was released before."""
         run(self._engine.release(self))
@@ -81,6 +92,8 @@ class Lease(AnyLease):
     def _leave(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._live.detached:
+            return
         try:
             run(self._engine.release(self))
         except LocklineError as problem:

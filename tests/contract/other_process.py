@@ -50,6 +50,9 @@ class Obedient:
         self.lease.release()
         return {}
 
+    def detach(self, ttl: float) -> dict[str, Any]:
+        return {"ticket": self.lease.detach(ttl)}
+
     def look_at(self) -> dict[str, Any]:
         return {"valid": self.lease.valid, "lost": self.lease.lost.is_set(), "remaining": self.lease.remaining()}
 

@@ -20,6 +20,7 @@ from typing import Any
 
 from lockline.backends import open_backend
 from lockline.backends.memory import MemoryBackend, Room
+from lockline.core.backend import HandingOver
 from lockline.core.claim import Claim, Gone, Grant, Kind, Waiting
 from lockline.core.waiting import Hints
 from lockline.runtime import clock
@@ -239,6 +240,21 @@ class Duel:
             heir.granted = True
         assert got == expected, f"leave {entered.model}: {got}, and by the rule {expected}"
         self.claims.remove(entered)
+
+    def hand_over(self, client: int, entered: Entered) -> None:
+        """Somebody of that client takes this one's place; where the store cannot, nothing happens."""
+        if not isinstance(self._of_real(entered), HandingOver):
+            return
+        self.keep_in_step()
+        new_id = f"claim-{next(self._ids)}"
+        model = entered.model._replace(id=new_id, owner=f"client-{client}")
+        new = Entered(client, model, entered.real._replace(id=new_id, owner=model.owner), False, time.monotonic(), True)
+        for _ in range(2):
+            expected = self.model.do(self._of_model(new).hand_over(entered.model.id, new.model, self.clock.time + 60))
+            got = self.real.do(self._of_real(new).hand_over(entered.real.id, new.real, self.real.now() + 60))
+            assert type(got) is type(expected), f"hand over {entered.model}: {got}, and by the rule {expected}"
+        if type(got) is Grant:
+            self.claims[self.claims.index(entered)] = new
 
     def renew(self, client: int, batch: list[Entered], lighter: bool) -> None:
         self.keep_in_step()

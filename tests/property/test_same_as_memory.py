@@ -46,6 +46,7 @@ other = st.one_of(
     st.tuples(st.just("leave"), which),
     st.tuples(st.just("renew"), clients, st.sets(which, max_size=4), st.booleans()),
     st.tuples(st.just("evict"), clients, names),
+    st.tuples(st.just("hand over"), clients, which),
     st.tuples(st.just("time passes")),
     st.tuples(st.just("crash"), clients),
 )
@@ -66,6 +67,8 @@ def perform(duel: Duel, step: tuple[Any, ...]) -> None:
             duel.enter_again(duel.claims[number % len(duel.claims)])
         case ("leave", number) if duel.claims:
             duel.leave(duel.claims[number % len(duel.claims)])
+        case ("hand over", client, number) if duel.claims:
+            duel.hand_over(client, duel.claims[number % len(duel.claims)])
         case ("renew", client, numbers, lighter) if duel.claims:
             some = {number % len(duel.claims) for number in numbers}
             duel.renew(client, [duel.claims[number] for number in sorted(some)], lighter)

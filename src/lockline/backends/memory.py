@@ -5,6 +5,7 @@ Clients that name the same `memory:room` share its lines; a plain `memory:` is t
 
 from __future__ import annotations
 
+import copy
 import itertools
 import json
 import time
@@ -12,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 from ..core.backend import Finding, Findings
-from ..core.claim import Claim, Gone, Grant, Line, Record, Standing, Waiting
+from ..core.claim import DETACHED, Claim, Gone, Grant, Line, Record, Standing, Waiting
 from ..core.rule import admitted
 from ..core.waiting import Hints
 from ..guarantees import Guarantees
@@ -208,6 +209,30 @@ class Room:
             self._tell_holders(line)
         return None
 
+    def hand_over(self, old: str, claim: Claim, tell: Callable[[str], None]) -> Grant | Waiting | Gone:
+        return self._step(self._hand_over, old, claim, tell)
+
+    def _hand_over(self, old: str, claim: Claim, tell: Callable[[str], None]) -> Grant | Waiting | Gone:
+        line, seen = self._live(claim.name)
+        at = self._find(line, claim)
+        if at is not None:
+            return Grant(line[at].ticket)
+        holders = admitted(line)
+        before = next((stood for stood in line if stood.claim.id == old), None)
+        if before is None:
+            return Gone()
+        if before not in line[:holders]:
+            return Waiting(0)
+        claim = claim._replace(weight=before.weight, capacity=before.capacity)
+        new = Stood(claim, next(self._tickets), self.now() + claim.ttl, tell)
+        new.told = True
+        # Others in their turn: what stands there is changed by nobody, so that a step that is cut short has not happened.
+        behind = [copy.copy(stood) for stood in line[holders:]]
+        for stood in behind:
+            stood.ticket = next(self._tickets)
+        self._put(claim.name, [*(stood for stood in line[:holders] if stood is not before), new, *behind], seen)
+        return Grant(new.ticket)
+
     def look(self, name: str) -> Line:
         return self._step(self._look, name)
 
@@ -263,6 +288,10 @@ class Room:
     def _found(self, name: str, what: str, now: float) -> Marked:
         found = self._keeps.get((name, what), NOTHING)
         return found if found.until > now else NOTHING
+
+
+def _tell_nobody(claim_id: str) -> None:
+    """A place that is kept for somebody has nobody to be told of its end."""
 
 
 def _seen(stood: Stood, holds: bool, now: float) -> Standing:
@@ -329,6 +358,10 @@ class MemoryBackend:
 
     async def keep(self, name: str, what: str, value: bytes, token: int, ttl: float, until: float) -> bool:
         return self._room.keep(name, what, value, token, ttl)
+
+    async def hand_over(self, old: str, claim: Claim, until: float) -> Grant | Waiting | Gone:
+        tell = _tell_nobody if claim.id.startswith(DETACHED) else self._heard
+        return self._room.hand_over(old, claim, tell)
 
     async def last(self, claim: Claim, ttl: float, until: float) -> bool:
         return self._room.renew(claim._replace(ttl=ttl)) is None

@@ -74,6 +74,7 @@ def claim_as_json(claim: Standing) -> dict[str, Any]:
         "kind": claim.kind,
         "token": claim.token,
         "holds": claim.holds,
+        "detached": claim.detached,
         "weight": claim.weight,
         "capacity": claim.capacity,
         "ttl": claim.ttl,

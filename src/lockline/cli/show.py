@@ -44,7 +44,7 @@ def command(name: str, url: str | None, config: str | None, as_json: bool) -> No
 
 
 def _rows(line: Line) -> list[tuple[str, ...]]:
-    holders = [_row("holds", claim) for claim in line.holders]
+    holders = [_row("detached" if claim.detached else "holds", claim) for claim in line.holders]
     return holders + [_row(f"{ordinal(place)} in line", claim) for place, claim in enumerate(line.waiters, 1)]
 
 

@@ -181,6 +181,19 @@ class EndingWithClient(Protocol):
 
 
 @runtime_checkable
+class HandingOver(Protocol):
+    """A system on which another claim can take the place of one that holds."""
+
+    async def hand_over(self, old: str, claim: Claim, until: float) -> Grant | Waiting | Gone:
+        """Let this claim hold in the place of the one with that id, in one step: nobody comes between, and nobody else moves.
+
+        Its ticket is higher than every one on the line so far; so whoever waits gets a higher one still, in the same order. Weight and
+        capacity are the old one's. Again it changes nothing; Waiting if the old one waits, Gone if it is gone. A claim whose id begins
+        with `DETACHED` is nobody's: it ends by its ttl, whoever dies.
+        """
+
+
+@runtime_checkable
 class Lasting(Protocol):
     """A system on which a claim can outlive its client."""
 

@@ -14,6 +14,10 @@ WHOLE: Final = 1 << 20
 """The capacity of a read-write line: a reader weighs 1, a writer all of it."""
 
 
+DETACHED: Final = "detached-"
+"""What the id of a claim begins with that belongs to no client: it keeps a place for whoever comes with its ticket."""
+
+
 class Claim(NamedTuple):
     """One party's wish for a place in a line. A tuple, because the fast path makes one per acquire."""
 
@@ -110,6 +114,11 @@ class Standing:
     since: float
     """Wall-clock time at which it began to hold, where the store keeps that; otherwise of its arrival."""
     meta: Mapping[str, Any] | None = None
+
+    @property
+    def detached(self) -> bool:
+        """Whether nobody has it in hand: its place is kept for whoever attaches with the ticket."""
+        return self.id.startswith(DETACHED)
 
 
 @dataclass(frozen=True, slots=True)

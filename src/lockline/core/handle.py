@@ -135,7 +135,8 @@ class Handle:
 
 def not_held(live: LiveClaim) -> NotHeld:
     """The error for a lease that was released before."""
-    return NotHeld(f"the lease on {live.claim.name!r} (token {live.token}) has been released already")
+    how = "detached" if live.detached else "released"
+    return NotHeld(f"the lease on {live.claim.name!r} (token {live.token}) has been {how} already")
 
 
 def check(live: LiveClaim) -> None:

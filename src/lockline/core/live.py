@@ -77,6 +77,8 @@ class LiveClaim:
     lost: LeaseLost | None = None
     """How it was lost; noted before the state says so, so that of two who change that at once the loss stays."""
     abandoned = False
+    detached = False
+    """Whether its place is kept for whoever comes with the ticket: to leave its block gives nothing back."""
     ticket = 0
     """Its token once it holds; known of one that waits only where it stands behind one of ours."""
     behind = ""

@@ -52,6 +52,9 @@ def hand_turn_on(live: LiveClaim, now: float, hints: Hints) -> LiveClaim | None:
         return None
     if heir.state is not WAITING or heir.lost is not None or heir.turn is not None:
         return None
+    # Somebody was let in ahead of both by a hand-over: then the store has given it a higher ticket, which only the store knows.
+    if live.token is not None and heir.ticket <= live.token:
+        return None
     # What is handed over shall be worth having; less than that is left only where renewals had no answer for long.
     if heir.deadline - now < heir.claim.ttl / RENEWALS_PER_TTL:
         return None

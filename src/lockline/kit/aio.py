@@ -13,6 +13,8 @@ from ..core import arguments
 from ..core.block import leave_block
 from ..core.claim import Standing
 from ..core.engine import Engine
+from ..core.hand_over import attach as attach_to
+from ..core.hand_over import handing_over, read_ticket
 from ..core.terms import terms_for
 from ..errors import BackendUnavailable, ConfigError, LeaseLost
 from ..runtime.scope import Scope
@@ -252,6 +254,18 @@ class Kit:
                     if returned:
                         return returned[0]
                     raise
+
+    async def attach(self, ticket: str) -> Lease:
+        """The lease of a ticket that `lease.detach` gave, here or elsewhere, under a higher token; NotHeld if it holds nothing any more.
+
+        It works once. In a worker: `with client.attach(ticket) as lease:`.
+        """
+        where = read_ticket(ticket)
+        handing_over(self._engine.backend)
+        make = self._lock_class(self._engine, where.terms)._lease
+        lease: Lease = await self._engine.ask(lambda until: attach_to(self._engine, where, make, until))
+        lease._given = True
+        return lease
 
     async def leader(self, name: str) -> Standing | None:
         """Who leads, with owner, token and meta; None if nobody does."""

@@ -13,6 +13,8 @@ from ..core import arguments
 from ..core.block import attach
 from ..core.claim import Standing
 from ..core.engine import Engine
+from ..core.hand_over import attach as attach_to
+from ..core.hand_over import handing_over, read_ticket
 from ..core.terms import terms_for
 from ..errors import BackendUnavailable, LeaseLost, LocklineError
 from ..runtime.blocking import run
@@ -253,6 +255,18 @@ class Kit:
                         raise
         finally:
             atexit.unregister(self.close)
+
+    def attach(self, ticket: str) -> Lease:
+        """The lease of a ticket that `lease.detach` gave, here or elsewhere, under a higher token; NotHeld if it holds nothing any more.
+
+        It works once. In a worker: `with client.attach(ticket) as lease:`.
+        """
+        where = read_ticket(ticket)
+        handing_over(self._engine.backend)
+        make = self._lock_class(self._engine, where.terms)._lease
+        lease: Lease = run(self._engine.ask(lambda until: attach_to(self._engine, where, make, until)))
+        lease._given = True
+        return lease
 
     def leader(self, name: str) -> Standing | None:
         """Who leads, with owner, token and meta; None if nobody does."""

@@ -19,6 +19,7 @@ from . import inspection, keeping
 from .commands import Row, Steps, Told
 from .connection import Busy
 from .doctor import findings
+from .hand_over import hand_over
 from .subscription import KeeperSignal, PeerListener, Peers
 
 if TYPE_CHECKING:
@@ -264,6 +265,15 @@ class LocalBackend:
 
     async def keep(self, name: str, what: str, value: bytes, token: int, ttl: float, until: float) -> bool:
         return await self._step(lambda: keeping.keep(self._steps, name, what, value, token, ttl), until)
+
+    async def hand_over(self, old: str, claim: Claim, until: float) -> Grant | Waiting | Gone:
+        if not self._listening:
+            await self._listen(until)
+        pid = self._witness or os.getpid()
+        fate = await self._step(lambda: hand_over(self._steps, old, claim, self._peers.me, pid), until)
+        if type(fate) is Grant:
+            self._steps.forget(old)
+        return fate
 
     async def last(self, claim: Claim, ttl: float, until: float) -> bool:
         there = await self._step(lambda: keeping.let_last(self._steps, claim, ttl), until)

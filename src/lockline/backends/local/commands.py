@@ -36,6 +36,7 @@ GRANTED: Final = "UPDATE claims SET granted = ? WHERE name = ? AND ticket = ?"
 # Never creates, never shortens, never revives what has run out.
 RENEW: Final = "UPDATE claims SET expires = max(expires, ?) WHERE name = ? AND ticket = ? AND id = ? AND expires > ?"
 LIGHTEN: Final = "UPDATE claims SET weight = ?, kind = ? WHERE name = ? AND ticket = ? AND weight > ?"
+MOVED: Final = "SELECT ticket, weight FROM claims WHERE name = ? AND id = ? AND ticket > ?"
 OF_CLIENT: Final = "SELECT DISTINCT name FROM claims WHERE client = ?"
 SWEEP: Final = "DELETE FROM claims WHERE expires <= ?"
 
@@ -106,7 +107,7 @@ class Steps:
             return (answer if not isinstance(answer, Gone) else Waiting(0)), []
         try:
             return self.step(lambda db: self._enter(db, claim, wait, client, pid))
-        except _CeilingReached:
+        except CeilingReached:
             self.read(raise_ceiling)
             return self.step(lambda db: self._enter(db, claim, wait, client, pid))
 
@@ -121,7 +122,7 @@ class Steps:
             return None, inside
         last, ceiling = db.execute(LAST_TICKET).fetchone()
         if last >= ceiling:
-            raise _CeilingReached
+            raise CeilingReached
         ticket = last + 1
         db.execute(NEXT_TICKET, (ticket,))
         wall = time.time()
@@ -133,7 +134,7 @@ class Steps:
             ),
         )  # fmt: skip
         # Before the commit: wherever we are cut short, what may stand in the file can be found again.
-        self._places[claim.id] = Entered(ticket, claim.weight)
+        self.note(claim.id, ticket, claim.weight)
         if fits:
             return Grant(ticket), []
         ahead = db.execute(AHEAD, (claim.name, ticket, now)).fetchone()[0]
@@ -155,6 +156,8 @@ class Steps:
     ) -> tuple[Grant | Waiting | Gone, list[Row], int]:
         ticket = self._ticket(claim)
         mine = None if ticket is None else db.execute(MINE, (claim.name, ticket, claim.id)).fetchone()
+        if ticket is not None and mine is None and self._has_moved(db, claim):
+            return self._standing(db, claim, now)
         if ticket is None or mine is None or mine[0] <= now:
             return Gone(), [], 0
         inside, first_out = walk(db, claim.name, now)
@@ -193,6 +196,8 @@ class Steps:
         # The walk ends at the first who waits: whether one behind it has run out is to be asked for.
         mine = db.execute(MINE, (claim.name, ticket, claim.id)).fetchone() if behind else None
         removed = db.execute(DELETE_MINE, (claim.name, ticket, claim.id)).rowcount > 0
+        if not removed and self._has_moved(db, claim):
+            return self._leave(db, claim)
         there = removed and (mine is None or mine[0] > now)
         # Nobody waits, or the leaver was not the one in the way of the first: nothing changes for the others.
         if first_out is None:
@@ -218,6 +223,9 @@ class Steps:
         for claim in claims:
             ticket, weight = self._places.get(claim.id, (None, 0))
             alive = db.execute(RENEW, (now + claim.ttl, claim.name, ticket, claim.id, now)).rowcount > 0
+            if not alive and ticket is not None and self._has_moved(db, claim):
+                ticket = self._ticket(claim)
+                alive = db.execute(RENEW, (now + claim.ttl, claim.name, ticket, claim.id, now)).rowcount > 0
             fates.append(None if alive else Gone())
             if alive and ticket is not None and claim.weight < weight:
                 inside, _ = walk(db, claim.name, now)
@@ -243,6 +251,17 @@ class Steps:
             return told
 
         return self.step(work)
+
+    def note(self, claim_id: str, ticket: int, weight: int) -> None:
+        """Where a claim of this client's stands, as far as it knows."""
+        self._places[claim_id] = Entered(ticket, weight)
+
+    def _has_moved(self, db: sqlite3.Connection, claim: Claim) -> bool:
+        """Whether it has a higher ticket than we knew, since somebody ahead of it handed over; noted, if so."""
+        found = db.execute(MOVED, (claim.name, claim.id, self._ticket(claim))).fetchone()
+        if found is not None:
+            self.note(claim.id, *found)
+        return found is not None
 
     def _ticket(self, claim: Claim) -> int | None:
         return self._places.get(claim.id, (None, 0))[0]
@@ -281,5 +300,5 @@ def let_in(db: sqlite3.Connection, name: str, held_before: Iterable[Row], now: f
     return [Told(row.client, row.id) for row in fresh]
 
 
-class _CeilingReached(Exception):
+class CeilingReached(Exception):
     """The synced block of tickets is used up."""

@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from . import hand_over
+
 WITHDRAWN: Final = 10
 """Seconds for which it is remembered that a claim was withdrawn before it came."""
 
@@ -312,6 +314,8 @@ _SETTINGS: Final = _procedure("settings", "", """
     SELECT VERSION(), @@global.read_only, @@innodb_flush_log_at_trx_commit, @@global.log_bin, @@global.sync_binlog, @@global.max_connections;
 """)  # fmt: skip
 
+_HAND_OVER: Final = _procedure("hand_over", hand_over.TAKES, hand_over.BODY)
+
 ROUTINES: Final = (
-    _BEGIN, _LOCK, _STANDS, _ENTER, _PLACE, _REMOVE, _SWEEP, _LEAVE, _LEAVE_ALL, _RENEW, _LOOK, _NAMES, _EVICT, _SETTINGS,
+    _BEGIN, _LOCK, _STANDS, _ENTER, _PLACE, _REMOVE, _SWEEP, _LEAVE, _LEAVE_ALL, _RENEW, _LOOK, _NAMES, _EVICT, _SETTINGS, _HAND_OVER,
 )  # fmt: skip

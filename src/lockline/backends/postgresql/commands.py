@@ -38,6 +38,7 @@ ROUTINES: Final = {
     "names": Routine("bytea bytea", (_bytes,)),
     "settings": Routine("", (bytes.decode, bytes.decode)),
     "evict": Routine("bigint bytea bigint", (int,)),
+    "hand_over": Routine("bigint bytea text text float8 text text", (int,)),
 }
 
 ALONE: Final = b"BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; %b; COMMIT"

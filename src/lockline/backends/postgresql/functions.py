@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from .hand_over import HAND_OVER
+
 WRONG_LEVEL: Final = "LL001"
 NO_SLOTS: Final = "LL002"
 LEASE_GONE: Final = "LL003"
@@ -311,4 +313,4 @@ DO $$ BEGIN
 END $$;
 """
 
-FUNCTIONS: Final = _BEGIN + _ENTER + _LEAVE + _RENEW + _OPERATOR + _GUARD
+FUNCTIONS: Final = _BEGIN + _ENTER + _LEAVE + _RENEW + _OPERATOR + _GUARD + HAND_OVER

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Final
 
 from ...core.backend import Finding
-from ...core.claim import Claim, Gone, Grant, Line, Record, Unanswered, Waiting
+from ...core.claim import DETACHED, Claim, Gone, Grant, Line, Record, Unanswered, Waiting
 from ...core.waiting import Hints
 from ...errors import BackendUnavailable
 from ...guarantees import Guarantees
@@ -18,7 +18,7 @@ from ..resp.connection_asyncio import AsyncioLink
 from ..resp.connection_blocking import BlockingLink
 from ..resp.errors import NoAnswer, Refused, unavailable
 from ..resp.target import Address
-from . import doctor, keeping
+from . import doctor, hand_over, keeping
 from .batches import Batches
 from .channel import Answer, Call, Channel, Failed
 from .claims import Doubts, OwnClaim, Renewals, Renewed
@@ -316,6 +316,21 @@ class RedisBackend:
 
     async def keep(self, name: str, what: str, value: bytes, token: int, ttl: float, until: float) -> bool:
         return await keeping.keep(self.channel, self._key(name) + b":" + what.encode(), value, token, ttl, until)
+
+    async def hand_over(self, old: str, claim: Claim, until: float) -> Grant | Waiting | Gone:
+        key, kept = self._key(claim.name), claim.id.startswith(DETACHED)
+        address = self._topology.known(key)
+        channel = NO_CHANNEL if kept or address is None else self._listens_on(address)
+        fate = await hand_over.ask(self.channel, self._doubts, key, old, claim, channel, until)
+        if not isinstance(fate, Grant):
+            return fate
+        self._claims.pop(old, None)
+        if channel == NO_CHANNEL and not kept:
+            own = self._claims[claim.id] = OwnClaim()
+            own.state, own.key = "holds", key
+        if self.wait_replicas:
+            await self._replicate(claim, key, until)
+        return fate
 
     async def last(self, claim: Claim, ttl: float, until: float) -> bool:
         (fate,) = await self.renew([claim._replace(ttl=ttl)], until)

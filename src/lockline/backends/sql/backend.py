@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final, Protocol
 
 from ...core.backend import Findings
-from ...core.claim import Claim, Gone, Grant, Line, Unanswered, Waiting
+from ...core.claim import DETACHED, Claim, Gone, Grant, Line, Unanswered, Waiting
 from ...core.rule import admitted
 from ...core.waiting import Hints, Reader
 from ...errors import BackendUnavailable
@@ -215,6 +215,25 @@ class SqlBackend:
         self._doubts.pop(claim.id, None)
         # Also if it is not there after a try that was not answered: that one may well have removed it.
         return bool(there) or repeated
+
+    async def hand_over(self, old: str, claim: Claim, until: float) -> Grant | Waiting | Gone:
+        nobodys = claim.id.startswith(DETACHED)
+        channel = None if nobodys else self._channel_now
+        call = calls.hand_over(self._places(claim.name), old, claim, channel)
+        try:
+            ((ticket,),), repeated = await self.channel.run(call, until)
+        except BaseException as problem:
+            if not getattr(problem, "unsent", False):
+                self._doubts.add(claim.id)
+            raise
+        if repeated:
+            self._doubts.add(claim.id)
+        if ticket is None or ticket < 0:
+            return Gone() if ticket is None else Waiting(0)
+        self._claims.pop(old, None)
+        if not nobodys:
+            self._note_grant(claim.id, heard=channel is not None)
+        return Grant(ticket)
 
     # -- many claims -------------------------------------------------------------------------------
 

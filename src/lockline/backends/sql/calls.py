@@ -8,6 +8,7 @@
     look       name                                                          -> (id, ticket, weight, capacity, ttl, left, about) each
     names      first, last                                                   -> (name) each
     evict      at, name, token                                               -> (victims)
+    hand_over  at, name, id of who holds, id, ttl, about, channel            -> (ticket), -1 if the one there waits, nothing if it is gone
 
 `at` is a number that the name alone gives: what serialises the steps of a line, and by its last bits the slot that remembers the last
 ticket. Whoever holds has a `ticket`; whoever waits has so many `ahead`, and in `change` seconds the first of these expires; with neither
@@ -102,6 +103,10 @@ def enter(place: Place, claim: Claim, channel: str | None, wait: bool) -> Call:
     return Call(
         "enter", (*place, claim.id, claim.ttl, claim.weight, claim.capacity, about(claim), channel, wait)
     )  # fmt: skip
+
+
+def hand_over(place: Place, old: str, claim: Claim, channel: str | None) -> Call:
+    return Call("hand_over", (*place, old, claim.id, claim.ttl, about(claim), channel))
 
 
 def leave_all(places: Sequence[Place], claims: Sequence[Claim], doubtful: Sequence[bool]) -> Call:
