@@ -285,6 +285,11 @@ class Grammar:
             if found is None or not 0 < port < 65536:
                 raise ConfigError(f"{place!r} is not host:port; write {self.example}")
             name, percent, zone = (found[1] or found[2]).partition("%")
+            try:
+                name.encode("idna")
+            except UnicodeError:
+                # Sockets say so in their own way, and only when they are asked for it.
+                raise ConfigError(f"{place!r} is no name of a host: a part of it is empty or too long") from None
             hosts.append(_host(name.lower() + percent + zone, port, own, login))
         return tuple(hosts)
 
