@@ -8,6 +8,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -74,9 +75,18 @@ def backend_of(client: lockline.Client) -> ConsulBackend:
 
 def put(server: ConsulCluster, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
     """A request of the test's own."""
+    return _request("PUT", server, path, body, **headers)
+
+
+def delete(server: ConsulCluster, path: str, **headers: str) -> int:
+    """The same, that something be deleted."""
+    return _request("DELETE", server, path, **headers)[0]
+
+
+def _request(method: str, server: ConsulCluster, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
     data = b"" if body is None else json.dumps(body).encode()
-    address = f"http://127.0.0.1:{server.servers[0].port}/v1/{path}"
-    request = urllib.request.Request(address, data, method="PUT", headers=headers)
+    address = f"http://127.0.0.1:{server.servers[0].port}/v1/{quote(path, safe='/?=&%')}"
+    request = urllib.request.Request(address, data, method=method, headers=headers)
     try:
         with urllib.request.urlopen(request, timeout=5) as answer:
             return answer.status, json.load(answer)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,7 @@ from lockline.backends.consul.target import parse
 
 from ..servers.consul import ConsulCluster
 from ..servers.process import free_port, wait_for
-from .conftest import Clients, put
+from .conftest import Clients, delete, put
 
 MASTER = "11111111-2222-3333-4444-555555555555"
 
@@ -28,6 +28,8 @@ MASTER = "11111111-2222-3333-4444-555555555555"
         ("consul://h?session_ttl=forever", "session_ttl"),
         ("consul://h?nonsense=1", "nonsense"),
         ("consul://h?token=ü", "ASCII"),
+        ("consul://h..com", "too long"),
+        (f"consul://{'h' * 64}.com", "too long"),
     ],
 )
 def test_a_wrong_url_is_told_from_before_any_connection(url: str, cure: str) -> None:
@@ -103,6 +105,28 @@ def test_rights_to_the_prefix_and_to_sessions_are_enough_and_without_them_the_er
             client_of(target, **options).lock("x").acquire(timeout=10)
         assert told.value.permanent
         assert made["SecretID"] not in str(told.value)
+    # Consul itself would answer that there is nothing.
+    stranger = client_of(f"{guarded.url}/locks")
+    questions: list[Callable[[], object]] = [lambda: stranger.inspect("x"), stranger.list, lambda: stranger.evict("x")]
+    with client.lock("x").acquire(timeout=10):
+        for question in questions:
+            with pytest.raises(lockline.BackendUnavailable, match="key_prefix write"):
+                question()
+
+
+@pytest.mark.server
+def test_a_token_that_is_deleted_or_runs_out_costs_the_lease_at_its_deadline_and_another_client_goes_on(
+    guarded: ConsulCluster, client_of: Clients
+) -> None:
+    admin = {"X-Consul-Token": MASTER}
+    rules = 'key_prefix "" { policy = "write" } session_prefix "" { policy = "write" }'
+    assert put(guarded, "acl/policy", {"Name": "all", "Rules": rules}, **admin)[0] == 200
+    made = put(guarded, "acl/token", {"Policies": [{"Name": "all"}]}, **admin)[1]
+    lease = client_of(f"{guarded.url}/locks?session_ttl=1", token=made["SecretID"]).lock("x", ttl=2).acquire(timeout=10)
+    assert delete(guarded, f"acl/token/{made['AccessorID']}", **admin) == 200
+    with client_of(f"{guarded.url}/locks?session_ttl=1", token=MASTER).lock("x", ttl=2).acquire(timeout=60) as after:
+        assert after.token > lease.token
+        assert lease.lost.wait(5)
 
 
 @pytest.mark.server

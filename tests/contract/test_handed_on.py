@@ -244,7 +244,7 @@ def test_one_that_is_cancelled_at_the_instant_of_its_turn_hands_it_on(world: Sce
         real = lease.real.release()
         # As far as the first await of the store: the turn is handed on, and nobody has run since.
         step = real.__await__()
-        first = next(step, None)
+        first = next(step, DONE)
         handed = heir.turn is not None
         bob.me.cancel()
         await _rest(step, first)
@@ -257,13 +257,17 @@ def test_one_that_is_cancelled_at_the_instant_of_its_turn_hands_it_on(world: Sce
     world.wait_until_free("x")
 
 
+DONE = object()
+"""The end of a coroutine; None is what it gives when it only lets others run."""
+
+
 async def _rest(step: Any, first: Any) -> None:
     class Rest:
         def __await__(self) -> Any:
             waited = first
-            while waited is not None:
+            while waited is not DONE:
                 yield waited
-                waited = next(step, None)
+                waited = next(step, DONE)
 
     await Rest()
 

@@ -16,6 +16,7 @@ class ConsulWorld(World):
     """Each test has a prefix of its own."""
 
     name = "consul"
+    hands_on = True
     marks: ClassVar[tuple[pytest.MarkDecorator, ...]] = (pytest.mark.server,)
     patience = 2.0
 

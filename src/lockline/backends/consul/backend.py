@@ -31,6 +31,8 @@ GUARANTEES: Final = Guarantees(
 )
 NET: Final = 60.0
 """How long a waiter trusts what it saw, or up to twice as long; those in its way are looked at much more often."""
+KEEPERS_CONNECTIONS: Final = 2
+"""Beside those of the callers, so that renewals get their turn; the second, so that one that gets no answer does not hold up the next."""
 CROWDED: Final = 16
 """So many of one client in one line make a look at all of it, by each who comes, too dear."""
 FAREWELL: Final = 1.0
@@ -48,17 +50,21 @@ class ConsulBackend:
         self._target = target
         self._runtime = runtime
         self._channel = ConsulChannel(target, runtime)
+        self._keepers = ConsulChannel(target, runtime, KEEPERS_CONNECTIONS)
         self._begin()
 
     def _begin(self) -> None:
         self._keys = ConsulKeys(self._target.prefix, secrets.token_hex(8))
         self._sessions = Sessions(self._channel, self._runtime, self._session_died)
-        self._claims = ConsulClaims(self._channel, self._sessions, self._keys, self._runtime, self._heard)
+        self._claims = ConsulClaims(
+            self._channel, self._keepers, self._sessions, self._keys, self._runtime, self._heard
+        )
 
     def forked(self) -> None:
         """In the child after a fork: drop everything inherited without a word to the server."""
         self._claims.bells.forked()
         self._channel.reset()
+        self._keepers.reset()
         self._begin()
 
     # -- enter -------------------------------------------------------------------------------------
@@ -279,3 +285,4 @@ class ConsulBackend:
             pass  # they end by themselves
         finally:
             self._channel.close()
+            self._keepers.close()

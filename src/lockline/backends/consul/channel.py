@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import quote
 
 from ...core.backend import REFUSAL
@@ -14,9 +14,13 @@ from .commands import Step
 from .connection import ConsulLink, ConsulLinks, ConsulReply, ConsulRequest, NoReply, Unsent
 from .target import ConsulTarget
 
+T = TypeVar("T")
+
 PAUSE: Final = 0.05
 LONGEST_PAUSE: Final = 0.5
 """How long to wait after an agent could not serve; a little longer each time."""
+MOST: Final = 4
+"""Connections for the requests of one client, whatever the number of its threads and tasks; one more listens."""
 A_CONNECTION: Final = 2.0
 """How long one agent of several has for an answer before the next is asked."""
 FOREVER: Final = float("inf")
@@ -55,7 +59,7 @@ class Transacted(NamedTuple):
 class ConsulChannel:
     """The way to Consul of one client: few connections, whatever the number of threads, tasks and claims."""
 
-    def __init__(self, target: ConsulTarget, runtime: Runtime) -> None:
+    def __init__(self, target: ConsulTarget, runtime: Runtime, most: int = MOST) -> None:
         self.target = target
         self._runtime = runtime
         self.now = runtime.now
@@ -63,11 +67,11 @@ class ConsulChannel:
         if runtime.flavour == "blocking":
             from .connection_blocking import BlockingConsulLinks
 
-            self._links = BlockingConsulLinks(target)
+            self._links = BlockingConsulLinks(target, most)
         else:
             from .connection_asyncio import LoopConsulLinks
 
-            self._links = LoopConsulLinks(target)
+            self._links = LoopConsulLinks(target, most)
         self._at = 0
         self._closed = False
 
@@ -97,17 +101,21 @@ class ConsulChannel:
         """These steps, all or none; one that only reads asks the leader alone, unless it has to be consistent."""
         body = json.dumps([{"KV": step} for step in steps], separators=(",", ":")).encode()
         target = self.path("txn", **({"consistent": ""} if consistent else {}))
-        (status, text, _), repeated = await self.ask(ConsulRequest("PUT", target, body), until, insist=insist)
+        reply, repeated = await self.ask(ConsulRequest("PUT", target, body), until, insist=insist)
+        if reply.status != 409:
+            return Transacted(self.understand(reply, _results), frozenset(), "", repeated)
+        failed = self.understand(reply, _errors)
+        if any("Permission denied" in what for what in failed.values()):
+            raise ConsulRefused(f"Consul at {self.target.url} refused: Permission denied{RIGHTS}")
+        return Transacted([], frozenset(failed), "; ".join(failed.values()), repeated)
+
+    def understand(self, reply: ConsulReply, meaning: Callable[[Any], T]) -> T:
+        """What this answer says; BackendUnavailable for one that is not Consul's: a page to log in, another server."""
         try:
-            told = json.loads(text)
-            if status == 409:
-                failed = {error["OpIndex"]: error["What"] for error in told["Errors"]}
-                if any("Permission denied" in what for what in failed.values()):
-                    raise ConsulRefused(f"Consul at {self.target.url} refused: Permission denied{RIGHTS}")
-                return Transacted([], frozenset(failed), "; ".join(failed.values()), repeated)
-            return Transacted([result["KV"] for result in told["Results"] or ()], frozenset(), "", repeated)
-        except (ValueError, TypeError, KeyError):
-            raise self._unavailable(f"no transaction is answered like this: {_shortened(text)}", True, True) from None
+            return meaning(json.loads(reply.body))
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+            problem = f"Consul does not answer like this ({reply.status}): {_shortened(reply.body)}"
+            raise self._unavailable(problem, True, True) from None
 
     async def ask(self, request: ConsulRequest, until: float, *, insist: bool = True) -> Answered:
         """One request until it is answered; ConsulRefused for an answer that asking again does not change."""
@@ -152,6 +160,22 @@ class ConsulChannel:
         error = BackendUnavailable(f"Consul at {self.target.url} {what}: {problem}")
         error.unsent = not went
         return error
+
+
+def entries_of(told: Any) -> list[dict[str, Any]]:
+    """Keys as Consul shows them."""
+    entries: list[dict[str, Any]] = list(told)
+    for entry in entries:
+        entry["Key"] + "", entry["CreateIndex"] + entry["ModifyIndex"]  # of just these types
+    return entries
+
+
+def _results(told: Any) -> list[dict[str, Any]]:
+    return entries_of(result["KV"] for result in told["Results"] or ())
+
+
+def _errors(told: Any) -> dict[int, str]:
+    return {error["OpIndex"]: str(error["What"]) for error in told["Errors"]}
 
 
 def _shortened(body: bytes) -> str:

@@ -13,7 +13,7 @@ from ...errors import BackendUnavailable, LocklineError
 from ...runtime import Runtime
 from . import commands
 from .channel import ConsulChannel
-from .commands import ConsulKeys, Step, ToldClaim, told_claims
+from .commands import ConsulKeys, Step, ToldClaim, told_claim, told_claims
 from .sessions import SLACK, ServerSession, Sessions
 from .sightings import Sightings
 from .subscription import Bells
@@ -91,12 +91,15 @@ class ConsulClaims:
     def __init__(
         self,
         channel: ConsulChannel,
+        keepers: ConsulChannel,
         sessions: Sessions,
         keys: ConsulKeys,
         runtime: Runtime,
         tell: Callable[[str], None],
     ) -> None:
         self._channel = channel
+        self._keepers = keepers
+        """For what keeps claims alive: however many wait for a connection to ask for more, it has one."""
         self._sessions = sessions
         self._keys = keys
         self._runtime = runtime
@@ -208,7 +211,7 @@ class ConsulClaims:
         if self._sessions.seconds_for(claim.ttl) > session.seconds:
             session = await self._sessions.ready(claim.ttl, sent, until)
         elif session.good_until < sent + min(claim.ttl, session.seconds / SLACK):
-            await self._sessions.renew([session], until)
+            await self._sessions.renew([session], until, way=self._keepers)
         if own.gone:
             fates[claim.id] = Gone()
             return None
@@ -227,7 +230,7 @@ class ConsulClaims:
     ) -> list[Claim]:  # fmt: skip
         """Put these anew; those that have to be asked for again."""
         steps = [step for bundle in batch for step in bundle]
-        answer = await self._channel.transact(steps, until)
+        answer = await self._keepers.transact(steps, until)
         if answer.failed:
             await self._refresh([own for _, own, _ in renewed], until)
             for claim, own, _ in renewed:
@@ -253,11 +256,13 @@ class ConsulClaims:
     async def _refresh(self, claims: Sequence[ConsulClaim], until: float) -> None:
         """See how these stand: another request of ours came between, or they are no more."""
         looks = [commands.look(own.key) for own in claims]
-        found = (await self._channel.transact(looks, until, consistent=True)).entries
+        found = (await self._keepers.transact(looks, until, consistent=True)).entries
         entries = {entry["Key"]: entry for entry in found}
         for own in claims:
             entry = entries.get(own.key)
-            if entry is None or entry["CreateIndex"] != own.create:
+            told = None if entry is None else told_claim(entry)
+            # One that another hand has released or overwritten holds nothing in the eyes of others: the next one may be at work.
+            if entry is None or told is None or told.create != own.create or told.client != self._keys.client:
                 self.lose(own)
                 await self.remove([own], until)  # what is left of it: the note of an eviction
                 continue
@@ -345,7 +350,7 @@ class ConsulClaims:
                 own.session for own in self.standing() if own.session and own.claim.ttl > own.session.seconds
             }:
                 if session.good_until < now + session.seconds / 2:
-                    await self._sessions.renew([session], now + A_TRY)
+                    await self._sessions.renew([session], now + A_TRY, way=self._keepers)
                 plan = min(plan, max(session.good_until - session.seconds / 2, now + AGAIN))
             return min(plan, await self._look_ahead())
         except LocklineError as problem:

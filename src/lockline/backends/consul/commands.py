@@ -12,18 +12,23 @@ It cannot fall while the cluster lives, also not when a snapshot is restored int
 from __future__ import annotations
 
 import base64
-import json
+import secrets
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, unquote
 
 from ...core.claim import Claim
+from ..keyed.entries import Told, read, written
 
 Step = dict[str, Any]
 """One step of a transaction, as Consul's API has it."""
 MOST_STEPS: Final = 64
 """Consul takes no more in one transaction; later releases take twice as many."""
+MOST_BYTES: Final = 384 << 10
+"""Half a megabyte is the most that it reads; names and what is said of claims may be long."""
+A_STEP: Final = 200
+"""What a step takes beside its key and its value, at the most."""
 
 
 class ConsulKeys:
@@ -46,8 +51,7 @@ class ConsulKeys:
 
     def value_of(self, claim: Claim) -> str:
         """What a claim's key holds."""
-        told = (claim.owner, claim.kind, claim.weight, claim.capacity, claim.ttl, claim.since, claim.meta, self.client)
-        return encoded(json.dumps(told, separators=(",", ":")))
+        return base64.b64encode(written(claim, self.client).encode()).decode()
 
     def names(self, beginning: str) -> str:
         """What the keys of all names that begin like this begin with."""
@@ -87,25 +91,10 @@ class ToldClaim(NamedTuple):
     client: str
 
 
-FIELDS: Final[tuple[type | tuple[type, ...], ...]] = (str, str, int, int, (int, float), (int, float), str, str)
-"""What `ConsulKeys.value_of` writes, in its order; more may follow one day."""
-
-
-def encoded(text: str) -> str:
-    """As Consul wants values in its JSON."""
-    return base64.b64encode(text.encode()).decode()
-
-
 @lru_cache(maxsize=8192)
-def _told(value: str) -> tuple[Any, ...] | None:
+def _told(value: str) -> Told | None:
     # The same text is read again with every look at a line, and renewals do not change it.
-    try:
-        told = json.loads(base64.b64decode(value))
-    except (ValueError, RecursionError):
-        return None
-    if type(told) is not list or len(told) < len(FIELDS) or not all(map(isinstance, told, FIELDS)):
-        return None
-    return tuple(told[: len(FIELDS)])
+    return read(base64.b64decode(value))
 
 
 def told_claim(entry: dict[str, Any]) -> ToldClaim | None:
@@ -130,6 +119,11 @@ def told_claims(entries: Iterable[dict[str, Any]]) -> list[ToldClaim]:
 def look(beginning: str) -> Step:
     """Everything under this beginning, which may be nothing; after the steps before it."""
     return {"Verb": "get-tree", "Key": beginning}
+
+
+def may_read(beginning: str) -> Step:
+    """Refused where the token may not read what begins like this: a look alone would find nothing there, and not say why."""
+    return {"Verb": "check-not-exists", "Key": f"{beginning}{secrets.token_hex(8)}"}
 
 
 def remove(key: str) -> Step:
@@ -192,10 +186,13 @@ def evict(claim: ToldClaim, words: str) -> list[Step]:
 def batches(steps_of: Sequence[list[Step]]) -> Iterable[list[list[Step]]]:
     """These bundles of steps, in groups that fit into one transaction each."""
     batch: list[list[Step]] = []
+    count = size = 0
     for steps in steps_of:
-        if batch and sum(map(len, batch)) + len(steps) > MOST_STEPS:
+        more = sum(len(step["Key"]) + len(step.get("Value", "")) + A_STEP for step in steps)
+        if batch and (count + len(steps) > MOST_STEPS or size + more > MOST_BYTES):
             yield batch
-            batch = []
+            batch, count, size = [], 0, 0
         batch.append(steps)
+        count, size = count + len(steps), size + more
     if batch:
         yield batch

@@ -64,13 +64,14 @@ class ConsulLinks(Protocol):
 
 def origin(target: ConsulTarget, endpoint: Endpoint) -> httpcore.Origin:
     scheme = b"http" if target.tls is None else b"https"
-    return httpcore.Origin(scheme, endpoint.host.encode("idna" if endpoint.host.isascii() else "utf-8"), endpoint.port)
+    return httpcore.Origin(scheme, endpoint.host.encode("idna"), endpoint.port)
 
 
 def prepared(target: ConsulTarget, endpoint: Endpoint, request: ConsulRequest) -> httpcore.Request:
     """The request as httpcore wants it."""
     at = origin(target, endpoint)
-    headers = [(b"Host", str(endpoint).encode()), (b"Content-Length", b"%d" % len(request.body))]
+    host = str(endpoint).encode() if endpoint.host.isascii() else b"%s:%d" % (at.host, at.port)
+    headers = [(b"Host", host), (b"Content-Length", b"%d" % len(request.body))]
     if target.token is not None:
         headers.append((b"X-Consul-Token", target.token.encode()))
     url = httpcore.URL(scheme=at.scheme, host=at.host, port=at.port, target=request.target.encode())

@@ -15,8 +15,6 @@ from ..url import Endpoint
 from .connection import ConsulReply, ConsulRequest, NoReply, Unsent, origin, prepared, reply
 from .target import ConsulTarget
 
-MOST: Final = 4
-"""Lines of one client, whatever the number of its tasks; one more listens."""
 AT_ONCE: Final = 1 << 16
 WHOLE: Final = 1 << 22
 """What asyncio may read ahead: a long line is a long answer."""
@@ -80,8 +78,8 @@ class LoopConsulLink(httpcore.AsyncNetworkBackend):
         return _Stream(reader, writer)
 
     def stale(self) -> bool:
-        """Whether the agent has closed it meanwhile."""
-        return self.closed or self._http.has_expired()
+        """Whether it was closed meanwhile, by the agent or because the last answer was said to be the last."""
+        return self.closed or self._http.is_closed() or self._http.has_expired()
 
     async def exchange(self, request: ConsulRequest, until: float) -> ConsulReply:
         """The answer, by then; NoReply if there is none."""
@@ -130,10 +128,11 @@ class LoopConsulLink(httpcore.AsyncNetworkBackend):
 
 
 class LoopConsulLinks:
-    """At most `MOST` lines, handed round among the tasks."""
+    """At most so many lines, handed round among the tasks."""
 
-    def __init__(self, target: ConsulTarget) -> None:
+    def __init__(self, target: ConsulTarget, most: int) -> None:
         self._target = target
+        self._most = most
         self._begin()
 
     def _begin(self) -> None:
@@ -143,7 +142,7 @@ class LoopConsulLinks:
 
     async def exchange(self, endpoint: Endpoint, request: ConsulRequest, until: float) -> ConsulReply:
         """One exchange on whichever line is free."""
-        turns = self._turns.setdefault(endpoint, asyncio.Semaphore(MOST))
+        turns = self._turns.setdefault(endpoint, asyncio.Semaphore(self._most))
         free = self._free.setdefault(endpoint, [])
         try:
             async with asyncio.timeout(max(0.001, until - clock.now())):

@@ -17,8 +17,6 @@ from ..url import Endpoint
 from .connection import ConsulReply, ConsulRequest, NoReply, Unsent, origin, prepared, reply
 from .target import ConsulTarget
 
-MOST: Final = 4
-"""Lines of one client, whatever the number of its threads; one more listens."""
 AT_ONCE: Final = 1 << 16
 
 
@@ -116,8 +114,8 @@ class BlockingConsulLink:
         )
 
     def stale(self) -> bool:
-        """Whether the agent has closed it meanwhile."""
-        return self.closed or self._http.has_expired()
+        """Whether it was closed meanwhile, by the agent or because the last answer was said to be the last."""
+        return self.closed or self._http.is_closed() or self._http.has_expired()
 
     def exchange_now(self, request: ConsulRequest, until: float) -> ConsulReply:
         """The answer, by then; NoReply if there is none."""
@@ -159,16 +157,17 @@ class BlockingConsulLink:
 
 
 class BlockingConsulLinks:
-    """At most `MOST` lines, handed round among the threads."""
+    """At most so many lines, handed round among the threads."""
 
-    def __init__(self, target: ConsulTarget) -> None:
+    def __init__(self, target: ConsulTarget, most: int) -> None:
         self._target = target
+        self._most = most
         self._pools: dict[Endpoint, Pool[BlockingConsulLink]] = {}
 
     def _pool(self, endpoint: Endpoint) -> Pool[BlockingConsulLink]:
         pool = self._pools.get(endpoint)
         if pool is None:
-            fresh = Pool(MOST, lambda: BlockingConsulLink(self._target, endpoint), lambda line: not line.closed)
+            fresh = Pool(self._most, lambda: BlockingConsulLink(self._target, endpoint), lambda line: not line.closed)
             pool = self._pools.setdefault(endpoint, fresh)
         return pool
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from ...core.backend import Finding
 from . import commands
@@ -12,6 +12,7 @@ from .commands import ConsulKeys
 from .connection import ConsulRequest
 from .sessions import Sessions
 
+T = TypeVar("T")
 SLOW = 0.1
 
 
@@ -48,13 +49,13 @@ def _took(what: str, seconds: float, cure: str) -> Finding:
     return Finding("ok", text) if seconds < SLOW else Finding("warning", text, cure)
 
 
-async def _ask(channel: ConsulChannel, path: str, until: float) -> Any:
+async def _ask(channel: ConsulChannel, path: str, meaning: Callable[[Any], T], until: float) -> T:
     reply, _ = await channel.ask(ConsulRequest("GET", channel.path(path)), until, insist=False)
-    return json.loads(reply.body)
+    return channel.understand(reply, meaning)
 
 
 async def _servers(channel: ConsulChannel, until: float) -> list[Finding]:
-    servers = len(await _ask(channel, "status/peers", until))
+    servers = len(await _ask(channel, "status/peers", list, until))
     if servers == 1:
         return [Finding("warning", "one server: while it is away, nobody gets a lock", "run three or five")]
     if servers % 2 == 0:
@@ -65,7 +66,7 @@ async def _servers(channel: ConsulChannel, until: float) -> list[Finding]:
 
 async def _agent(channel: ConsulChannel, until: float) -> list[Finding]:
     try:
-        told = await _ask(channel, "agent/self", until)
+        told = await _ask(channel, "agent/self", dict, until)
     except ConsulRefused:
         return [
             Finding("warning", "the agent may not be asked about itself", "give the token agent read, to learn more")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 
-from ...core.claim import Line, Standing
+from ...core.claim import Line
 from ...core.rule import admitted
+from ..keyed.entries import standing
 from . import commands
 from .channel import ConsulChannel
 from .claims import ConsulClaims
@@ -16,7 +16,7 @@ from .commands import ConsulKeys, ToldClaim, told_claims
 async def look(claims: ConsulClaims, name: str, clock: Callable[[], float], until: float) -> Line:
     """The whole line, without those who have run out as far as this client knows."""
     mine = {own.claim.id: own for own in claims.standing()}
-    line = await claims.sightings.line(name, until, insist=False)
+    line = await claims.sightings.read(name, until)
     now = clock()
     line = [
         claim
@@ -28,19 +28,15 @@ async def look(claims: ConsulClaims, name: str, clock: Callable[[], float], unti
     for at, claim in enumerate(line):
         own = mine.get(claim.id)
         ends = claims.sightings.ends(claim, now) if own is None else own.expires
-        standings.append(
-            Standing(
-                id=claim.id, owner=claim.owner, kind=claim.kind, token=claim.create, holds=at < count, weight=claim.weight,
-                capacity=claim.capacity, ttl=claim.ttl, remaining=max(0.0, min(claim.ttl, ends - now)), since=claim.since,
-                meta=json.loads(claim.meta) if claim.meta else None,
-            )
-        )  # fmt: skip
+        remaining = min(claim.ttl, ends - now)
+        standings.append(standing(claim, token=claim.create, holds=at < count, remaining=remaining))
     return Line(name, tuple(standings))
 
 
 async def names(channel: ConsulChannel, keys: ConsulKeys, prefix: str, until: float) -> list[str]:
     """The names that have a claim, sorted."""
-    found = await channel.transact([commands.look(keys.names(prefix))], until, insist=False)
+    beginning = keys.names(prefix)
+    found = await channel.transact([commands.may_read(beginning), commands.look(beginning)], until, insist=False)
     return sorted({keys.name_of(claim.key) for claim in told_claims(found.entries)})
 
 
@@ -50,7 +46,7 @@ async def evict(claims: ConsulClaims, channel: ConsulChannel, keys: ConsulKeys, 
     Who holds goes on holding until it is gone, and the removal is of that very claim: what was seen may be old, but nobody who
     came later is touched.
     """
-    line = await claims.sightings.line(name, until, insist=False)
+    line = await claims.sightings.read(name, until)
     victims = [claim for claim in line[: admitted(line)] if token is None or claim.create == token]
     gone = [victim for victim in victims if await _evict(channel, keys, victim, until)]
     if gone:

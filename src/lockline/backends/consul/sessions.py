@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from ...core.claim import Ceiling, Claim
 from ...errors import BackendUnavailable
@@ -121,16 +121,18 @@ class Sessions:
         request = ConsulRequest("PUT", self._channel.path("session/create"), json.dumps(wish).encode())
         reply, _ = await self._channel.ask(request, until, insist=insist)
         # One whose answer was lost goes by itself.
-        session = ServerSession(json.loads(reply.body)["ID"], seconds, sent + seconds)
+        session = ServerSession(self._channel.understand(reply, _id), seconds, sent + seconds)
         self._sessions[seconds] = session
         return session
 
-    async def renew(self, sessions: Iterable[ServerSession], until: float, *, insist: bool = True) -> None:
+    async def renew(
+        self, sessions: Iterable[ServerSession], until: float, *, insist: bool = True, way: ConsulChannel | None = None
+    ) -> None:
         """Ask for these sessions to be renewed; those that are no more are lost."""
         for session in sessions:
             sent = self._runtime.now()
             request = ConsulRequest("PUT", self._channel.path(f"session/renew/{session.id}"))
-            reply, _ = await self._channel.ask(request, until, insist=insist)
+            reply, _ = await (way or self._channel).ask(request, until, insist=insist)
             if reply.status == 404:
                 self.lose(session)
             else:
@@ -152,3 +154,9 @@ class Sessions:
             if known is session:
                 del self._sessions[seconds]
         self._died(session)
+
+
+def _id(told: Any) -> str:
+    if not isinstance(told["ID"], str):
+        raise TypeError("no id")
+    return str(told["ID"])

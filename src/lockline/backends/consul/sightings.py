@@ -15,7 +15,7 @@ from typing import Final
 from ...runtime import Runtime
 from . import commands
 from .channel import ConsulChannel
-from .commands import MOST_STEPS, ConsulKeys, ToldClaim, told_claim, told_claims
+from .commands import MOST_STEPS, ConsulKeys, Step, ToldClaim, told_claim, told_claims
 from .subscription import Bells
 
 log = logging.getLogger("lockline")
@@ -37,8 +37,18 @@ class Sightings:
         self._seen: dict[str, tuple[int, float]] = {}
 
     async def line(self, name: str, until: float, *, insist: bool = True, consistent: bool = False) -> list[ToldClaim]:
-        """The line as it is now."""
+        """The line as it is now, for one who stands in it or wants to."""
         steps = [commands.look(self._keys.line(name))]
+        return await self._line(steps, until, insist=insist, consistent=consistent)
+
+    async def read(self, name: str, until: float) -> list[ToldClaim]:
+        """The line as it is now, for one who only asks; an error where that is not allowed."""
+        line = self._keys.line(name)
+        return await self._line([commands.may_read(line), commands.look(line)], until, insist=False)
+
+    async def _line(
+        self, steps: list[Step], until: float, *, insist: bool, consistent: bool = False
+    ) -> list[ToldClaim]:
         found = await self._channel.transact(steps, until, insist=insist, consistent=consistent)
         line = told_claims(found.entries)
         self.note(line)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -12,7 +11,7 @@ from ...core.worker import Worker
 from ...errors import LocklineError
 from ...runtime import Runtime
 from . import commands
-from .channel import ConsulChannel
+from .channel import ConsulChannel, entries_of
 from .commands import ConsulKeys, Step, ToldClaim
 from .connection import ConsulLink, ConsulRequest, NoReply
 from .sessions import ServerSession, Sessions
@@ -115,7 +114,7 @@ class Bells:
         reply = await link.exchange(request, self._runtime.now() + A_QUERY * 17 / 16 + LATER)
         if reply.status not in (200, 404):
             raise NoReply(f"{reply.status}")
-        entries = json.loads(reply.body) if reply.status == 200 else []
+        entries = self._channel.understand(reply, entries_of) if reply.status == 200 else []
         # It goes back when Consul forgets what was deleted long ago, or comes back from a backup.
         since, self._index = self._index if reply.as_of >= self._index else 0, reply.as_of
         there = {entry["Key"] for entry in entries}
@@ -128,6 +127,9 @@ class Bells:
                 self._tell(claim_id, word, entry["ModifyIndex"])
 
     def _drop_link(self) -> None:
+        # Whoever answers next may have come back from a backup, or with nothing: asked for what comes after an index that lies far
+        # ahead of its own, it would be silent. So it is asked for all there is.
+        self._index = 0
         link, self._link = self._link, None
         if link is not None:
             link.close()

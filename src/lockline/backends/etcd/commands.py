@@ -8,13 +8,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, unquote
 
 from ...core.claim import Claim
+from ..keyed.entries import read, written
 from . import messages as m
 
 
@@ -72,8 +72,7 @@ class Keys:
 
     def value_of(self, claim: Claim, token: int = 0) -> bytes:
         """What a claim's key holds."""
-        told = (claim.owner, claim.kind, claim.weight, claim.capacity, claim.ttl, claim.since, claim.meta)
-        return json.dumps([*told, self._client, token], separators=(",", ":")).encode()
+        return written(claim, self._client, token).encode()
 
     def names(self, beginning: str) -> bytes:
         """What the keys of all names that begin like this begin with."""
@@ -119,21 +118,13 @@ class SeenClaim(NamedTuple):
     """0 where the claim is too young to have it written down; then the fence's version at `create` is it."""
 
 
-FIELDS: tuple[type | tuple[type, ...], ...] = (str, str, int, int, (int, float), (int, float), str, str, int)
-"""What `Keys.value_of` writes, in its order; more may follow one day."""
-
-
 def seen_claim(kv: Any) -> SeenClaim | None:
     """The claim behind this key and value; None for a key that somebody else has put there, which holds nothing."""
-    key = kv.key
-    try:
-        claim_id, told = key.rpartition(b"/")[2].decode(), json.loads(kv.value)
-    except (ValueError, RecursionError):
-        return None
+    key, told = kv.key, read(kv.value, numbers=1)
     # A claim hangs on a lease: without one it would stand for ever.
-    if not kv.lease or type(told) is not list or len(told) < len(FIELDS) or not all(map(isinstance, told, FIELDS)):
+    if told is None or not kv.lease:
         return None
-    return SeenClaim(key, claim_id, kv.create_revision, kv.lease, *told[: len(FIELDS)])
+    return SeenClaim(key, key.rpartition(b"/")[2].decode(errors="replace"), kv.create_revision, kv.lease, *told)
 
 
 def seen_claims(kvs: Iterable[Any]) -> list[SeenClaim]:

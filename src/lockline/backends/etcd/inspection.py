@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 
-from ...core.claim import Line, Standing
+from ...core.claim import Line
 from ...core.rule import admitted
+from ..keyed.entries import standing
 from . import commands
 from . import messages as m
 from .channel import NOT_FOUND, OUT_OF_RANGE, Way
@@ -33,13 +33,7 @@ async def look(channel: Way, keys: Keys, name: str, mine: Mapping[str, EtcdClaim
     for at, claim in enumerate(line):
         own = mine.get(claim.id)
         remaining = own.expires - now if own is not None else min(claim.ttl, left.get(claim.lease, claim.ttl))
-        standings.append(
-            Standing(
-                id=claim.id, owner=claim.owner, kind=claim.kind, token=claim.token, holds=at < count, weight=claim.weight,
-                capacity=claim.capacity, ttl=claim.ttl, remaining=max(0.0, remaining), since=claim.since,
-                meta=json.loads(claim.meta) if claim.meta else None,
-            )
-        )  # fmt: skip
+        standings.append(standing(claim, token=claim.token, holds=at < count, remaining=remaining))
     return Line(name, tuple(standings))
 
 

@@ -1,0 +1,67 @@
+"""What the key of a claim says: written by its client, read by everybody, who may find anything there."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any, Final, Protocol
+
+from ...core.claim import Claim, Standing
+
+Told = tuple[Any, ...]
+"""Owner, kind, weight, capacity, ttl, since, meta and client, and what a store says beside."""
+FIELDS: Final[tuple[type | tuple[type, ...], ...]] = (str, str, int, int, (int, float), (int, float), str, str)
+"""What `written` writes, in its order."""
+
+
+class Entry(Protocol):
+    """A claim as its key tells it."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def owner(self) -> str: ...
+    @property
+    def kind(self) -> Any: ...
+    @property
+    def weight(self) -> int: ...
+    @property
+    def capacity(self) -> int: ...
+    @property
+    def ttl(self) -> float: ...
+    @property
+    def since(self) -> float: ...
+    @property
+    def meta(self) -> str: ...
+
+
+def written(claim: Claim, client: str, *more: int) -> str:
+    """The text of this claim's key."""
+    told = (claim.owner, claim.kind, claim.weight, claim.capacity, claim.ttl, claim.since, claim.meta, client, *more)
+    return json.dumps(told, separators=(",", ":"))
+
+
+def read(text: str | bytes, numbers: int = 0) -> Told | None:
+    """What `written` wrote, with so many numbers at its end (more may follow one day); None for anything else, which holds nothing."""
+    fields = FIELDS + (int,) * numbers
+    try:
+        told = json.loads(text)
+        if type(told) is not list or len(told) < len(fields) or not all(map(isinstance, told, fields)):
+            return None
+        _, _, weight, capacity, ttl, since, meta, *_ = told
+        # With a weight of nothing it would take no room, and a ttl that is none would never be over.
+        sound = 0 < weight <= capacity and ttl > 0 and math.isfinite(ttl) and math.isfinite(since)
+        if meta and not isinstance(json.loads(meta), dict):
+            return None
+    except (ValueError, OverflowError, RecursionError):
+        return None
+    return tuple(told[: len(fields)]) if sound else None
+
+
+def standing(claim: Entry, *, token: int, holds: bool, remaining: float) -> Standing:
+    """The claim as `inspect` shows it."""
+    return Standing(
+        id=claim.id, owner=claim.owner, kind=claim.kind, token=token, holds=holds, weight=claim.weight,
+        capacity=claim.capacity, ttl=claim.ttl, remaining=max(0.0, remaining), since=claim.since,
+        meta=json.loads(claim.meta) if claim.meta else None,
+    )  # fmt: skip

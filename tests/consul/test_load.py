@@ -1,0 +1,170 @@
+"""Many of one client at once, and agents that are slow, short of connections or have forgotten: all are served, no lease is lost by it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from lockline import aio
+from lockline.errors import LocklineError
+
+from ..calm import calm
+from ..servers.consul import ConsulCluster
+from ..servers.process import wait_for
+from ..servers.proxy import Proxy
+from .conftest import Clients, backend_of
+
+pytestmark = pytest.mark.server
+
+
+def at_once(threads: list[threading.Thread]) -> None:
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def test_three_hundred_threads_on_one_name_are_granted_in_order_and_a_held_lease_outlives_them(
+    url: str, client_of: Clients
+) -> None:
+    client = client_of(url)
+    held = client.lock("held", ttl=3).acquire()
+    granted: list[int] = []
+
+    def wait() -> None:
+        with client.lock("x", ttl=30).acquire(timeout=60) as lease:
+            granted.append(lease.token)
+
+    at_once([threading.Thread(target=wait) for _ in range(300)])
+    assert len(granted) == 300
+    assert granted == sorted(granted)
+    assert held.valid
+    held.release()
+
+
+def test_six_hundred_tasks_on_as_many_names_are_granted_and_a_held_lease_outlives_them(url: str) -> None:
+    async def scene() -> int:
+        async with aio.connect(url) as client:
+            held = await client.lock("held", ttl=3).acquire()
+
+            async def work(number: int) -> int:
+                async with await client.lock(f"n{number}", ttl=30).acquire(timeout=60):
+                    return 1
+
+            granted = await asyncio.gather(*(work(number) for number in range(600)))
+            assert held.valid
+            await held.release()
+            return sum(granted)
+
+    assert asyncio.run(scene()) == 600
+
+
+SLOW = 0.35
+"""Each way: an answer takes twice that."""
+
+
+def test_leases_are_kept_through_a_slow_agent_whatever_the_number_of_threads_that_ask_it(
+    through: str, proxy: Proxy, client_of: Clients
+) -> None:
+    """Forty threads wait for four connections: a renewal that stood behind them all would come after seven seconds."""
+    ttl = 5.0
+    client = client_of(through)
+    held = client.lock("held", ttl=ttl).acquire()
+    proxy.delay(SLOW)
+    until = time.monotonic() + 1.5 * ttl
+
+    def work(number: int) -> None:
+        while time.monotonic() < until:
+            try:
+                with client.lock(f"n{number}", ttl=60).acquire(timeout=1):
+                    pass
+            except LocklineError:
+                pass  # not in time: that is the point
+
+    at_once([threading.Thread(target=work, args=(number,)) for number in range(40)])
+    assert held.valid
+    proxy.heal()
+    held.release()
+
+
+def test_leases_are_kept_through_a_slow_agent_whatever_the_number_of_tasks_that_ask_it(
+    through: str, proxy: Proxy
+) -> None:
+    ttl = 5.0
+
+    async def scene() -> None:
+        async with aio.connect(through) as client:
+            held = await client.lock("held", ttl=ttl).acquire()
+            proxy.delay(SLOW)
+            until = time.monotonic() + 1.5 * ttl
+
+            async def work(number: int) -> None:
+                while time.monotonic() < until:
+                    try:
+                        await (await client.lock(f"n{number}", ttl=60).acquire(timeout=1)).release()
+                    except LocklineError:
+                        pass  # not in time: that is the point
+
+            await asyncio.gather(*(work(number) for number in range(40)))
+            assert held.valid
+            proxy.heal()
+            await held.release()
+
+    asyncio.run(scene())
+
+
+def test_an_agent_that_allows_few_connections_serves_all_threads_one_after_the_other(
+    tmp_path: Path, client_of: Clients
+) -> None:
+    cluster = ConsulCluster(tmp_path / "few", config={"limits": {"http_max_conns_per_client": 3}}).start()
+    try:
+        client = client_of(f"{cluster.url}/p?session_ttl=1")
+        granted: list[int] = []
+
+        def work(number: int) -> None:
+            for _ in range(3):
+                with client.lock(f"n{number % 4}", ttl=30).acquire(timeout=60) as lease:
+                    granted.append(lease.token)
+
+        at_once([threading.Thread(target=work, args=(number,)) for number in range(12)])
+        assert len(granted) == 36
+        client.close()
+    finally:
+        cluster.stop()
+
+
+def test_a_server_that_comes_back_with_nothing_ends_the_leases_and_is_heard_at_once(
+    tmp_path: Path, client_of: Clients
+) -> None:
+    """Its index begins anew: whoever went on asking for what comes after the old one would hear nothing for a long time."""
+    old = ConsulCluster(tmp_path / "old").start()
+    new: ConsulCluster | None = None
+    try:
+        url = f"{old.url}/p?session_ttl=1"
+        first, second = client_of(url), client_of(url)
+        for _ in range(200):
+            first.lock("warm").acquire().release()
+        lease = first.lock("x", ttl=30).acquire()
+        bells = backend_of(second)._claims.bells
+        thread = threading.Thread(target=lambda: second.lock("x", ttl=30).acquire(timeout=60).release())
+        thread.start()
+        wait_for(lambda: bells._index > 0, 10, "the listener")
+        before = bells._index
+        old.stop()
+        new = ConsulCluster(tmp_path / "new")
+        new.servers[0].port = old.servers[0].port
+        new.start()
+        began = calm()
+        wait_for(lambda: 0 < bells._index < before, 15, "a listener that begins anew")
+        thread.join(30)
+        assert not thread.is_alive()
+        assert calm() - began < 15
+        assert lease.lost.wait(15)
+    finally:
+        old.stop()
+        if new is not None:
+            new.stop()
