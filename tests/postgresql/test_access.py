@@ -233,3 +233,16 @@ def test_no_connection_left_is_named_and_passes(database: Database) -> None:
 def test_what_makes_no_sense_is_refused_before_anything_is_sent(url: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         lockline.connect(url)
+
+
+def test_settings_of_a_role_that_change_how_values_are_written_do_not_matter(shared: Database, role: str) -> None:
+    shared.ask(RIGHTS.format(schema="lockline", role="worker"))
+    for setting in (
+        "bytea_output = 'escape'", "extra_float_digits = -15", "datestyle = 'German'", "intervalstyle = 'iso_8601'",
+        "timezone = 'Pacific/Kiritimati'", "standard_conforming_strings = off", "search_path = ''", "lock_timeout = '5s'",
+        "default_transaction_isolation = 'serializable'", "jit_above_cost = 0", "enable_indexscan = off",
+    ):  # fmt: skip
+        shared.ask(f"ALTER ROLE worker SET {setting}")
+    take_and_give_back(f"{role}?prefix=settings")
+    with lockline.connect(f"{role}?prefix=settings") as client, client.lock("ü\\'\"x\x01", meta={"a": "\\'ü"}):
+        assert client.list() == ["ü\\'\"x\x01"]

@@ -14,6 +14,7 @@ import sqlalchemy
 
 import lockline
 from lockline import ConfigError
+from tests.guarded import freeze_a_holder
 from tests.servers.process import wait_for
 
 from .conftest import Database
@@ -35,38 +36,20 @@ def balance(database: Database) -> int:
     return int(database.ask("SELECT balance FROM account")[0][0])
 
 
-def lost_update(url: str, guarded: bool) -> str | None:
-    """A holder reads 100 and freezes; its lease runs out, the next holder adds 10; then the first adds 1 to what it has read.
+@pytest.mark.parametrize(
+    ("guard", "said", "left"),
+    [("never", "committed", 101), ("first", "refused: DatabaseError", 110), ("last", "refused: LeaseLost", 110)],
+)
+def test_a_frozen_holder_loses_the_next_ones_update_unless_it_is_guarded(
+    account: str, shared: Database, guard: str, said: str, left: int
+) -> None:
+    """It reads 100 and is frozen; its lease runs out, the next holder adds 10; then it adds 1 to what it has read.
 
-    What the frozen one's commit said.
+    Guarded before its first read its commit fails, late as it is; afterwards its own deadline tells it already.
     """
-    with lockline.connect(url) as first, lockline.connect(url) as second:
-        lease = first.lock("account/1", ttl=0.5, renew=False).acquire()
-        with psycopg.connect(url) as mine:
-            if guarded:
-                lease.guard(mine)
-            ((seen,),) = mine.execute("SELECT balance FROM account WHERE id = 1").fetchall()
-            # Here it is frozen. Its lease runs out.
-            with second.lock("account/1", timeout=10) as next_lease, psycopg.connect(url) as theirs:
-                next_lease.guard(theirs)
-                theirs.execute("UPDATE account SET balance = balance + 10 WHERE id = 1")
-            # And goes on.
-            mine.execute("UPDATE account SET balance = %s WHERE id = 1", [seen + 1])
-            try:
-                mine.commit()
-            except psycopg.Error as problem:
-                return problem.sqlstate
-    return None
-
-
-def test_without_it_a_frozen_holder_loses_the_update_of_the_next(account: str, shared: Database) -> None:
-    assert lost_update(account, guarded=False) is None
-    assert balance(shared) == 101
-
-
-def test_with_it_the_frozen_holders_commit_fails(account: str, shared: Database) -> None:
-    assert lost_update(account, guarded=True) == "LL003"
-    assert balance(shared) == 110
+    engine_url = account.replace("postgresql:", "postgresql+psycopg:")
+    assert freeze_a_holder(account, engine_url, guard) == said
+    assert balance(shared) == left
 
 
 @pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])

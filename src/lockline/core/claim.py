@@ -33,6 +33,8 @@ class Claim(NamedTuple):
     """Wall-clock time of arrival, for people to read; nothing is decided by it."""
     meta: str
     """JSON of what the caller wants others to see, or an empty string."""
+    stays: bool = False
+    """Also where a store knows of its client's death: it then stands until its ttl is over."""
 
 
 class Grant(NamedTuple):

@@ -150,7 +150,7 @@ class LiveClaim:
 
     def stored(self, claim: Claim) -> Claim:
         """As the store is to keep it: whoever is lost stays in the line for its lock-delay, whoever releases does not."""
-        return claim._replace(ttl=claim.ttl + self.lock_delay) if self.lock_delay else claim
+        return claim._replace(ttl=claim.ttl + self.lock_delay, stays=True) if self.lock_delay else claim
 
     def acknowledge(self, sent: float, ttl: float) -> None:
         """The store confirmed a request that was sent then: trust the claim for that much longer.

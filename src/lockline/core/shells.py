@@ -280,7 +280,7 @@ class AnyClient(Generic[L, RW]):
             )
         if terms.lock_delay and isinstance(self._engine.backend, EndingWithClient):
             raise ConfigError(
-                f"{self.url} ends what a lost client held by itself, and knows of no lock_delay; memory:, redis://, "
+                f"{self.url} ends what a lost client held by itself, and knows of no lock_delay; memory:, local:, redis://, "
                 "redlock://, etcd://, consul:// and the databases do"
             )
         return terms

@@ -50,7 +50,6 @@ BATCH = 500
 class LocalBackend:
     """One client of the file."""
 
-    ends_with_client = True
     guarantees = GUARANTEES
 
     def __init__(self, file: Path, runtime: Runtime, url: str) -> None:
@@ -200,7 +199,7 @@ class LocalBackend:
 
     def _watch(self, claim: Claim, rows: list[Row]) -> bool:
         """Hear of the end of those in the way; False when one ended just now."""
-        others = {row.pid for row in rows if row.client != self._peers.me}
+        others = {row.pid for row in rows if row.reached_at != self._peers.me}
         watching = [self._peers.watch(pid, claim.id) for pid in others]
         # A pid that is not there may be of another pid namespace: then the socket alone tells, at each look.
         return all(watching) or all(self._peers.alive(row.client) for row in rows)

@@ -18,6 +18,9 @@ from .target import make_private
 SWEEP_EVERY: Final = 60.0
 """How often this client removes what has run out on names that nobody uses again."""
 
+STAYS: Final = "!"
+"""Stands before the client of a claim that stays until its time is over: so it is nobody's, when somebody's death is looked into."""
+
 COLUMNS: Final = "ticket, id, client, pid, weight, capacity, expires, granted"
 # Two statements: RETURNING alone would cost more than the rest of an acquire.
 LAST_TICKET: Final = "SELECT last, ceiling FROM counter"
@@ -52,6 +55,11 @@ class Row(NamedTuple):
     capacity: int
     expires: float
     granted: float | None
+
+    @property
+    def reached_at(self) -> str:
+        """The socket that its client listens on."""
+        return self.client.removeprefix(STAYS)
 
 
 class Told(NamedTuple):
@@ -129,7 +137,7 @@ class Steps:
         db.execute(
             INSERT,
             (
-                claim.name, ticket, claim.id, client, pid, claim.owner, claim.kind, claim.weight, claim.capacity,
+                claim.name, ticket, claim.id, STAYS + client if claim.stays else client, pid, claim.owner, claim.kind, claim.weight, claim.capacity,
                 claim.ttl, now + claim.ttl, claim.since, wall if fits else None, claim.meta,
             ),
         )  # fmt: skip
@@ -297,7 +305,7 @@ def let_in(db: sqlite3.Connection, name: str, held_before: Iterable[Row], now: f
     wall = time.time()
     for row in fresh:
         db.execute(GRANTED, (wall, name, row.ticket))
-    return [Told(row.client, row.id) for row in fresh]
+    return [Told(row.reached_at, row.id) for row in fresh]
 
 
 class CeilingReached(Exception):

@@ -88,6 +88,6 @@ def evict(steps: Steps, name: str, token: int | None) -> tuple[list[Told], list[
         inside, _ = walk(db, name, now)
         victims = [row for row in inside if token is None or row.ticket == token]
         db.executemany(DELETE, [(name, row.ticket) for row in victims])
-        return [Told(row.client, row.id) for row in victims], let_in(db, name, inside, now)
+        return [Told(row.reached_at, row.id) for row in victims], let_in(db, name, inside, now)
 
     return steps.step(work)

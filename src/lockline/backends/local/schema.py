@@ -20,7 +20,7 @@ CREATE: Final = (
         name     TEXT NOT NULL,
         ticket   INTEGER NOT NULL,
         id       TEXT NOT NULL,
-        client   TEXT NOT NULL,     -- the peer socket that its process listens on
+        client   TEXT NOT NULL,     -- the peer socket that its process listens on, with a ! before it if its death changes nothing
         pid      INTEGER NOT NULL,
         owner    TEXT NOT NULL,
         kind     TEXT NOT NULL,

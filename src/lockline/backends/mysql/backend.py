@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from ...core.backend import Findings
+from ...core.claim import Claim
 from ...core.waiting import Reader
 from ...guarantees import Guarantees
 from ...runtime import Runtime
@@ -27,6 +28,17 @@ GUARANTEES: Final = Guarantees(
         "the last grants, as long as the new server's clock is not behind the old one's by more than the outage took."
     ),
 )
+
+
+class MysqlBackend(SqlBackend):
+    """One client of a MySQL."""
+
+    def guard_commit(self, claim: Claim, token: int, connection: object) -> object:
+        """Let nobody hold after the claim before the caller's own transaction has ended; LeaseLost if it is gone."""
+        # What knows the connections of people is imported for those who have one.
+        from .guard import guard
+
+        return guard(claim, token, f"`{self.dialect.schema}`.lockline_claim", connection)
 
 
 class Mysql:

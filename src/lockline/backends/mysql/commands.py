@@ -83,6 +83,7 @@ PASSING: Final = UNDONE | FULL | frozenset({
 _READ_ONLY: Final = "it is read-only, as a replica is; name the primary, or all of them: mysql://h1,h2/database"
 _NO_RIGHT: Final = "the user lacks a right; docs/backends/mysql.md has those that Lockline needs"
 _DISK: Final = "the server's disk is full"
+_KEPT: Final = "another step takes long; or a transaction with guard() is still open: commit it before the release"
 _SHORT: Final = "the step was cut short by a limit on statements; give this user a longer one"
 _CURES: Final = {
     1045: "the server does not accept this user or password",
@@ -90,6 +91,7 @@ _CURES: Final = {
     1130: "the server does not let anybody in from here",
     1044: _NO_RIGHT, 1142: _NO_RIGHT, 1143: _NO_RIGHT, 1227: _NO_RIGHT, 1370: _NO_RIGHT,
     1049: "INIT", 1146: "INIT", 1305: "INIT",
+    1205: _KEPT,
     1290: _READ_ONLY, 1792: _READ_ONLY, 1836: _READ_ONLY,
     1040: "the server has no connection left; raise max_connections",
     1203: "this user has no connection left", 1226: "this user has used up what it may use",

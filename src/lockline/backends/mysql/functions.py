@@ -5,7 +5,8 @@ key, at READ COMMITTED, where nothing locks a gap. The statement after that sees
 clock anew. A look, and a release, lock nothing and wait for nobody: to look is one statement, which sees the line as it was in one moment.
 
 Nobody ever holds past a claim that has expired: whoever finds one removes it first, alone. So a renewal needs no lock but that of the
-row itself, and a claim that is still there when it comes, lives.
+row itself, and a claim that is still there when it comes, lives. One that a guarded transaction keeps (`guard.py`) is left where it is, and
+counts: that transaction has a share of its entry in the index `by_id`, which every removal needs whole and no renewal touches.
 
 A lock that a step waits for is another step's, never a client's: they are short. Those that cross each other all the same (1213) are
 undone whole, and asked again.
@@ -72,6 +73,26 @@ _STANDS: Final = _procedure(
     END IF;
 """)  # fmt: skip
 
+_CLEAR: Final = _procedure("clear", "IN my_name {NAME}, IN moment BIGINT", """
+    -- Drop whoever has expired. Whoever is kept by a guarded transaction, or renewed in this moment, stands until that is over.
+    DECLARE my_id {ID};
+    DECLARE free INT;
+    DECLARE done BOOLEAN DEFAULT FALSE;
+    DECLARE expired CURSOR FOR SELECT id FROM lockline_claim WHERE name = my_name AND expires <= moment ORDER BY ticket;
+    DECLARE CONTINUE HANDLER FOR NOT FOUND SET done = TRUE;
+    OPEN expired;
+    walk: LOOP
+        FETCH expired INTO my_id;
+        IF done THEN
+            LEAVE walk;
+        END IF;
+        SELECT COUNT(*) INTO free FROM lockline_claim WHERE id = my_id AND expires <= moment FOR UPDATE SKIP LOCKED;
+        IF free THEN
+            DELETE FROM lockline_claim WHERE id = my_id;
+        END IF;
+    END LOOP;
+""")  # fmt: skip
+
 _ENTER: Final = _procedure(
     "enter", """
     IN at BIGINT, IN my_name {NAME}, IN my_id {ID}, IN my_ttl DOUBLE, IN my_weight INT, IN my_capacity INT, IN my_about MEDIUMTEXT {TEXT},
@@ -80,15 +101,17 @@ _ENTER: Final = _procedure(
     DECLARE newest, moment, mine, held, ahead, used, room, first, again, dead BIGINT;
     DECLARE expiry DOUBLE;
     DECLARE behind {ID};
+    DECLARE cleared BOOLEAN DEFAULT FALSE;
     {UNDO};
     CALL lockline_lock_v1(at & 1023, newest, moment);
     look: LOOP
         SELECT COUNT(*), COALESCE(SUM(weight), 0), MIN(capacity), MIN(expires), COALESCE(SUM(id = my_id), 0), COALESCE(SUM(expires <= moment), 0)
             INTO ahead, used, room, first, again, dead FROM lockline_claim WHERE name = my_name;
-        IF dead = 0 THEN
+        IF dead = 0 OR cleared THEN
             LEAVE look;
         END IF;
-        DELETE FROM lockline_claim WHERE name = my_name AND expires <= moment;
+        CALL lockline_clear_v1(my_name, moment);
+        SET cleared = TRUE;
     END LOOP;
     IF again THEN
         CALL lockline_stands_v1(my_name, my_id, moment, held, ahead, expiry, dead, mine, behind);
@@ -125,7 +148,7 @@ _PLACE: Final = _procedure("place", "IN at BIGINT, IN my_name {NAME}, IN my_id {
     CALL lockline_stands_v1(my_name, my_id, moment, held, ahead, expiry, dead, mine, behind);
     IF dead > 0 THEN
         CALL lockline_lock_v1(at & 1023, newest, moment);
-        DELETE FROM lockline_claim WHERE name = my_name AND expires <= moment;
+        CALL lockline_clear_v1(my_name, moment);
         CALL lockline_stands_v1(my_name, my_id, moment, held, ahead, expiry, dead, mine, behind);
         COMMIT;
     END IF;
@@ -167,6 +190,7 @@ _SWEEP: Final = _procedure("sweep", "", """
     -- one order; what comes in the way of that is left to the next sweep.
     DECLARE old BIGINT DEFAULT {NOW} - 60000000;
     DECLARE my_id {ID};
+    DECLARE free INT;
     DECLARE done BOOLEAN DEFAULT FALSE;
     DECLARE expired CURSOR FOR SELECT id FROM lockline_claim WHERE expires < old ORDER BY name, ticket LIMIT 500;
     DECLARE withdrawn CURSOR FOR SELECT id FROM lockline_withdrawn WHERE until < old ORDER BY id LIMIT 500;
@@ -179,7 +203,10 @@ _SWEEP: Final = _procedure("sweep", "", """
         IF done THEN
             LEAVE walk;
         END IF;
-        DELETE FROM lockline_claim WHERE id = my_id AND expires < old;
+        SELECT COUNT(*) INTO free FROM lockline_claim WHERE id = my_id AND expires < old FOR UPDATE SKIP LOCKED;
+        IF free THEN
+            DELETE FROM lockline_claim WHERE id = my_id;
+        END IF;
     END LOOP;
     SET done = FALSE;
     OPEN withdrawn;
@@ -236,33 +263,36 @@ _LEAVE_ALL: Final = _procedure("leave_all", "IN batch LONGTEXT {TEXT}", """
 
 _RENEW: Final = _procedure("renew", "IN batch LONGTEXT {TEXT}", """
     DECLARE my_id {ID};
-    DECLARE moment, lives BIGINT;
+    DECLARE my_name {NAME};
+    DECLARE moment, mine, lives BIGINT;
     DECLARE my_ttl DOUBLE;
     DECLARE my_weight INT;
     DECLARE my_about MEDIUMTEXT {TEXT};
     DECLARE told TEXT {TEXT} DEFAULT '';
     DECLARE done BOOLEAN DEFAULT FALSE;
     DECLARE claims CURSOR FOR
-        SELECT j.id, j.ttl, j.weight, j.about FROM JSON_TABLE(batch, '$[*]' COLUMNS (
-            n FOR ORDINALITY, id VARCHAR(64) PATH '$[2]', ttl DOUBLE PATH '$[3]', weight INT PATH '$[4]', about MEDIUMTEXT PATH '$[5]'
+        SELECT UNHEX(j.name), j.id, j.ttl, j.weight, j.about FROM JSON_TABLE(batch, '$[*]' COLUMNS (
+            n FOR ORDINALITY, name VARCHAR(2048) PATH '$[1]', id VARCHAR(64) PATH '$[2]', ttl DOUBLE PATH '$[3]', weight INT PATH '$[4]', about MEDIUMTEXT PATH '$[5]'
         )) j ORDER BY j.n;
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET done = TRUE;
     {UNDO};
     CALL lockline_begin_v1();
     OPEN claims;
     walk: LOOP
-        FETCH claims INTO my_id, my_ttl, my_weight, my_about;
+        FETCH claims INTO my_name, my_id, my_ttl, my_weight, my_about;
         IF done THEN
             LEAVE walk;
         END IF;
         SET moment = {NOW};
-        SELECT COUNT(*) INTO lives FROM lockline_claim WHERE id = my_id AND expires > moment FOR UPDATE;
+        SET mine = (SELECT ticket FROM lockline_claim WHERE id = my_id);
+        -- By its place, not by its id: so it needs nothing of what a guarded transaction keeps.
+        SELECT COUNT(*) INTO lives FROM lockline_claim WHERE name = my_name AND ticket = mine AND expires > moment FOR UPDATE;
         IF lives THEN
             -- The weight only ever downwards: what is given back here may let others in.
             UPDATE lockline_claim SET
                 about = IF(my_weight < weight, my_about, about), weight = LEAST(weight, my_weight),
                 expires = GREATEST(expires, moment + ROUND(my_ttl * 1e6))
-            WHERE id = my_id;
+            WHERE name = my_name AND ticket = mine;
         END IF;
         SET told = CONCAT(told, lives);
     END LOOP;
@@ -283,17 +313,18 @@ _NAMES: Final = _procedure("names", "IN first {NAME}, IN after {NAME}", """
 
 _EVICT: Final = _procedure("evict", "IN at BIGINT, IN of_line {NAME}, IN token BIGINT", """
     DECLARE newest, moment, mine, room BIGINT;
-    DECLARE its_weight, its_capacity INT;
+    DECLARE its_id {ID};
+    DECLARE its_weight, its_capacity, free INT;
     DECLARE used, victims BIGINT DEFAULT 0;
     DECLARE done BOOLEAN DEFAULT FALSE;
-    DECLARE line CURSOR FOR SELECT ticket, weight, capacity FROM lockline_claim WHERE name = of_line ORDER BY ticket;
+    DECLARE line CURSOR FOR SELECT id, ticket, weight, capacity FROM lockline_claim WHERE name = of_line ORDER BY ticket;
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET done = TRUE;
     {UNDO};
     CALL lockline_lock_v1(at & 1023, newest, moment);
-    DELETE FROM lockline_claim WHERE name = of_line AND expires <= moment;
+    CALL lockline_clear_v1(of_line, moment);
     OPEN line;
     walk: LOOP
-        FETCH line INTO mine, its_weight, its_capacity;
+        FETCH line INTO its_id, mine, its_weight, its_capacity;
         IF done THEN
             LEAVE walk;
         END IF;
@@ -302,7 +333,12 @@ _EVICT: Final = _procedure("evict", "IN at BIGINT, IN of_line {NAME}, IN token B
             LEAVE walk;
         END IF;
         IF token IS NULL OR token = mine THEN
-            DELETE FROM lockline_claim WHERE name = of_line AND ticket = mine;
+            -- Not to wait here, alone with the slot, for the end of a guarded transaction: undone, and asked again (1205).
+            SELECT COUNT(*) INTO free FROM lockline_claim WHERE id = its_id FOR UPDATE SKIP LOCKED;
+            IF NOT free THEN
+                SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = 1205, MESSAGE_TEXT = 'a transaction keeps the claim';
+            END IF;
+            DELETE FROM lockline_claim WHERE id = its_id;
             SET victims = victims + ROW_COUNT();
         END IF;
     END LOOP;
@@ -317,5 +353,5 @@ _SETTINGS: Final = _procedure("settings", "", """
 _HAND_OVER: Final = _procedure("hand_over", hand_over.TAKES, hand_over.BODY)
 
 ROUTINES: Final = (
-    _BEGIN, _LOCK, _STANDS, _ENTER, _PLACE, _REMOVE, _SWEEP, _LEAVE, _LEAVE_ALL, _RENEW, _LOOK, _NAMES, _EVICT, _SETTINGS, _HAND_OVER,
+    _BEGIN, _LOCK, _STANDS, _CLEAR, _ENTER, _PLACE, _REMOVE, _SWEEP, _LEAVE, _LEAVE_ALL, _RENEW, _LOOK, _NAMES, _EVICT, _SETTINGS, _HAND_OVER,
 )  # fmt: skip

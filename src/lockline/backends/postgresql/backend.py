@@ -40,7 +40,7 @@ class PostgresqlBackend(SqlBackend):
         # What knows the connections of people is imported for those who have one.
         from .guard import guard
 
-        return guard(claim, token, self.dialect.schema, connection)
+        return guard(claim, token, f"{self.dialect.schema}.guard", connection)
 
 
 class Postgresql:

@@ -17,7 +17,8 @@ Reader = Callable[[bytes], Any]
 
 
 def _bytes(text: bytes) -> bytes:
-    return bytes.fromhex(text[2:].decode())
+    # By libpq: a role may have another bytea_output than the usual one.
+    return bytes(Escaping().unescape_bytea(text))
 
 
 class Routine(NamedTuple):

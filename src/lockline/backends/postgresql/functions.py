@@ -189,16 +189,23 @@ END $$;
 
 CREATE OR REPLACE FUNCTION {schema}.leave_all_v1(batch text) RETURNS SETOF integer LANGUAGE plpgsql AS $$
 DECLARE
-    each json;
+    each record;
+    was_there integer[] := ARRAY[]::integer[];
 BEGIN
     PERFORM {schema}.begin_step_v1();
     -- In one order for all, and before the first change: two batches never wait for each other.
     PERFORM pg_advisory_xact_lock(a.at) FROM (
         SELECT DISTINCT (e->>0)::bigint AS at FROM json_array_elements(batch::json) e ORDER BY 1
     ) a;
-    FOR each IN SELECT e FROM json_array_elements(batch::json) WITH ORDINALITY j(e, n) ORDER BY n LOOP
-        RETURN NEXT {schema}.leave_v1((each->>0)::bigint, decode(each->>1, 'hex'), each->>2, (each->>3)::boolean, NULL);
+    -- The rows in the order of a renewal, which holds those of many lines and knows no line's lock.
+    FOR each IN
+        SELECT n::integer, (e->>0)::bigint AS at, decode(e->>1, 'hex') AS name, e->>2 AS id, (e->>3)::boolean AS doubtful
+        FROM json_array_elements(batch::json) WITH ORDINALITY j(e, n)
+        LEFT JOIN {schema}.claim c ON c.id = e->>2 AND c.name = decode(e->>1, 'hex') ORDER BY 3, c.ticket
+    LOOP
+        was_there[each.n] := {schema}.leave_v1(each.at, each.name, each.id, each.doubtful, NULL);
     END LOOP;
+    RETURN QUERY SELECT w.there FROM unnest(was_there) WITH ORDINALITY w(there, n) ORDER BY w.n;
 END $$;
 """
 
@@ -211,8 +218,13 @@ DECLARE
     each record;
 BEGIN
     PERFORM {schema}.begin_step_v1();
+    -- Whoever gives back a part of its weight may let others in: a step of its line, which takes the line's lock before any row.
+    PERFORM pg_advisory_xact_lock(a.at) FROM (
+        SELECT DISTINCT (e->>0)::bigint AS at FROM json_array_elements(batch::json) e
+        JOIN {schema}.claim c ON c.id = e->>2 AND c.name = decode(e->>1, 'hex') AND c.weight > (e->>4)::integer ORDER BY 1
+    ) a;
     now := clock_timestamp();
-    -- No line's lock: each row by itself says whether it lives. The rows of a line in the order in which its steps go through it.
+    -- All others need no line's lock: each row by itself says whether it lives. The rows of a line in the order in which its steps go through it.
     WITH asked AS MATERIALIZED (
         SELECT decode(e->>1, 'hex') AS name, e->>2 AS id, (e->>3)::double precision AS ttl, (e->>4)::integer AS weight FROM json_array_elements(batch::json) e
     ), mine AS MATERIALIZED (
@@ -227,10 +239,9 @@ BEGIN
     IF lighter IS NOT NULL THEN
         -- Only ever downwards: what is given back here may let others in.
         FOR each IN
-            SELECT (e->>0)::bigint AS at, decode(e->>1, 'hex') AS name, e->>2 AS id, (e->>4)::integer AS weight, e->>5 AS about
+            SELECT decode(e->>1, 'hex') AS name, e->>2 AS id, (e->>4)::integer AS weight, e->>5 AS about
             FROM json_array_elements(batch::json) e WHERE e->>2 = ANY (lighter) ORDER BY 1
         LOOP
-            PERFORM pg_advisory_xact_lock(each.at);
             UPDATE {schema}.claim c SET weight = each.weight, about = each.about WHERE c.id = each.id AND c.name = each.name AND c.weight > each.weight;
             PERFORM {schema}.admit_v1(each.name, each.id);
         END LOOP;

@@ -131,7 +131,7 @@ class RedisBackend:
     # -- one claim ---------------------------------------------------------------------------------
 
     async def enter(self, claim: Claim, *, wait: bool, until: float) -> Grant | Waiting | None:
-        name, claim_id, owner, kind, weight, capacity, ttl, _, meta = claim
+        name, claim_id, owner, kind, weight, capacity, ttl, _, meta, _ = claim
         line = self._lines.get(name) or self._line(name)
         key = line.key
         route = line.route
