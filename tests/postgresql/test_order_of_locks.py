@@ -43,7 +43,7 @@ def test_many_clients_that_renew_and_leave_in_many_lines_are_never_crossed(share
                 for turn in range(8):
                     names = [f"n{(number + turn + step) % 5}" for step in range(3)]
                     with client.locks(*names, timeout=60, ttl=0.6) as leases:
-                        for lease in leases:
+                        for lease in leases.values():
                             lease.extend(1)
                     with client.rwlock("rw").write() as lease:
                         lease.downgrade()

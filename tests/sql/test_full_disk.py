@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import random
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +22,7 @@ from tests.servers.mysql import MariadbServer
 from tests.servers.postgres import PostgresServer
 
 pytestmark = pytest.mark.server
-META = {"why": "x" * 60_000}
+META = {"why": random.Random(1).randbytes(1900).hex()}
 """What a claim brings along, so that few of them need a new page."""
 
 

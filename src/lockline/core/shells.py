@@ -51,7 +51,8 @@ class AnyLease(Handle):
     def guard(self, connection: Any = None) -> Any:
         """What makes your own transaction on the same store fail once the lease is gone: ZooKeeper, etcd, Consul. No I/O.
 
-        On PostgreSQL with your connection, in the middle of your transaction: its commit will fail. Await it where the connection is awaited.
+        On a database with your connection, in the middle of your transaction, and awaited where the connection is: on PostgreSQL its
+        commit will fail; on MySQL the call itself does, and until the commit nobody can come after it.
         """
         self.check()
         return self._engine.guard(self._live, connection)

@@ -17,6 +17,13 @@ from .target import Server, Target
 
 
 class _Quiet(aiomysql.Connection):  # type: ignore[misc]
+    patience: float | None = None
+    """How long each answer may take, while there are several to one call: a server that answers slowly is none that is silent."""
+
+    async def _read_bytes(self, num_bytes: int) -> bytes:
+        async with asyncio.timeout(self.patience):
+            return await super()._read_bytes(num_bytes)  # type: ignore[no-any-return]
+
     def __del__(self) -> None:
         """Nothing: one that a child inherited is the parent's, and to close it would end what the parent's loop hears."""
 
@@ -35,7 +42,7 @@ class AioMysqlConnection:
         attempts = Attempts(self._target)
         for server in attempts(until):
             try:
-                await self._connect(server, min(until - clock.now(), self._target.patience), attempts)
+                await self._connect(server, until - clock.now(), attempts)
             except (NoAnswer, Refused) as problem:
                 attempts.failed(problem)
             else:
@@ -46,8 +53,9 @@ class AioMysqlConnection:
         self._where = server.where
         conn = self._conn = _Quiet(
             **server.parameters, db=self._target.database, charset="utf8mb4", autocommit=True, init_command=self._target.greeting,
-            program_name="lockline",
+            program_name="lockline", connect_timeout=self._target.patience,
         )  # fmt: skip
+        conn.patience = self._target.patience
         try:
             async with asyncio.timeout(left):
                 await conn._connect()
@@ -63,6 +71,7 @@ class AioMysqlConnection:
             if isinstance(problem, pymysql.MySQLError | OSError | RuntimeError):
                 raise failed_login(problem.__cause__ or problem, server.where, self._target.url) from problem
             raise
+        conn.patience = None
 
     async def ask(self, call: Call, until: float) -> Rows:
         """The answer of one routine."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Callable
+from typing import Any
 
 import pymysql
 from pymysql.connections import Connection
@@ -16,13 +17,24 @@ from .connection import READ_ONLY, Attempts, refuse_plain, was_closed
 from .target import Server, Target
 
 
+class _Punctual(Connection):  # type: ignore[misc]
+    """The library's own, with one deadline for all answers of a login; it knows only one time for each of them."""
+
+    until: float | None = None
+
+    def _read_packet(self, *how: Any) -> Any:
+        if self.until is not None:
+            self._read_timeout: float = min(self._read_timeout, max(0.001, self.until - clock.now()))
+        return super()._read_packet(*how)
+
+
 class PyMysqlConnection:
     """Used by one thread at a time; after any error that was not undone as a whole it is closed, and what it left open with it."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
         self._where = target.servers[0].where
-        self._conn: Connection | None = None
+        self._conn: _Punctual | None = None
         self.is_open = self.gone = False
 
     def open(self, until: float) -> None:
@@ -30,22 +42,24 @@ class PyMysqlConnection:
         attempts = Attempts(self._target)
         for server in attempts(until):
             try:
-                self._connect(server, min(until - clock.now(), self._target.patience), attempts)
+                self._connect(server, until, attempts)
             except (NoAnswer, Refused) as problem:
                 attempts.failed(problem)
             else:
                 self.is_open = True
                 return
 
-    def _connect(self, server: Server, left: float, attempts: Attempts) -> None:
+    def _connect(self, server: Server, until: float, attempts: Attempts) -> None:
         self._where = server.where
+        left = max(0.001, min(until - clock.now(), self._target.patience))
         # Nothing of this can be repeated by the library itself: it has no reconnect any more.
-        conn = self._conn = Connection(
+        conn = self._conn = _Punctual(
             **server.parameters, database=self._target.database, connect_timeout=left, read_timeout=left, write_timeout=left,
             charset="utf8mb4", autocommit=True, init_command=self._target.greeting, program_name="lockline", defer_connect=True,
             # Unasked the library would read all authorities of this machine for each connection, and verify nothing.
             ssl_disabled=not server.tls,
         )  # fmt: skip
+        conn.until = until
         try:
             conn.connect()
             refuse_plain(server, isinstance(conn._sock, ssl.SSLSocket))
@@ -57,6 +71,7 @@ class PyMysqlConnection:
             if isinstance(problem, pymysql.MySQLError | OSError | RuntimeError):
                 raise failed_login(problem, server.where, self._target.url) from problem
             raise
+        conn.until = None
 
     def ask(self, call: Call, until: float) -> Rows:
         """The answer of one routine."""

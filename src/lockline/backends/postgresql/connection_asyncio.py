@@ -70,11 +70,11 @@ class AsyncioSession(Session):
         now = clock.now()
         if now >= until:
             raise NoAnswer(self.where or self._servers[0].where, "no time left to ask", sent=False, late=True)
-        until = min(until, now + self._patience)
         try:
             while True:
                 fd, want = next(steps)
-                if not await self._ready(fd, want, until):
+                # For each answer anew: a login is several, and a server that answers slowly is none that is silent.
+                if not await self._ready(fd, want, min(until, clock.now() + self._patience)):
                     raise NoAnswer(self.where, "no answer in time", sent=sent)
                 if self.gone:
                     raise NoAnswer(self.where, "the client was closed", sent=sent)

@@ -50,7 +50,6 @@ class BlockingSession(Session):
         now = clock.now()
         if now >= until:
             raise NoAnswer(self.where or self._servers[0].where, "no time left to ask", sent=False, late=True)
-        until = min(until, now + self._patience)
         try:
             while True:
                 waits_for = next(steps)
@@ -58,7 +57,8 @@ class BlockingSession(Session):
                     self._poll = select.poll()
                     self._poll.register(*waits_for)
                     self._polled = waits_for
-                if not self._poll.poll(max(0.0, until - clock.now()) * 1000):
+                # For each answer anew: a login is several, and a server that answers slowly is none that is silent.
+                if not self._poll.poll(max(0.0, min(until - clock.now(), self._patience)) * 1000):
                     raise NoAnswer(self.where, "no answer in time", sent=sent)
         except StopIteration as done:
             return done.value  # type: ignore[no-any-return]
