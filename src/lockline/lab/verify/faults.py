@@ -1,0 +1,195 @@
+"""What is done to a run, from outside: the schedule by a seed, and the hand that does it."""
+
+from __future__ import annotations
+
+import random
+import shlex
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ...runtime.clock import now
+from .crew import Crew, Worker
+from .history import Fault
+from .proxy import Proxy
+
+GRACE: Final = 1.0
+"""So long after a fault has ended its traces may be felt: connections are made again, requests repeated."""
+AFTER_A_HOOK: Final = 5.0
+"""The same after a command of the user's own, of which nobody here knows what it does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blow:
+    """One entry of the schedule: what, for how long, and the quiet after it."""
+
+    kind: str
+    seconds: float
+    quiet: float
+
+
+NETWORK: Final = ("cut", "delay", "lose replies", "lose requests", "black hole", "long black hole", "refuse")
+WORKERS: Final = ("freeze a holder", "freeze", "kill", "step a clock")
+
+
+def schedule(seed: int, ttl: float, life: float, network: bool) -> Iterator[Blow]:
+    """Blow after blow, for ever; each kind comes once before any comes again.
+
+    A holder is killed first, with quiet after it: whether the next one holds in time can be said of a quiet time only.
+    """
+    dice = random.Random(seed)
+    lengths = {"long black hole": 1.3 * ttl, "freeze a holder": 1.3 * ttl, "black hole": 0.5 * ttl}
+    while True:
+        yield Blow("kill a holder", 0.0, life + 2.5)
+        kinds = [*WORKERS, *(NETWORK if network else ())]
+        dice.shuffle(kinds)
+        for number, kind in enumerate(kinds, 1):
+            length = lengths.get(kind, 0.0 if kind in ("cut", "kill", "step a clock") else dice.uniform(0.3, 0.8) * ttl)
+            quiet = dice.uniform(0.2, 0.8)
+            yield Blow(kind, length, quiet if number < len(kinds) else life + GRACE + 0.2)
+
+
+class Striker:
+    """Does what the schedule says, and notes it."""
+
+    def __init__(
+        self, crew: Crew, proxies: Sequence[Proxy], seed: int, life: float, pause: Callable[[float], bool]
+    ) -> None:
+        self._crew = crew
+        self._proxies = proxies
+        self._dice = random.Random(f"{seed}/whom")
+        self._life = life
+        """How long what a dead client claimed may still stand in the store."""
+        self._pause = pause
+        """Waits so long; True if the run ends meanwhile."""
+        self.faults: list[Fault] = []
+        self.doing = ""
+        """What is being done now, for the display."""
+
+    def strike(self, blow: Blow) -> None:
+        """Do it, to whom the dice say, and wait until it is over."""
+        self.doing = blow.kind
+        try:
+            if blow.kind in NETWORK:
+                self._network(blow)
+            else:
+                self._worker(blow)
+        finally:
+            self.doing = ""
+
+    def _note(self, kind: str, begun: float, ended: float, worker: int | None = None, detail: str = "") -> None:
+        self.faults.append(Fault(kind, begun, ended, worker, detail))
+
+    def _network(self, blow: Blow) -> None:
+        # All servers at once, or one of several.
+        struck = list(self._proxies) if self._dice.random() < 0.4 else [self._dice.choice(self._proxies)]
+        begun = now()
+        try:
+            for proxy in struck:
+                match blow.kind:
+                    case "cut":
+                        proxy.cut()
+                    case "delay":
+                        proxy.delay(blow.seconds / 4)
+                    case "lose replies":
+                        proxy.lose_replies()
+                    case "lose requests":
+                        proxy.lose_requests()
+                    case "refuse":
+                        proxy.refuse()
+                    case _:
+                        proxy.hold()
+            self._pause(blow.seconds)
+        finally:
+            for proxy in struck:
+                proxy.heal()
+            self._note(
+                blow.kind,
+                begun,
+                now() + self._life + GRACE,
+                detail=f"{len(struck)} of {len(self._proxies)}, {blow.seconds:.1f} s",
+            )
+
+    def _worker(self, blow: Blow) -> None:
+        well = self._crew.well()
+        if not well:
+            return
+        worker = self._dice.choice(well)
+        begun = now()
+        match blow.kind:
+            case "kill a holder":
+                worker.tell("die")
+                if self._crew.wait_stopped(worker) and not worker.alive:
+                    self._killed("kill a holder", worker)
+            case "kill":
+                worker.send(signal.SIGKILL)
+                worker.process.wait()
+                self._killed("kill", worker)
+            case "step a clock":
+                offset = self._dice.choice((-1, 1)) * self._dice.uniform(10, 86400)
+                worker.tell(f"clock {offset:.3f}")
+                self._note(blow.kind, begun, now(), worker.number, f"{offset:+.0f} s")
+            case _:
+                if blow.kind == "freeze a holder":
+                    worker.tell("freeze")
+                    self._crew.wait_stopped(worker)
+                else:
+                    worker.send(signal.SIGSTOP)
+                begun = now()
+                self._pause(blow.seconds)
+                worker.send(signal.SIGCONT)
+                self._note(blow.kind, begun, now() + GRACE, worker.number, f"{blow.seconds:.1f} s")
+
+    def _killed(self, kind: str, worker: Worker) -> None:
+        at = now()
+        self._note(kind, at, at + self._life, worker.number)
+        self._crew.replace(worker)
+
+    def calm(self) -> None:
+        """Whatever goes on, end it."""
+        for proxy in self._proxies:
+            proxy.heal()
+
+
+class Hooks:
+    """Runs commands of the user's own, one after the other, in a thread of its own."""
+
+    def __init__(self, commands: Sequence[str], every: float, note: Callable[[Fault], None]) -> None:
+        self._commands = commands
+        self._every = every
+        self._note = note
+        self._over = threading.Event()
+        self._running: subprocess.Popen[bytes] | None = None
+        self.failed: list[str] = []
+        self._thread = threading.Thread(target=self._work, name="lockline-verify-hooks", daemon=True)
+        if commands:
+            self._thread.start()
+
+    def _work(self) -> None:
+        number = 0
+        while not self._over.wait(self._every):
+            command = self._commands[number % len(self._commands)]
+            number += 1
+            begun = now()
+            self._running = subprocess.Popen(
+                command, shell=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                start_new_session=True,
+            )  # fmt: skip
+            _, said = self._running.communicate()
+            code, self._running = self._running.returncode, None
+            if code and not self._over.is_set():
+                told = said.decode(errors="replace").strip().splitlines()
+                self.failed.append(f"{shlex.quote(command)} ended with {code}{': ' + told[-1] if told else ''}")
+            self._note(Fault("your fault", begun, now() + AFTER_A_HOOK, detail=command))
+
+    def stop(self) -> None:
+        """No more of them; one that runs is ended."""
+        self._over.set()
+        running = self._running
+        if running is not None:
+            running.terminate()
+        if self._commands:
+            self._thread.join(5)
