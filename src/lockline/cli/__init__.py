@@ -26,6 +26,7 @@ COMMANDS: Final = {
     "web": CommandHome("web", "Show every line in the browser, live.", "web"),
     "evict": CommandHome("evict", "Take a lock away from whoever holds it."),
     "doctor": CommandHome("doctor", "Say what a backend guarantees and what is dangerous about it."),
+    "verify": CommandHome("verify", "Check that a store keeps its promises, under faults."),
     "init": CommandHome("init", "Make the tables that a database needs to carry locks.", "postgresql"),
     "fence": CommandHome("fence", "Check a fencing token where the data is."),
     "redlock": CommandHome("redlock", "Set up and look after the servers behind redlock://.", "redis"),

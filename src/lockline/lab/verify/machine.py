@@ -59,6 +59,10 @@ class Wish:
     least: int = 100
 
 
+class Interrupted(Exception):
+    """Somebody wanted the run to end before its time; nothing of it is left."""
+
+
 @dataclass(frozen=True, slots=True)
 class Progress:
     """How far a run is."""
@@ -98,6 +102,8 @@ class Machine:
         self._folder = Path(tempfile.mkdtemp(prefix="lockline-verify-"))
         self._extra: list[Fault] = []
         self._grants = 0
+        self.started = False
+        """Whether there is anything that has to be ended."""
         self._read: dict[Path, int] = {}
 
     def note(self, fault: Fault) -> None:
@@ -105,7 +111,7 @@ class Machine:
         self._extra.append(fault)
 
     def stop(self) -> None:
-        """Come to the end now."""
+        """End now, without a verdict: `run` raises Interrupted."""
         self._over.set()
 
     def run(self) -> Outcome:
@@ -144,6 +150,7 @@ class Machine:
         life = life_after_death(wish.url, wish.ttl)
         guarantees: Guarantees = client.guarantees
         rules = Rules(guarantees.fifo, guarantees.push, names.shares, wish.ttl, life, wish.least)
+        self.started = True
         crew = Crew(settings, wish.workers)
         hooks: Hooks | None = None
         notes: list[str] = []
@@ -161,6 +168,8 @@ class Machine:
                 self._strike(striker, life, began, lambda: bool(judge(history(), rules).broken))
                 hooks.stop()
                 striker.calm()
+                if self._over.is_set():
+                    raise Interrupted
                 late = crew.stop(within=settings.timeout + 15)
                 notes += [f"worker {number} did not come to its end and was killed" for number in late]
                 notes += [
@@ -271,7 +280,7 @@ class Machine:
                 left: list[str] | None = client.list(self._prefix)
             except LocklineError:
                 left = None
-            if left == [] or now() > until or self._over.is_set():
+            if left == [] or now() > until:
                 return left
             time.sleep(0.1)
 

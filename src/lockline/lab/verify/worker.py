@@ -171,9 +171,9 @@ class Party:
             if step.style != "short" and not self._still_valid(lease, op):
                 break
         valid = self._still_valid(lease, op)
-        # Here a process can always be stopped: it has looked, and it has not written yet.
-        self._orders.strike()
         if writes:
+            # Here a process can always be stopped: it has looked, and it has not written yet.
+            self._orders.strike()
             if valid:
                 unfenced.write(unsafe + 1)
             if safe is not None:
@@ -201,6 +201,11 @@ def a_client(settings: Settings) -> Any:
         module, _, function = settings.subject.partition(":")
         make = getattr(importlib.import_module(module), function)
         return make(settings, owner)
+    return lockline_client(settings, owner)
+
+
+def lockline_client(settings: Settings, owner: str) -> Any:
+    """Lockline's own, of the worker's flavour."""
     connect = aio.connect if settings.flavour == "asyncio" else lockline.connect
     return connect(settings.url, owner=owner)
 
