@@ -8,7 +8,10 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
+from lockline.lab.servers.process import NotInstalled
+
 from .contract.opened import Opened
+from .servers.process import missing
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -40,3 +43,20 @@ def opened_worlds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
     opened = Opened(tmp_path_factory)
     yield opened
     opened.close()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup() -> Iterator[None]:
+    yield from _skips_where_a_server_is_missing()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Iterator[None]:
+    yield from _skips_where_a_server_is_missing()
+
+
+def _skips_where_a_server_is_missing() -> Iterator[None]:
+    try:
+        yield
+    except NotInstalled as problem:
+        missing(str(problem))
