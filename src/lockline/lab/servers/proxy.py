@@ -7,7 +7,11 @@ with Proxy(("127.0.0.1", port)) as proxy:
     proxy.black_hole()        # packets vanish in both directions, connections stay open
     proxy.delay(0.5)          # everything takes that long, each way
     proxy.refuse()            # new connections are cut at once
+    proxy.mute()              # requests pass, answers vanish
+    proxy.lead_to(address)    # new connections go to another server
     proxy.heal()              # all is well again (what was swallowed stays lost)
+
+`on_packet(passes_to_server, data, fate)` is told of every packet: "passed", "held back" or "lost".
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ import socket
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 
 
 class Link:
@@ -36,8 +41,12 @@ class Link:
 class Proxy:
     """Stands between clients and one server; each method takes effect at once."""
 
-    def __init__(self, server: tuple[str, int]) -> None:
+    def __init__(
+        self, server: tuple[str, int], on_packet: Callable[[bool, bytes, str], None] = lambda to_server, data, fate: None
+    ) -> None:
         self._server = server
+        self._on_packet = on_packet
+        self._mutes = False
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
         self._listener.setblocking(False)
         self.port = int(self._listener.getsockname()[1])
@@ -85,6 +94,17 @@ class Proxy:
         with self._mutex:
             self._holes = True
 
+    def mute(self) -> None:
+        """From now on requests pass and no answer comes back; nobody is told."""
+        with self._mutex:
+            self._mutes = True
+
+    def lead_to(self, server: tuple[str, int]) -> None:
+        """From now on this is the server; the connections there are break, as when an address moves."""
+        with self._mutex:
+            self._server = server
+        self.cut()
+
     def strand(self) -> None:
         """The connections there are never bring anything again, and nobody is told; new ones work."""
         with self._mutex:
@@ -104,7 +124,7 @@ class Proxy:
     def heal(self) -> None:
         """Let everything pass, also what was held up; only stranded connections stay as they are."""
         with self._mutex:
-            self._holes = self._refuses = False
+            self._holes = self._refuses = self._mutes = False
             self._delay = 0.0
             self._lose.clear()
             self._hand_on(stranded=False)
@@ -193,16 +213,25 @@ class Proxy:
                 self._close(link)
             return
         partner = link.ends[end]
+        dark = self._holes or link.stranded
         if end is link.client:
             self.requests += 1
+            self._on_packet(True, data, "held back" if dark else "passed")
             self._note_request(link, data)
+        elif self._mutes:
+            self.lost += 1
+            self._on_packet(False, data, "lost")
+            return
         elif link.reply_instead is not None:
             self.lost += 1
+            self._on_packet(False, data, "lost")
             data, link.reply_instead = link.reply_instead, None
             if not data:
                 self._close(link)
                 return
-        if self._holes or link.stranded:
+        elif end is not link.client:
+            self._on_packet(False, data, "lost" if dark else "passed")
+        if dark:
             link.swallowed[partner] += data
         elif self._delay or link.late[partner]:
             link.late[partner].append((time.monotonic() + self._delay, data))

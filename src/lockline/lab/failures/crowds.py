@@ -1,0 +1,102 @@
+"""Many who want the same: what a release costs, and who gets his share."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from ..stage import Stage
+from .face import Failure
+
+WAITERS = 50
+CHEAP = 8.0
+"""Requests per release that are a constant, whatever the number of waiters: let go, be told, look, renew."""
+FAIR = 0.9
+"""Jain's index: 1 is everybody's same share, 1/n is one who has it all."""
+
+
+def herd(stage: Stage) -> None:
+    lines = stage.lines_for("waiters", watched=False)
+    a = stage.client("A")
+    a.do("acquire", 10.0)
+    clients = [stage.crowd_client(f"waiters {number}", lines) for number in range(2)]
+    began = time.monotonic()
+    for client in clients:
+        client.begin("crowd", 1, 40.0, 0.02, 40.0, hand=WAITERS // 2)  # type: ignore[arg-type]
+    quiet(lines)
+    time.sleep(0.5)  # all have asked by now
+    before, since = sum(line.requests for line in lines), time.monotonic()
+    a.do("release")
+    waits = [wait for client in clients for each in client.finish() for wait in each]
+    took = time.monotonic() - since
+    got = sum(1 for wait in waits if wait >= 0)
+    requests = sum(line.requests for line in lines) - before
+    per_release = requests / max(1, got)
+    stage.facts |= {"waiters": WAITERS, "granted": got, "requests per release": round(per_release, 1)}
+    stage.facts |= {"seconds": round(took, 2), "asked": round(since - began, 2)}
+    stage.figure = f"{per_release:.0f} requests" if lines else f"{took / max(1, got) * 1000:.0f} ms"
+    if got < WAITERS:
+        stage.stuck = f"{WAITERS - got} of {WAITERS} waiters got nothing in 40 s"
+    elif per_release > CHEAP:
+        stage.costly = f"{per_release:.0f} requests per release with {WAITERS} waiters"
+
+
+def quiet(lines) -> None:  # type: ignore[no-untyped-def]
+    """Until every waiter has a connection, or ten seconds."""
+    until = time.monotonic() + 10
+    while lines and lines[0].accepted < WAITERS and time.monotonic() < until:
+        time.sleep(0.02)
+
+
+HERD = Failure(
+    "herd", "herd of 50 waiters", "Fifty wait; the holder lets go, and each takes its turn: how many requests is that per release?", herd,
+    {
+        "costly": "{costly}: whoever waits asks again and again, or all are woken and one gets it.",
+        "safe": "{figure} per release, whatever the number of waiters: only the one whose turn it is hears of it.",
+        "stuck for ever": "{stuck}.",
+    },
+    "A line in order of arrival, and a push to the one whose turn it is.", "docs/road.md#7-everybody-polls", ttl=20.0,
+)  # fmt: skip
+
+NEAR = 7
+SECONDS = 3.0
+
+
+def starvation(stage: Stage) -> None:
+    near_lines, far_lines = stage.lines_for("near", watched=False), stage.lines_for("far", watched=False)
+    for line in far_lines:
+        line.delay(0.03)
+    near, far = stage.crowd_client("near", near_lines), stage.crowd_client("far", far_lines)
+    threads = []
+    waits: dict[str, list[list[float]]] = {}
+
+    def ask(name: str, client, count: int) -> None:  # type: ignore[no-untyped-def]
+        waits[name] = client.do("crowd", 100_000, SECONDS, 0.005, SECONDS, hand=count)
+
+    for name, client, count in (("near", near, NEAR), ("far", far, 1)):
+        threads.append(threading.Thread(target=ask, args=(name, client, count)))
+        threads[-1].start()
+    for thread in threads:
+        thread.join()
+    everybody = [each for name in ("near", "far") for each in waits[name]]
+    grants = [sum(1 for wait in each if wait >= 0) for each in everybody]
+    longest = max((abs(wait) for each in everybody for wait in each), default=SECONDS)
+    squares = sum(number * number for number in grants)
+    index = sum(grants) ** 2 / (len(grants) * squares) if squares else 0.0
+    stage.facts |= {"grants": grants, "jain": round(index, 3), "longest wait": round(longest, 2)}
+    stage.figure = f"Jain {index:.2f}"
+    mean = sum(grants) / len(grants)
+    if index < FAIR or min(grants) < mean / 4:
+        stage.late = longest
+
+
+STARVATION = Failure(
+    "starvation", "starvation", "Eight take turns as fast as they can, one of them from further away: who gets how much?", starvation,
+    {
+        "late": "Whoever asks at the lucky moment gets it, and the one that just let go is nearest: {figure}, and the longest wait took all of the {late} there were.",
+        "safe": "Everybody got the same share, near and far: {figure}.",
+    },
+    "First come, first served.", "docs/road.md#7-everybody-polls", ttl=20.0,
+)  # fmt: skip
+
+ALL = [HERD, STARVATION]

@@ -1,0 +1,106 @@
+"""Lockline on every backend, without and with its fence."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, ClassVar
+
+import lockline
+
+from .face import Hold, Place, PublishedLock, Step
+
+LEASE: dict[str, str] = {
+    "holder-crashes": "late",
+    "crash-between-steps": "late",
+    "work-outlives-ttl": "safe",
+    "foreign-release": "safe",
+    # No lease can help one that is stopped between its check and its write.
+    "frozen": "lost update",
+    "client-clock": "safe",
+    "server-clock": "lost update",
+    "server-restarts-empty": "lost update",
+    "failover": "lost update",
+    "late-request": "safe",
+    "lost-reply": "safe",
+    "majority-partitioned": "safe",
+    "herd": "safe",
+    "starvation": "safe",
+    "one-object": "safe",
+    "fork": "safe",
+}
+"""What a lease with deadline, id and line gives on one server that can forget."""
+CONSENSUS = {
+    **LEASE, "server-clock": "safe", "server-restarts-empty": "safe", "failover": "safe", "minority-partitioned": "safe",
+}  # fmt: skip
+DIFFERENCES: dict[str, dict[str, str]] = {}
+TITLES = {
+    "local": "this machine", "redis": "Redis", "redlock": "Redlock", "zookeeper": "ZooKeeper", "etcd": "etcd", "consul": "Consul",
+    "postgresql": "PostgreSQL", "mysql": "MariaDB",
+}  # fmt: skip
+EXPECTED: dict[str, dict[str, str]] = {
+    "redis": LEASE,
+    "redlock": LEASE,
+    "zookeeper": CONSENSUS,
+    "etcd": CONSENSUS,
+    "consul": CONSENSUS,
+    "postgresql": {**LEASE, "server-restarts-empty": "safe", "pooled-connection": "safe"},
+    "mysql": {**LEASE, "server-restarts-empty": "safe"},
+    "local": LEASE,
+}
+
+
+class Ours(PublishedLock):
+    """The library itself; the algorithm is in its own rooms."""
+
+    source = "this project"
+    knows = True
+    renews = True
+
+    def __init__(self, place: Place, step: Step) -> None:
+        super().__init__(place, step)
+        hosts = ",".join(f"{host}:{port}" for host, port in place.addresses)
+        self._client = lockline.connect(place.url.format(hosts=hosts), **self.options(place))
+        self._lock = self._client.lock(place.name, ttl=place.ttl)
+
+    def options(self, place: Place) -> dict[str, Any]:
+        """What this backend is told."""
+        return {}
+
+    def acquire(self, until: float) -> Hold | None:
+        try:
+            lease = self._lock.acquire(timeout=max(0.2, until - time.monotonic()))
+        except (lockline.AcquireTimeout, lockline.WouldDeadlock):
+            return None
+        return Hold(lease, lease.token, lease)
+
+    def holds(self, hold: Hold) -> bool:
+        return bool(hold.value.valid)
+
+    def release(self, hold: Hold | None) -> None:
+        if hold is not None:
+            hold.value.release()
+
+    def close(self) -> None:
+        self._client.close()
+
+
+def _ours(backend: str, *, with_fence: bool) -> type[Ours]:
+    expects = {**EXPECTED[backend]}
+    if with_fence:
+        expects = {failure: "safe" if verdict == "lost update" else verdict for failure, verdict in expects.items()}
+    end = "-fence" if with_fence else ""
+
+    class Made(Ours):
+        __doc__ = f"Lockline on {TITLES[backend]}{', with its fence' if with_fence else ''}."
+        id = f"lockline-{backend}{end}"
+        title = f"Lockline, {TITLES[backend]}{' + fence' if with_fence else ''}"
+        family = backend
+        fenced = with_fence
+        expected: ClassVar = expects
+
+    Made.__name__ = Made.__qualname__ = f"Ours_{backend}{'_fence' if with_fence else ''}"
+    globals()[Made.__name__] = Made  # a client's process finds it by its name
+    return Made
+
+
+ALL = [_ours(backend, with_fence=fence) for backend in TITLES for fence in (False, True)]

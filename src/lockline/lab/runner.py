@@ -1,0 +1,110 @@
+"""Runs cells, several at a time: most of their time they wait for a ttl to pass."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from itertools import count
+
+from . import failures, locks
+from .failures.face import Failure
+from .families import a_folder
+from .judge import expectation, judge
+from .locks.face import PublishedLock
+from .servers.process import NotInstalled
+from .stage import CONTEXT, a_stage
+from .verdicts import Outcome, Verdict
+from .world import World
+
+SIDE_BY_SIDE = 12
+"""Cells at a time, on two processors."""
+PRELOAD = ["lockline.lab.actor", "lockline.lab.preload"]
+"""What clients have imported before they are forked, so that a new one takes milliseconds."""
+
+
+class Laboratory:
+    """The servers, and the cells that run on them."""
+
+    def __init__(self) -> None:
+        CONTEXT.set_forkserver_preload(PRELOAD)
+        self.world = World()
+        self.locks = locks.catalogue()
+        self.failures = failures.catalogue()
+        self._numbers = count(1)
+        self._alone = threading.Lock()
+        self._stopping = False
+
+    def run(self, lock_id: str, failure_id: str) -> Outcome:
+        """One cell."""
+        lock, failure = self.locks[lock_id], self.failures[failure_id]
+        expected = expectation(lock.expected, failure.id)
+        why_not = failure.applies(lock)
+        if why_not:
+            return Outcome(lock.id, failure.id, Verdict.NOT_APPLICABLE, why_not[0].upper() + why_not[1:] + ".", expected=expected)
+        if self._stopping:
+            return Outcome(lock.id, failure.id, Verdict.FAILED, "Stopped.", expected=expected)
+        try:
+            return self._play(lock, failure)
+        except NotInstalled as problem:
+            return Outcome(lock.id, failure.id, Verdict.MISSING, f"{problem.what} is missing: {problem.cure}", expected=expected)
+        except Exception as problem:
+            told = "".join(traceback.format_exception(problem))
+            reason = f"{type(problem).__name__}: {problem}".splitlines()[0][:200]
+            return Outcome(lock.id, failure.id, Verdict.FAILED, reason, expected=expected, facts={"traceback": told})
+
+    def _play(self, lock: type[PublishedLock], failure: Failure) -> Outcome:
+        number = next(self._numbers)
+        with self.world.servers(lock.family, wanted(lock, failure), disturbs=failure.disturbs) as servers:
+            folder = a_folder(self.world.folder, "cell")
+            began = time.monotonic()
+            try:
+                with a_stage(lock, servers, folder, f"lab-{number}", failure.ttl) as stage:
+                    failure.run(stage)
+                return judge(stage, lock, failure, time.monotonic() - began)
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def matrix(
+        self, cells: Iterable[tuple[str, str]], told: Callable[[str, str], None] = lambda lock, failure: None
+    ) -> Iterator[Outcome]:
+        """Each cell as it is done; `told` hears of each that begins."""
+        pool = ThreadPoolExecutor(SIDE_BY_SIDE, thread_name_prefix="cell")
+
+        def run(lock: str, failure: str) -> Outcome:
+            told(lock, failure)
+            return self.run(lock, failure)
+
+        asked: list[Future[Outcome]] = [pool.submit(run, lock, failure) for lock, failure in in_good_order(list(cells))]
+        try:
+            for done in as_completed(asked):
+                yield done.result()
+        finally:
+            self._stopping = True
+            pool.shutdown(wait=True, cancel_futures=True)
+            self._stopping = False
+
+    def close(self) -> None:
+        """Stop everything."""
+        self._stopping = True
+        self.world.close()
+
+
+def wanted(lock: type[PublishedLock], failure: Failure) -> str:
+    """The servers for this cell; where one will do, one."""
+    return failure.wants
+
+
+def in_good_order(cells: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Those that wait for one another first, and mixed, so that the rest fills the gaps."""
+    disturbing = {"server-clock", "server-restarts-empty", "failover", "minority-partitioned"}
+    heavy = ("zookeeper", "etcd", "consul", "postgresql", "mysql", "row", "advisory")
+
+    def weight(cell: tuple[str, str]) -> int:
+        lock, failure = cell
+        return 0 if failure in disturbing and any(word in lock for word in heavy) else 1
+
+    return sorted(cells, key=weight)
