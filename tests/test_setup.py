@@ -28,7 +28,10 @@ def asked_for(folder: Path, *, there: list[str]) -> list[str]:
     (folder / ".servers").mkdir()
     (folder / ".servers" / "consul").touch()
     ran = subprocess.run(
-        ["sh", str(folder / "scripts" / "setup"), "servers"], env={"PATH": str(programs)}, capture_output=True, text=True
+        ["sh", str(folder / "scripts" / "setup"), "servers"],
+        env={"PATH": str(programs)},
+        capture_output=True,
+        text=True,
     )
     assert ran.returncode == 0, ran.stderr
     return asked.read_text().split() if asked.exists() else []

@@ -146,5 +146,5 @@ def _find(claim: Claim, line: list[Seat]) -> list[int]:
 
 
 def _seen(seat: Seat, holds: bool, now: float) -> Standing:
-    (_, id, owner, kind, weight, room, ttl, since, meta), left = seat.claim, seat.expires - now
+    (_, id, owner, kind, weight, room, ttl, since, meta, *_), left = seat.claim, seat.expires - now
     return Standing(id, owner, kind, seat.ticket, holds, weight, room, ttl, left, since, json.loads(meta or "null"))
