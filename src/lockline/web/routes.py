@@ -250,7 +250,7 @@ def a_title(title: object) -> str:
 
 
 ENTRANCE: Final = b"""<!doctype html><html lang="en"><meta charset="utf-8"><meta http-equiv="refresh" content="0;url=./">
-<title>Lockline</title><p><a href="./">Go on to the page</a></p></html>"""
+<link rel="icon" href="icon.svg"><title>Lockline</title><p><a href="./">Go on to the page</a></p></html>"""
 STRANGER: Final = b"""<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <title>Lockline</title><h1>Who are you?</h1>
 <p>Open this page with the address that <code>lockline web</code> has printed on its terminal: it carries the token.</p></html>"""

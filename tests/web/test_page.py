@@ -1,0 +1,301 @@
+"""The page in a real browser: live, in order, for mouse, keyboard and phone."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import time
+from typing import Any
+
+import pytest
+from playwright.sync_api import expect
+
+import lockline
+
+from ..calm import calm
+from .conftest import Browse, Serve
+
+
+def test_a_grant_and_a_release_are_seen_within_a_second(
+    serve: Serve, browse: Browse, client: lockline.Client, store: str, hold: Any
+) -> None:
+    visit = browse(serve(store))
+    expect(visit.page.get_by_text("Nothing is held and nobody waits.")).to_be_visible()
+    for _ in range(3):
+        lease = hold(client.lock("orders/42", meta={"batch": "november"}))
+        began = calm()
+        visit.line("orders/42").wait_for()
+        # A look each second, and the way to the screen.
+        assert calm() - began < 1.5
+        row = visit.line("orders/42")
+        expect(row).to_contain_text("tester:1")
+        expect(row).to_contain_text(f"token {lease.token}")
+        expect(row).to_contain_text("batch november")
+        lease.release()
+        began = calm()
+        row.wait_for(state="detached")
+        assert calm() - began < 1.5
+
+
+def test_a_line_stands_in_order_and_moves_up(
+    serve: Serve, browse: Browse, client: lockline.Client, store: str, waiter: Any, hold: Any
+) -> None:
+    visit = browse(serve(store))
+    lease = hold(client.lock("gate"))
+    for number in range(7):
+        waiter(store, "gate", f"w{number}:1")
+    row = visit.line("gate")
+    expect(row.locator(".facts")).to_have_text("lock · 7 waiters")
+    expect(row.locator(".holder .who")).to_have_text("tester:1")
+    expect(row.locator(".waiter .who")).to_have_text([f"w{number}:1" for number in range(5)])
+    expect(row.locator(".waiters .more")).to_have_text("+2 more wait")
+    expect(visit.page.locator("#sum-waiting")).to_have_text("7")
+    visit.keep("line")
+    lease.release()
+    expect(row.locator(".holder .who")).to_have_text("w0:1")
+    expect(row.locator(".waiter .who").first).to_have_text("w1:1")
+
+
+def test_the_bar_empties_and_fills_up_with_each_renewal(
+    serve: Serve, browse: Browse, client: lockline.Client, store: str, hold: Any
+) -> None:
+    visit = browse(serve(store))
+    lease = hold(client.lock("bar", ttl=6))
+    visit.line("bar").wait_for()
+    measure = "element => element.getBoundingClientRect().width / element.parentElement.getBoundingClientRect().width"
+    fill = visit.line("bar").locator(".ttl i")
+    seen = []
+    until = time.monotonic() + 5
+    while time.monotonic() < until:
+        seen.append(fill.evaluate(measure))
+        time.sleep(0.05)
+    steps = [after - before for before, after in itertools.pairwise(seen)]
+    assert min(seen) > 0.2
+    assert [step for step in steps if step < 0]
+    assert [step for step in steps if step > 0.02]
+    lease.release()
+
+
+def test_a_holder_that_is_not_renewed_is_marked_and_its_loss_is_told_and_kept(
+    serve: Serve, browse: Browse, client: lockline.Client, store: str, hold: Any
+) -> None:
+    visit = browse(serve(store))
+    hold(client.lock("silent", ttl=4, renew=False))
+    row = visit.line("silent")
+    expect(row.locator(".flag")).to_have_text("not renewed")
+    expect(row.locator(".flag")).to_have_text("lost")
+    expect(row.locator(".free")).to_have_text("free")
+    expect(visit.page.locator("#live")).to_have_text("silent: tester:1 lost it")
+    visit.keep("lost")
+    row.get_by_role("button", name="silent").click()
+    expect(row.locator(".history li").first).to_contain_text("not renewed for its ttl of 4 s")
+    visit.page.get_by_text("1 lease lost or evicted lately").click()
+    expect(visit.page.locator("#lately-list li")).to_contain_text(["silent"])
+
+
+def test_slow_holders_and_long_lines_come_first(
+    serve: Serve, browse: Browse, local_url: str, waiter: Any, hold: Any
+) -> None:
+    with lockline.connect(local_url) as client:
+        leases = [hold(client.lock(name)) for name in ("a", "b", "c")]
+        waiter(local_url, "c", "w1:1")
+        waiter(local_url, "b", "w2:1")
+        waiter(local_url, "c", "w3:1")
+        visit = browse(serve(local_url))
+        expect(visit.page.locator(".open")).to_have_text(["c", "b", "a"])
+        visit.page.get_by_role("combobox", name="Order").select_option("name")
+        expect(visit.page.locator(".open")).to_have_text(["a", "b", "c"])
+        assert all(lease.valid for lease in leases)
+
+
+def test_search_finds_by_name_and_by_owner(serve: Serve, browse: Browse, local_url: str, hold: Any) -> None:
+    with lockline.connect(local_url, owner="web-3:811") as one, lockline.connect(local_url, owner="cron:5") as other:
+        hold(one.lock("orders/42"))
+        hold(other.lock("reports/7"))
+        visit = browse(serve(local_url))
+        expect(visit.page.locator(".line:visible")).to_have_count(2)
+        visit.page.get_by_role("searchbox").fill("ORDERS")
+        expect(visit.page.locator(".line:visible .open")).to_have_text(["orders/42"])
+        expect(visit.page.locator("#count")).to_have_text("1 of 2 lines")
+        visit.page.get_by_role("searchbox").fill("cron")
+        expect(visit.page.locator(".line:visible .open")).to_have_text(["reports/7"])
+        visit.page.get_by_role("searchbox").fill("nowhere")
+        expect(visit.page.get_by_text("No line matches")).to_be_visible()
+
+
+def test_several_stores_are_tabs(serve: Serve, browse: Browse, tmp_path: Any, hold: Any) -> None:
+    first, second = f"local://{tmp_path}/one.db", f"local://{tmp_path}/two.db"
+    with lockline.connect(first) as one, lockline.connect(second) as two:
+        hold(one.lock("in-one"))
+        hold(two.lock("in-two"))
+        visit = browse(serve(first, second))
+        visit.line("in-one").wait_for()
+        tabs = visit.page.get_by_role("tab")
+        expect(tabs).to_have_count(2)
+        tabs.nth(0).focus()
+        visit.page.keyboard.press("ArrowRight")
+        visit.line("in-two").wait_for()
+        expect(visit.line("in-one")).to_have_count(0)
+        expect(tabs.nth(1)).to_be_focused()
+        expect(tabs.nth(1)).to_have_attribute("aria-selected", "true")
+
+
+@pytest.mark.server
+def test_a_store_that_falls_silent_and_comes_back_is_said(serve: Serve, browse: Browse, hold: Any) -> None:
+    from ..servers.redis import a_redis
+
+    with a_redis(keeps_data=True) as server, lockline.connect(server.url) as client:
+        hold(client.lock("kept", ttl=600))
+        visit = browse(serve(server.url))
+        visit.line("kept").wait_for()
+        server.kill()
+        expect(visit.page.locator("#state")).to_contain_text("store silent")
+        expect(visit.page.locator("#trouble")).to_contain_text("The store does not answer: Redis cannot be reached")
+        expect(visit.line("kept")).to_be_visible()
+        server.start()
+        expect(visit.page.locator("#state")).to_have_text("live")
+
+
+def test_the_keyboard_alone_is_enough_even_to_evict(
+    serve: Serve, browse: Browse, client: lockline.Client, store: str, hold: Any
+) -> None:
+    lost = hold(client.lock("by-hand"))
+    hold(client.lock("other"))
+    server = serve(store, options=("--allow-evict",))
+    visit = browse(server)
+    visit.line("by-hand").wait_for()
+    keys = visit.page.keyboard
+    keys.press("/")
+    expect(visit.page.get_by_role("searchbox")).to_be_focused()
+    keys.type("by-hand")
+    keys.press("ArrowDown")
+    expect(visit.page.get_by_role("button", name="by-hand", exact=True)).to_be_focused()
+    keys.press("Enter")
+    expect(visit.line("by-hand").get_by_role("table")).to_be_visible()
+    evict = visit.page.get_by_role("button", name="Evict tester:1")
+    for _ in range(5):
+        keys.press("Tab")
+        if evict.evaluate("element => element === document.activeElement"):
+            break
+    expect(evict).to_be_focused()
+    keys.press("Enter")
+    expect(visit.page.get_by_label("Reason")).to_be_focused()
+    visit.keep("question")
+    keys.press("Escape")
+    expect(visit.page.get_by_role("dialog")).to_be_hidden()
+    expect(evict).to_be_focused()
+    assert lost.valid
+    keys.press("Enter")
+    keys.type("hangs since noon")
+    keys.press("Tab")
+    keys.type("Ada")
+    keys.press("Enter")
+    expect(visit.page.get_by_role("dialog")).to_be_hidden()
+    assert lost.lost.wait(20)
+    expect(visit.line("by-hand").locator(".flag")).to_have_text("evicted")
+    expect(visit.line("by-hand").locator(".history li").first).to_contain_text("by Ada: hangs since noon")
+    asked, done = server.audited()
+    assert (asked["outcome"], done["outcome"]) == ("asked", "evicted")
+    assert (done["who"], done["reason"], done["name"]) == ("Ada", "hangs since noon", "by-hand")
+    assert (done["token"], done["owner"], done["address"]) == (lost.token, "tester:1", "127.0.0.1")
+
+
+def test_without_leave_there_is_no_button(
+    serve: Serve, browse: Browse, client: lockline.Client, store: str, hold: Any
+) -> None:
+    hold(client.lock("safe"))
+    visit = browse(serve(store))
+    visit.line("safe").get_by_role("button", name="safe").click()
+    expect(visit.line("safe").get_by_role("table")).to_be_visible()
+    expect(visit.page.get_by_role("button", name=re.compile("Evict"))).to_have_count(0)
+    expect(visit.page.get_by_text("This page only shows.")).to_be_visible()
+
+
+def test_only_the_holder_that_was_on_the_screen_is_evicted(
+    serve: Serve, browse: Browse, client: lockline.Client, store: str, waiter: Any, hold: Any
+) -> None:
+    lease = hold(client.lock("turn"))
+    next_one = waiter(store, "turn", "next:1")
+    visit = browse(serve(store, options=("--allow-evict",)))
+    visit.line("turn").get_by_role("button", name="turn").click()
+    visit.page.get_by_role("button", name="Evict tester:1").click()
+    lease.release()
+    assert next_one.got.wait(20)
+    visit.page.get_by_label("Reason").fill("too slow")
+    visit.page.get_by_label("Your name").fill("Ada")
+    visit.page.get_by_role("button", name="Evict this holder").click()
+    expect(visit.page.locator("#evict-problem")).to_contain_text("Nothing was done")
+    assert [held.owner for held in client.inspect("turn").holders] == ["next:1"]
+
+
+@pytest.mark.parametrize("scheme", ["dark", "light"])
+def test_a_phone_shows_all_of_it_without_scrolling_sideways(
+    serve: Serve, browse: Browse, local_url: str, scheme: str, waiter: Any, hold: Any
+) -> None:
+    with lockline.connect(local_url, owner="a-host-with-a-rather-long-name.example.internal:123456") as client:
+        hold(client.lock("n" * 300, meta={"note": "m" * 1000}))
+        hold(client.lock("orders/42"))
+        waiter(local_url, "orders/42", "b-host-with-a-rather-long-name.example.internal:123456")
+        visit = browse(serve(local_url), width=390, height=844, scheme=scheme)
+        visit.line("orders/42").get_by_role("button", name="orders/42").click()
+        visit.line("orders/42").get_by_role("table").wait_for()
+        wide = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
+        assert visit.page.evaluate(wide) <= 0
+        visit.keep(f"phone-{scheme}")
+        ground = visit.page.evaluate("() => getComputedStyle(document.body).backgroundColor")
+        assert (sum(map(int, re.findall(r"\d+", ground))) < 380) is (scheme == "dark")
+
+
+def test_the_theme_can_be_chosen_and_is_remembered(serve: Serve, browse: Browse, local_url: str) -> None:
+    visit = browse(serve(local_url), scheme="dark")
+    visit.page.get_by_role("button", name="Theme: system").click()
+    visit.page.get_by_role("button", name="Theme: dark").click()
+    visit.page.reload()
+    expect(visit.page.get_by_role("button", name="Theme: light")).to_be_visible()
+    assert visit.page.evaluate("() => getComputedStyle(document.body).backgroundColor") == "rgb(245, 246, 248)"
+
+
+CONTRAST = """() => {
+  const numbers = (text) => text.match(/[\\d.]+/g).map(Number);
+  const light = ([r, g, b]) => {
+    const [x, y, z] = [r, g, b].map((c) => (c /= 255) <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * x + 0.7152 * y + 0.0722 * z;
+  };
+  const ground = (element) => {
+    for (; element; element = element.parentElement) {
+      const colour = numbers(getComputedStyle(element).backgroundColor);
+      if (colour.length < 4 || colour[3] > 0.99) return colour;
+    }
+    return [255, 255, 255];
+  };
+  const poor = [];
+  for (const element of document.querySelectorAll("body *")) {
+    const says = [...element.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim());
+    if (!says || !element.checkVisibility() || element.closest(".unseen, .skip, noscript, option")) continue;
+    const [one, other] = [light(numbers(getComputedStyle(element).color)), light(ground(element))];
+    const ratio = (Math.max(one, other) + 0.05) / (Math.min(one, other) + 0.05);
+    if (ratio < 4.5) poor.push(`${element.className || element.tagName}: ${ratio.toFixed(2)} ${element.textContent.slice(0, 40)}`);
+  }
+  return poor;
+}"""
+
+
+@pytest.mark.parametrize("scheme", ["dark", "light"])
+def test_every_text_stands_out_from_its_ground_and_everything_has_a_name(
+    serve: Serve, browse: Browse, local_url: str, scheme: str, waiter: Any, hold: Any
+) -> None:
+    with lockline.connect(local_url) as client:
+        hold(client.lock("orders/42", meta={"batch": "november"}))
+        hold(client.lock("late", ttl=30, renew=False))
+        hold(client.semaphore("gpu", limit=3))
+        waiter(local_url, "orders/42", "w1:1")
+        visit = browse(serve(local_url, options=("--allow-evict",)), scheme=scheme)
+        visit.line("orders/42").get_by_role("button", name="orders/42").click()
+        visit.line("orders/42").get_by_role("table").wait_for()
+        visit.keep(f"desktop-{scheme}")
+        assert visit.page.evaluate(CONTRAST) == []
+        unnamed = "() => [...document.querySelectorAll('button, input, select, textarea')].filter((e) => e.checkVisibility() && !e.ariaLabel && !e.labels?.length && !e.textContent.trim()).map((e) => e.outerHTML)"
+        assert visit.page.evaluate(unnamed) == []
+        for landmark in ("banner", "main", "contentinfo", "search"):
+            expect(visit.page.get_by_role(landmark)).to_have_count(1)
+        expect(visit.page.get_by_role("heading", level=1)).to_have_text("Lines")
