@@ -12,6 +12,7 @@ import pytest
 import lockline
 from lockline import ConfigError, LeaseLost, NotHeld, StaleToken, aio
 from lockline.core.backend import HandingOver
+from lockline.core.hand_over import read_ticket
 from lockline.fence import FileFence
 
 from .faults import Faults
@@ -124,6 +125,17 @@ def test_nobody_who_comes_in_time_leaves_it_free(world: Scene) -> None:
     with pytest.raises(NotHeld):
         bob.client.attach(ticket)
     assert next_one.valid
+    next_one.release()
+
+
+def test_whoever_waits_already_comes_when_nobody_came_in_time(world: Scene) -> None:
+    """It had planned to look again when the first lease would have ended, a minute later."""
+    alice, bob = pair(world)
+    lease = alice.lock("x", ttl=60).acquire()
+    (waiting,) = world.queue_up("x", lambda: bob.lock("x", ttl=60).acquire.start())
+    lease.detach(world.ttl(0.5))
+    next_one = waiting.result(timeout=20)
+    assert next_one.token > lease.token
     next_one.release()
 
 
@@ -269,6 +281,19 @@ def test_a_detach_without_an_answer_leaves_nothing_behind(world: Scene) -> None:
         assert world.names() == []
 
 
+def test_a_renewal_that_comes_between_is_no_loss(world: Scene) -> None:
+    alice, bob = pair(world)
+    ttl = world.ttl(1.5)
+    lease = alice.lock("x", ttl=ttl).acquire()
+    told: list[object] = []
+    lease.real.on_lost(told.append)
+    Faults(alice).delay("hand_over", ttl * 0.5, after=True)
+    ticket = lease.detach(20)
+    assert not told
+    assert not lease.lost.is_set()
+    bob.client.attach(ticket).release()
+
+
 def test_an_attach_without_an_answer_holds_nothing(world: Scene) -> None:
     alice, bob = pair(world)
     for applied in (False, True):
@@ -327,7 +352,9 @@ def test_a_ticket_travels_and_shows_no_secret_to_those_who_look() -> None:
     assert ticket.isascii()
     assert quote(ticket, safe="") == ticket
     (kept,) = client.inspect("Ärger/42 %&?#").holders
-    assert kept.id not in ticket
+    secret = read_ticket(ticket).secret
+    assert secret not in kept.id
+    assert read_ticket(ticket).place == kept.id
     travelled = json.loads(json.dumps({"ticket": unquote(quote(ticket))}))["ticket"]
     attached = client.attach(travelled)
     assert attached.name == "Ärger/42 %&?#"

@@ -81,7 +81,7 @@ def begin(party: Party, work: Work, fresh: float = A_WHILE, **options: Any) -> P
 def test_a_store_that_keeps_nothing_says_which_can(world: Scene) -> None:
     alice = world.party()
     if not keeps(alice):
-        with pytest.raises(ConfigError, match=r"local: and redis://"):
+        with pytest.raises(ConfigError, match=r"redis://.*postgresql://"):
             once(alice, Work(world.flavour))
 
 

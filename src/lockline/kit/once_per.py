@@ -86,8 +86,8 @@ def keeping_of(backend: Backend, what: str) -> Keeping:
     """The backend, if it can keep something beside a line; ConfigError before any I/O if it cannot."""
     if not isinstance(backend, Keeping):
         raise ConfigError(
-            f"{what} has to keep something in the store, and {backend.url} cannot: memory:, local: and redis:// "
-            "(with Sentinel and Cluster) can"
+            f"{what} has to keep something in the store, and {backend.url} cannot: memory:, local:, redis:// "
+            "(with Sentinel and Cluster), postgresql:// and mysql:// can"
         )
     return backend
 

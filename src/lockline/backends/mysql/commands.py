@@ -37,6 +37,8 @@ ROUTINES: Final = {
     "look": Routine((0,), _as_they_are),
     "names": Routine((0, 1), _as_they_are),
     "evict": Routine((0, 1, 2), _as_they_are),
+    "kept": Routine((0, 1, 2, 3), _as_they_are),
+    "keep": Routine((0, 1, 2, 3, 4), _as_they_are),
     "hand_over": Routine((0, 1, 2, 3, 4, 5), _as_they_are),
     "settings": Routine((), _as_they_are),
 }

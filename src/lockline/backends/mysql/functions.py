@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from . import hand_over
+from . import hand_over, keeping
 
 WITHDRAWN: Final = 10
 """Seconds for which it is remembered that a claim was withdrawn before it came."""
@@ -352,6 +352,9 @@ _SETTINGS: Final = _procedure("settings", "", """
 
 _HAND_OVER: Final = _procedure("hand_over", hand_over.TAKES, hand_over.BODY)
 
+_KEPT: Final = _procedure("kept", keeping.KEPT_TAKES, keeping.KEPT)
+_KEEP: Final = _procedure("keep", keeping.KEEP_TAKES, keeping.KEEP)
+
 ROUTINES: Final = (
-    _BEGIN, _LOCK, _STANDS, _CLEAR, _ENTER, _PLACE, _REMOVE, _SWEEP, _LEAVE, _LEAVE_ALL, _RENEW, _LOOK, _NAMES, _EVICT, _SETTINGS, _HAND_OVER,
+    _BEGIN, _LOCK, _STANDS, _CLEAR, _ENTER, _PLACE, _REMOVE, _SWEEP, _LEAVE, _LEAVE_ALL, _RENEW, _LOOK, _NAMES, _EVICT, _SETTINGS, _HAND_OVER, _KEPT, _KEEP,
 )  # fmt: skip

@@ -3,6 +3,7 @@
     lockline_slot       1024 rows, each with the last ticket of the names that fall there; what makes tickets rise for good, and what
                         the steps that need to be alone lock
     lockline_claim      a claim, waiting or holding
+    lockline_kept       what `once` and `once_per` keep beside a line
     lockline_withdrawn  a claim that was withdrawn while its own request may still have been under way, for ten seconds
 
 Times are whole microseconds since 1970, in UTC: no time zone and no summer time gets near them. What is there is left as it is: it can
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from . import keeping
 from .functions import ROUTINES
 
 INIT_LOCK: Final = "lockline.init"
@@ -52,6 +54,7 @@ CREATE TABLE IF NOT EXISTS lockline_withdrawn (
     until BIGINT NOT NULL
 ) ENGINE = InnoDB
 """,
+    keeping.TABLE,
 )
 
 RIGHTS: Final = "GRANT SELECT, INSERT, UPDATE, DELETE, EXECUTE ON {database}.* TO {user}"

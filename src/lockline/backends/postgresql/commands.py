@@ -39,6 +39,8 @@ ROUTINES: Final = {
     "names": Routine("bytea bytea", (_bytes,)),
     "settings": Routine("", (bytes.decode, bytes.decode)),
     "evict": Routine("bigint bytea bigint", (int,)),
+    "kept": Routine("bytea text bigint float8", (float, _bytes, int, float, float)),
+    "keep": Routine("bytea text bytea bigint float8", (int,)),
     "hand_over": Routine("bigint bytea text text float8 text text", (int,)),
 }
 

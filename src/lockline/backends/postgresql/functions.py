@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import Final
 
 from .hand_over import HAND_OVER
+from .keeping import KEEPING
 
 WRONG_LEVEL: Final = "LL001"
 NO_SLOTS: Final = "LL002"
@@ -335,4 +336,4 @@ DO $$ BEGIN
 END $$;
 """
 
-FUNCTIONS: Final = _BEGIN + _ENTER + _LEAVE + _RENEW + _OPERATOR + _GUARD + HAND_OVER
+FUNCTIONS: Final = _BEGIN + _ENTER + _LEAVE + _RENEW + _OPERATOR + _GUARD + HAND_OVER + KEEPING

@@ -3,6 +3,7 @@
     slot       1024 rows, each with the last ticket of the names that fall there; what makes tickets rise for good
     claim      a claim, waiting or holding
     withdrawn  a claim that was withdrawn while its own request may still have been under way, for ten seconds
+    kept       what `once` and `once_per` keep beside a line
     guard      empty but in the middle of a transaction: what makes a guarded commit look at its lease
     release    which routines are there
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final, Protocol
 
 from ...core.backend import Findings
-from ...core.claim import DETACHED, Claim, Gone, Grant, Line, Unanswered, Waiting
+from ...core.claim import DETACHED, Claim, Gone, Grant, Line, Record, Unanswered, Waiting
 from ...core.rule import admitted
 from ...core.waiting import Hints, Reader
 from ...errors import BackendUnavailable
@@ -282,6 +282,18 @@ class SqlBackend:
         call = Call("evict", (*self._places(name), token), repeatable=False)
         ((victims,),), _ = await self.channel.run(call, until, insists=False)
         return int(victims)
+
+    async def kept(self, name: str, what: str, until: float, token: int = 0, ttl: float = 0.0) -> Record:
+        call = Call("kept", (self._places(name).name, what, token, ttl))
+        ((now, value, under, written, expires),), _ = await self.channel.run(call, until)
+        if value is None:
+            return Record(float(now))
+        return Record(float(now), bytes(value), under, float(written), float(expires))
+
+    async def keep(self, name: str, what: str, value: bytes, token: int, ttl: float, until: float) -> bool:
+        call = Call("keep", (self._places(name).name, what, value, token, ttl))
+        ((done,),), _ = await self.channel.run(call, until)
+        return bool(done)
 
     async def examine(self, until: float) -> Findings:
         return await self.dialect.examine(self, until)

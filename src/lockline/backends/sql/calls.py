@@ -8,6 +8,8 @@
     look       name                                                          -> (id, ticket, weight, capacity, ttl, left, about) each
     names      first, last                                                   -> (name) each
     evict      at, name, token                                               -> (victims)
+    kept       name, what, token, ttl                                        -> (now, value, token, written, expires)
+    keep       name, what, value, token, ttl                                 -> (done)
     hand_over  at, name, id of who holds, id, ttl, about, channel            -> (ticket), -1 if the one there waits, nothing if it is gone
 
 `at` is a number that the name alone gives: what serialises the steps of a line, and by its last bits the slot that remembers the last

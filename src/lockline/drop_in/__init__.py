@@ -8,28 +8,26 @@
 What is better than before: waiters are served in order and told of their turn, a lock without `timeout` is kept alive
 while its holder lives and not for ever after its death, a release whose reply was lost can be repeated, and `lock.lease`
 has the fencing token and the loss signal. What must be known: Lockline's locks and redis-py's do not see each other, so
-all programs that share a name move together; `sleep` has no meaning, because nobody polls; `acquire(token=...)` is refused;
+all programs that share a name move together, or with `bridge=True` one after the other; `sleep` has no meaning, because nobody polls; `acquire(token=...)` is refused;
 `extend` and `reacquire` never shorten what was promised before; and a thread that asks again for what it holds, with no
 limit to its wait, gets a LockError instead of waiting for itself.
 """
 
 from __future__ import annotations
 
-import asyncio
-import functools
 import logging
 import threading
 import time
-import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import SimpleNamespace, TracebackType
-from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar
+from typing import Any, Final, Generic, Literal, TypeVar
 
-from . import aio, sync
-from .core.claim import Line
-from .core.shells import bind_to_nobody
-from .errors import AcquireTimeout, BackendUnavailable, ConfigError, LeaseLost, NotHeld, WouldDeadlock
+from .. import aio, sync
+from ..core.arguments import a_flag
+from ..core.claim import Line
+from ..core.shells import bind_to_nobody
+from ..errors import AcquireTimeout, BackendUnavailable, ConfigError, LeaseLost, NotHeld, WouldDeadlock
 
 try:
     from redis.exceptions import ConnectionError as RedisConnectionError
@@ -43,7 +41,7 @@ except ModuleNotFoundError as missing:
     ) from None
 
 # Now and not in the thread that takes the first lock: a child that is forked during an import can never finish it.
-from .backends import redis as _backend  # noqa: F401
+from .clients import _clients, aclose, client_of, loop_client_of
 
 log = logging.getLogger("lockline")
 
@@ -51,83 +49,6 @@ L = TypeVar("L", sync.Lease, aio.Lease)
 
 KEPT_FOR: Final = 10.0
 """The ttl of a lock without `timeout`: renewed while its holder lives, over that long after its death."""
-
-
-class _Beside(NamedTuple):
-    """What is open beside one client of redis.asyncio."""
-
-    loop: asyncio.AbstractEventLoop
-    client: aio.Client
-    forgotten: weakref.finalize[[asyncio.AbstractEventLoop, aio.Client], Any]
-    """What is done when nobody has that client any more, and nobody closed it."""
-
-
-# Module state with a reason: redis-py makes a new lock object for each use and hands it nothing but its client.
-_clients: weakref.WeakKeyDictionary[Any, sync.Client] = weakref.WeakKeyDictionary()
-_loop_clients: weakref.WeakKeyDictionary[Any, _Beside] = weakref.WeakKeyDictionary()
-
-
-def client_of(redis: Any) -> sync.Client:
-    """The Lockline client that goes with a redis-py client, for as long as that lives."""
-    client = _clients.get(redis)
-    if client is not None:
-        return client
-    # No mutex: a fork while another thread had it would leave it shut in the child for ever. Of two that come first, both get
-    # the same, and nobody has used the other.
-    made = sync.connect(redis)
-    forgotten = weakref.finalize(redis, made.close)
-    client = _clients.setdefault(redis, made)
-    if client is not made:
-        forgotten.detach()
-    return client
-
-
-def loop_client_of(redis: Any) -> aio.Client:
-    """The same for a client of redis.asyncio, on the loop that runs; it is closed together with that."""
-    loop = asyncio.get_running_loop()
-    known = _loop_clients.get(redis)
-    if known is not None and known.loop is loop:
-        return known.client
-    if known is not None and known.loop.is_closed():
-        known.forgotten.detach()
-    client = aio.connect(redis)
-    forgotten = weakref.finalize(redis, _close_later, loop, client)
-    forgotten.atexit = False
-    _loop_clients[redis] = _Beside(loop, client, forgotten)
-    # There from an earlier use, or its owner's own: then the finalizer has to do.
-    if "aclose" not in vars(redis):
-        redis.aclose = _closing_both(redis, redis.aclose)
-    return client
-
-
-def _closing_both(redis: Any, close: Any) -> Any:
-    # On the object, because the program closes what it opened itself and knows nothing of what stands beside it.
-    @functools.wraps(close)
-    async def both(*args: Any, **options: Any) -> None:
-        try:
-            await aclose(redis)
-        finally:
-            await close(*args, **options)
-
-    return both
-
-
-def _close_later(loop: asyncio.AbstractEventLoop, client: aio.Client) -> None:
-    # Garbage is collected on any thread, and the loop may have ended with all that was on it.
-    if not loop.is_closed():
-        asyncio.run_coroutine_threadsafe(client.close(), loop)
-
-
-async def aclose(redis: Any) -> None:
-    """Release and close what Lockline opened beside this client of redis.asyncio; the client's own `aclose` does it too."""
-    known = _loop_clients.pop(redis, None)
-    if known is None:
-        return
-    if known.loop is asyncio.get_running_loop():
-        known.forgotten.detach()
-        await known.client.close()
-    else:
-        known.forgotten()
 
 
 @contextmanager
@@ -157,6 +78,14 @@ def _text_of(name: Name) -> str:
         raise ConfigError(f"the name of a lock is text; {bytes(name)!r} is no UTF-8") from None
 
 
+class _OfThread(threading.local):
+    """What one thread has of a lock."""
+
+    token: bytes | None = None
+    """As in redis-py: bytes that are this hold's own, None while there is none. The number for a fence is `lock.lease.token`."""
+    lease: Any = None
+
+
 class _EitherLock(Generic[L]):
     """What both flavours take, and every decision of theirs."""
 
@@ -170,6 +99,8 @@ class _EitherLock(Generic[L]):
         blocking_timeout: float | None = None,
         thread_local: bool = True,
         raise_on_release_error: bool = True,
+        *,
+        bridge: bool = False,
     ) -> None:
         self.redis = redis
         self.name = _text_of(name)
@@ -179,12 +110,15 @@ class _EitherLock(Generic[L]):
         self.blocking_timeout = blocking_timeout
         self.thread_local = bool(thread_local)
         self.raise_on_release_error = raise_on_release_error
-        self.local: Any = threading.local() if self.thread_local else SimpleNamespace()
+        self.bridge = a_flag(bridge, "bridge")
+        """Whether redis-py's own locks of that name are excluded too, and exclude this one."""
+        self.local: Any = _OfThread() if self.thread_local else SimpleNamespace(token=None, lease=None)
 
     @property
     def lease(self) -> L | None:
         """The lease of this thread (of anybody, with thread_local=False and on a loop), or None."""
-        return getattr(self.local, "lease", None)
+        lease: L | None = self.local.lease
+        return lease
 
     def _terms(self) -> dict[str, Any]:
         return {"ttl": KEPT_FOR if self.timeout is None else self.timeout, "renew": self.timeout is None}
@@ -205,13 +139,13 @@ class _EitherLock(Generic[L]):
             # The object is the owner, whoever called: it stays held when that thread or task has ended, and the same
             # may wait for it again, because another may release it.
             bind_to_nobody(lease)
-        self.local.lease = lease
+        self.local.lease, self.local.token = lease, lease.id.encode()
         return True
 
     def _forget(self, lease: L) -> None:
         # Somebody else who shares this object may have taken it since, and that lease is not ours to drop.
         if self.lease is lease:
-            self.local.lease = None
+            self.local.lease = self.local.token = None
 
     @contextmanager
     def _releasing(self) -> Iterator[L]:
@@ -257,6 +191,10 @@ class _EitherLock(Generic[L]):
         lease = self.lease
         return lease is not None and any(lease.id == holder.id for holder in line.holders)
 
+    def _is_key(self, value: str | bytes | None) -> bool:
+        """Whether redis-py's key of that name is this hold's."""
+        return bool((value.encode() if isinstance(value, str) else value) == self.local.token)
+
     def _enter(self, acquired: bool) -> None:
         if not acquired:
             raise LockError("Unable to acquire lock within the time specified")
@@ -287,7 +225,7 @@ class Lock(_EitherLock[sync.Lease]):
     ) -> bool:
         """True once the lock is held; False if it may not wait, or did not get it in time."""
         wait, timeout = self._patience(blocking, blocking_timeout, token)
-        lock = client_of(self.redis).lock(self.name, **self._terms())
+        lock = client_of(self.redis, bridge=self.bridge).lock(self.name, **self._terms())
         with _unreachable(), suppress(AcquireTimeout):
             try:
                 return self._keep(lock.acquire(timeout) if wait else lock.try_acquire())
@@ -317,12 +255,16 @@ class Lock(_EitherLock[sync.Lease]):
     def owned(self) -> bool:
         """Whether this lock holds it: by its own deadline, and then by the server's word."""
         with _unreachable():
-            return self._trusts() and self._is_in(client_of(self.redis).inspect(self.name))
+            if not self._trusts() or (self.bridge and not self._is_key(self.redis.get(self.name))):
+                return False
+            return self._is_in(client_of(self.redis, bridge=self.bridge).inspect(self.name))
 
     def locked(self) -> bool:
         """Whether anybody holds it."""
         with _unreachable():
-            return bool(client_of(self.redis).inspect(self.name).holders)
+            if self.bridge and self.redis.exists(self.name):
+                return True
+            return bool(client_of(self.redis, bridge=self.bridge).inspect(self.name).holders)
 
     def __enter__(self) -> Lock:
         self._enter(self.acquire())
@@ -341,7 +283,7 @@ class AsyncLock(_EitherLock[aio.Lease]):
     def __init__(self, redis: Any, name: Name, *args: Any, **options: Any) -> None:
         super().__init__(redis, name, *args, **options)
         # On one thread a task that holds must not be taken for another: the object is the owner, as in redis.asyncio.
-        self.local = SimpleNamespace()
+        self.local = SimpleNamespace(token=None, lease=None)
 
     async def acquire(
         self,
@@ -351,7 +293,7 @@ class AsyncLock(_EitherLock[aio.Lease]):
     ) -> bool:
         """True once the lock is held; False if it may not wait, or did not get it in time."""
         wait, timeout = self._patience(blocking, blocking_timeout, token)
-        lock = loop_client_of(self.redis).lock(self.name, **self._terms())
+        lock = loop_client_of(self.redis, bridge=self.bridge).lock(self.name, **self._terms())
         with _unreachable(), suppress(AcquireTimeout):
             return self._keep(await (lock.acquire(timeout) if wait else lock.try_acquire()))
         return False
@@ -374,12 +316,16 @@ class AsyncLock(_EitherLock[aio.Lease]):
     async def owned(self) -> bool:
         """Whether this lock holds it: by its own deadline, and then by the server's word."""
         with _unreachable():
-            return self._trusts() and self._is_in(await loop_client_of(self.redis).inspect(self.name))
+            if not self._trusts() or (self.bridge and not self._is_key(await self.redis.get(self.name))):
+                return False
+            return self._is_in(await loop_client_of(self.redis, bridge=self.bridge).inspect(self.name))
 
     async def locked(self) -> bool:
         """Whether anybody holds it."""
         with _unreachable():
-            return bool((await loop_client_of(self.redis).inspect(self.name)).holders)
+            if self.bridge and await self.redis.exists(self.name):
+                return True
+            return bool((await loop_client_of(self.redis, bridge=self.bridge).inspect(self.name)).holders)
 
     async def __aenter__(self) -> AsyncLock:
         self._enter(await self.acquire())
@@ -390,3 +336,6 @@ class AsyncLock(_EitherLock[aio.Lease]):
     ) -> None:
         with self._leaving(error):
             await self.release()
+
+
+__all__ = ["AsyncLock", "Lock", "_clients", "aclose", "client_of", "loop_client_of"]
