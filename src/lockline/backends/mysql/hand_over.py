@@ -17,7 +17,7 @@ BODY: Final = """
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET done = TRUE;
     {UNDO};
     CALL lockline_lock_v1(at & 1023, newest, moment);
-    DELETE FROM lockline_claim WHERE name = my_name AND expires <= moment;
+    CALL lockline_clear_v1(my_name, moment);
     SELECT ticket INTO mine FROM lockline_claim WHERE id = my_id;
     IF mine IS NOT NULL OR EXISTS (SELECT 1 FROM lockline_withdrawn w WHERE w.id = my_id AND w.until > moment) THEN
         COMMIT;
@@ -25,7 +25,7 @@ BODY: Final = """
         LEAVE step;
     END IF;
     -- A release locks nothing but its row.
-    SELECT ticket, weight, capacity INTO old_ticket, old_weight, old_capacity FROM lockline_claim WHERE id = old FOR UPDATE;
+    SELECT ticket, weight, capacity INTO old_ticket, old_weight, old_capacity FROM lockline_claim WHERE id = old AND expires > moment FOR UPDATE;
     IF old_ticket IS NULL THEN
         COMMIT;
         SELECT NULL;

@@ -18,7 +18,9 @@ DECLARE
     behind bigint;
     newest bigint;
 BEGIN
-    PERFORM {schema}.begin_step_v1();
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION 'a step needs READ COMMITTED' USING ERRCODE = 'LL001';
+    END IF;
     PERFORM pg_advisory_xact_lock(at);
     now := clock_timestamp();
     DELETE FROM {schema}.claim c WHERE c.name = my_name AND c.expires <= now;

@@ -30,7 +30,10 @@ DECLARE
     moment timestamptz;
     lasting timestamptz;
 BEGIN
-    moment := {schema}.begin_step_v1();
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION 'a step needs READ COMMITTED' USING ERRCODE = 'LL001';
+    END IF;
+    moment := clock_timestamp();
     IF my_token > 0 THEN
         lasting := moment + my_ttl * interval '1 second';
         INSERT INTO {schema}.kept AS k (name, what, mark, until, value, token, written, expires)
@@ -50,7 +53,10 @@ DECLARE
     moment timestamptz;
     lasting timestamptz;
 BEGIN
-    moment := {schema}.begin_step_v1();
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION 'a step needs READ COMMITTED' USING ERRCODE = 'LL001';
+    END IF;
+    moment := clock_timestamp();
     lasting := moment + my_ttl * interval '1 second';
     INSERT INTO {schema}.kept AS k (name, what, mark, until, value, token, written, expires)
         VALUES (my_name, my_what, my_token, lasting, my_value, my_token, moment, lasting)
