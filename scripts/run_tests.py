@@ -20,11 +20,12 @@ LOGS = ROOT / ".test-logs"
 SHARED = {"tests/contract", "tests/property"}
 """These run on every backend: each group takes the backends that its own folders are about."""
 FULL = bool(os.environ.get("LOCKLINE_FULL"))
-"""Also PostgreSQL, MySQL and Consul, and the contract on every other topology: it takes an hour more."""
+"""Also PostgreSQL and MySQL, and the contract on every other topology: it takes an hour more."""
 GROUPS: dict[str, tuple[list[str], list[str]]] = {
     "redlock": (["redlock-3"], ["tests/redlock"]),
     "core": (["memory", "local"], ["tests/core", "tests/local"]),
     "etcd": (["etcd"], ["tests/etcd"]),
+    "consul": (["consul"], ["tests/consul"]),
     "redis": (["redis"], ["tests/redis"]),
     "zookeeper": (["zookeeper"], ["tests/zookeeper"]),
     "fence": (["bakery"], ["tests/fence", "tests/backends"]),
@@ -48,7 +49,6 @@ GROUPS: dict[str, tuple[list[str], list[str]]] = {
 MORE_GROUPS: dict[str, tuple[list[str], list[str]]] = {
     "postgresql": (["postgresql", "postgresql-pgbouncer"], ["tests/postgresql"]),
     "mysql": (["mysql"], ["tests/mysql"]),
-    "consul": (["consul"], ["tests/consul"]),
     "redis topologies": (["redis-sentinel", "redis-cluster"], []),
     "redlock of five": (["redlock-5"], []),
     "zookeeper of three": (["zookeeper3"], []),
@@ -62,7 +62,8 @@ CROWDS = [
     "tests/redlock/test_live_faults.py",
     "tests/zookeeper/test_faults.py",
     "tests/etcd/test_faults.py",
-    *(["tests/postgresql/test_bad_minutes.py", "tests/consul/test_faults.py"] if FULL else []),
+    "tests/consul/test_faults.py",
+    *(["tests/postgresql/test_bad_minutes.py"] if FULL else []),
     "tests/kit/test_leaders.py",
     "tests/kit/test_crowds.py",
 ]

@@ -7,6 +7,8 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import quote
 
@@ -15,7 +17,7 @@ import pytest
 import lockline
 from lockline.backends.consul.backend import ConsulBackend
 
-from ..servers.consul import ConsulCluster
+from ..servers.consul import MEMORY, ConsulCluster
 from ..servers.proxy import Proxy
 
 _numbers = itertools.count(1)
@@ -23,10 +25,11 @@ Clients = Callable[..., lockline.Client]
 
 
 @pytest.fixture(scope="session")
-def consul(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsulCluster]:
-    cluster = ConsulCluster(tmp_path_factory.mktemp("consul")).start()
-    yield cluster
-    cluster.stop()
+def consul() -> Iterator[ConsulCluster]:
+    with TemporaryDirectory(prefix="lockline-consul-", dir=MEMORY) as folder:
+        cluster = ConsulCluster(Path(folder)).start()
+        yield cluster
+        cluster.stop()
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from lockline.backends.consul.target import parse
 
 from ..servers.consul import ConsulCluster
 from ..servers.process import free_port, wait_for
+from ..servers.proxy import Proxy
 from .conftest import Clients, delete, put
 
 MASTER = "11111111-2222-3333-4444-555555555555"
@@ -139,8 +140,13 @@ def test_tls_with_an_authority_of_its_own(tmp_path: Path, client_of: Clients) ->
     )  # fmt: skip
     cluster = ConsulCluster(tmp_path / "cluster", config={"cert_file": str(ca), "key_file": str(key)}).start()
     try:
-        with client_of(f"{cluster.url}/p?ca={ca}&session_ttl=1").lock("x").acquire(timeout=20) as lease:
-            assert lease.valid
+        with Proxy(("127.0.0.1", cluster.servers[0].port)) as proxy:
+            client = client_of(f"consul://127.0.0.1:{proxy.port}/p?ca={ca}&session_ttl=1")
+            for _ in range(20):
+                with client.lock("x").acquire(timeout=20) as lease:
+                    assert lease.valid
+            assert proxy.accepted <= 3, "what TLS says beside the answers does not end a connection"
+            client.close()
         with pytest.raises(lockline.BackendUnavailable, match="certificate"):
             client_of(f"{cluster.url}/p?tls=yes").lock("x").acquire(timeout=1)
     finally:

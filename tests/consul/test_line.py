@@ -15,6 +15,7 @@ import pytest
 
 import lockline
 from lockline.backends.consul import claims
+from lockline.runtime.blocking import run
 
 from ..servers.consul import ConsulCluster
 from ..servers.process import freeze, wait_for
@@ -243,3 +244,22 @@ def test_a_hundred_waiters_of_one_client_need_few_connections_and_threads(url: s
     finally:
         client.close()
         holder.close()
+
+
+def test_nobody_leaves_word_for_a_claim_that_has_left(
+    consul: ConsulCluster, url: str, prefix: str, client_of: Clients
+) -> None:
+    """Whoever saw it in the line may be late: what is said to nobody would lie there as long as that client lives."""
+    holder, waiter = client_of(url), client_of(url)
+    lease = holder.lock("x", ttl=60).acquire()
+    backend = backend_of(holder)
+    until = backend._runtime.now() + 10
+    pending = threading.Thread(target=lambda: waiter.lock("x").acquire(timeout=20).release())
+    pending.start()
+    wait_for(lambda: holder.inspect("x").waiters)
+    before = run(backend._claims.sightings.line("x", until))
+    lease.release()
+    pending.join(20)
+    run(backend._claims.bells.ring(before[:1], before[1:], until))
+    assert len(before) == 2
+    assert not [key for key in keys_under(consul, f"{prefix}/clients/") if key.endswith("bell")]

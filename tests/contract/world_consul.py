@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import ClassVar
 
 import pytest
 
-from tests.servers.consul import ConsulCluster
+from tests.servers.consul import MEMORY, ConsulCluster
 
 from .worlds import World, joins
 
@@ -21,10 +23,12 @@ class ConsulWorld(World):
     patience = 2.0
 
     def open(self) -> None:
-        self.cluster = ConsulCluster(self.folder).start()
+        self._data = TemporaryDirectory(prefix="lockline-consul-", dir=MEMORY)
+        self.cluster = ConsulCluster(Path(self._data.name)).start()
 
     def close(self) -> None:
         self.cluster.stop()
+        self._data.cleanup()
 
     def place(self) -> str:
         return f"{self.cluster.url}/{self.unique()}?session_ttl=1"

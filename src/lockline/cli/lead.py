@@ -15,7 +15,7 @@ from ..core.arguments import a_name, a_ttl
 from ..errors import BackendUnavailable
 from ..sync import connect
 from . import codes
-from .options import complete_name, seconds, url_option
+from .options import complete_name, grace_option, require_option, seconds, url_option
 from .signals import ASKING, Signals, Stopped
 from .supervisor import Supervisor, prepared
 from .text import printable, say
@@ -49,18 +49,10 @@ PAUSE: Final = 1.0
     "--ttl", type=seconds, metavar="S", default="10", show_default=True,
     help="Seconds after which another leads when this machine goes silent. Renewed while the command runs.",
 )  # fmt: skip
-@click.option(
-    "--grace", type=seconds, metavar="S",
-    help="Seconds between TERM and KILL when the lease cannot be renewed; both come before it ends. "
-    "At most half the ttl.  [default: a quarter of the ttl, at most 10]",
-)  # fmt: skip
+@grace_option
 @click.option("--quiet", "-q", is_flag=True, help="Say nothing of the store or of a change; only what went wrong.")
 @url_option
-@click.option(
-    "--require", metavar="KIND",
-    help="Refuse any other backend than this kind: server (whichever), redis, redlock, zk, etcd, consul or local. "
-    "Without it: $LOCKLINE_REQUIRE.",
-)  # fmt: skip
+@require_option
 def command(
     name: str,
     command: tuple[str, ...],

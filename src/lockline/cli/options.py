@@ -51,6 +51,24 @@ def url_option(function: F) -> F:
     )(function)  # fmt: skip
 
 
+def grace_option(function: F) -> F:
+    """`--grace`: how a command ends whose lease cannot be renewed."""
+    return click.option(
+        "--grace", type=seconds, metavar="S",
+        help="Seconds between TERM and KILL when the lease cannot be renewed; both come before it ends. "
+        "At most half the ttl.  [default: a quarter of the ttl, at most 10]",
+    )(function)  # fmt: skip
+
+
+def require_option(function: F) -> F:
+    """`--require`: which kind of backend it has to be."""
+    return click.option(
+        "--require", metavar="KIND",
+        help="Refuse any other backend than this kind: server (whichever), redis, redlock, zk, etcd, consul or local. "
+        "Without it: $LOCKLINE_REQUIRE.",
+    )(function)  # fmt: skip
+
+
 def json_option(function: F) -> F:
     """`--json`, for programs."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")(function)

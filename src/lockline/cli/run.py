@@ -13,7 +13,7 @@ from ..kit.sync import Pool, Slot
 from ..runtime import clock
 from ..sync import Client, Lease, Lock, connect
 from . import codes
-from .options import complete_name, seconds, url_option
+from .options import complete_name, grace_option, require_option, seconds, url_option
 from .signals import Stopped
 from .supervisor import Supervisor, prepared
 from .text import everybody, printable, say
@@ -83,11 +83,7 @@ Exit code: the command's own (128+n when signal n ended it), or
     "--keep-for", type=seconds, metavar="S",
     help="Hold the lock at least that long from its beginning, also when the command ends before.",
 )  # fmt: skip
-@click.option(
-    "--grace", type=seconds, metavar="S",
-    help="Seconds between TERM and KILL when the lease cannot be renewed; both come before it ends. "
-    "At most half the ttl.  [default: a quarter of the ttl, at most 10]",
-)  # fmt: skip
+@grace_option
 @click.option(
     "--quiet", "-q", is_flag=True, help="Say nothing of the wait, the store or a busy lock; only what went wrong."
 )
@@ -96,11 +92,7 @@ Exit code: the command's own (128+n when signal n ended it), or
     help="The exit code when the lock was busy or --timeout passed.",
 )  # fmt: skip
 @url_option
-@click.option(
-    "--require", metavar="KIND",
-    help="Refuse any other backend than this kind: server (whichever), redis, redlock, zk, etcd, consul or local. "
-    "Without it: $LOCKLINE_REQUIRE.",
-)  # fmt: skip
+@require_option
 def command(
     name: str,
     command: tuple[str, ...],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import takewhile
 from operator import attrgetter
 from typing import Protocol, TypeVar
 
@@ -41,12 +42,12 @@ class Tally:
 
 def admitted(line: Iterable[Weighty]) -> int:
     """How many claims at the head of the line hold: the holders are always its first ones, so nobody overtakes."""
-    tally, count = Tally(), 0
-    for claim in line:
-        if not tally.admits(claim):
-            break
-        count += 1
-    return count
+    return len(holders(line))
+
+
+def holders(line: Iterable[W]) -> list[W]:
+    """Those at the head of the line that hold; nobody further back is looked at."""
+    return list(takewhile(Tally().admits, line))
 
 
 def blockers(ahead: Sequence[W], claim: Weighty) -> list[W]:

@@ -10,10 +10,10 @@ from typing import Any, Final
 from ...core.backend import Finding
 from ...core.claim import Ceiling, Claim, Gone, Grant, Line, Unanswered, Waiting
 from ...core.rule import blockers
-from ...core.waiting import Hints
 from ...errors import BackendUnavailable, LocklineError
 from ...guarantees import Guarantees
 from ...runtime import Runtime
+from ..keyed.backend import KeyedBackend
 from . import commands, doctor, inspection
 from .channel import ConsulChannel, Transacted
 from .claims import ConsulClaim, ConsulClaims
@@ -33,13 +33,11 @@ NET: Final = 60.0
 """How long a waiter trusts what it saw, or up to twice as long; those in its way are looked at much more often."""
 KEEPERS_CONNECTIONS: Final = 2
 """Beside those of the callers, so that renewals get their turn; the second, so that one that gets no answer does not hold up the next."""
-CROWDED: Final = 16
-"""So many of one client in one line make a look at all of it, by each who comes, too dear."""
 FAREWELL: Final = 1.0
 NO_SESSION: Final = "00000000-0000-0000-0000-000000000000"
 
 
-class ConsulBackend:
+class ConsulBackend(KeyedBackend[ConsulClaims]):
     """One client of a cluster."""
 
     guarantees = GUARANTEES
@@ -55,7 +53,7 @@ class ConsulBackend:
 
     def _begin(self) -> None:
         self._keys = ConsulKeys(self._target.prefix, secrets.token_hex(8))
-        self._sessions = Sessions(self._channel, self._runtime, self._session_died)
+        self._sessions = Sessions(self._channel, self._runtime, lambda session: self._claims.lose_all(session))
         self._claims = ConsulClaims(
             self._channel, self._keepers, self._sessions, self._keys, self._runtime, self._heard
         )
@@ -69,26 +67,15 @@ class ConsulBackend:
 
     # -- enter -------------------------------------------------------------------------------------
 
-    async def enter(self, claim: Claim, *, wait: bool, until: float) -> Grant | Waiting | None:
-        """Put the claim at the end of its line; with `wait` false, only if it would hold at once (else None)."""
-        try:
-            return await self._enter(claim, wait, until)
-        except BackendUnavailable as problem:
-            # A question that was put after the claim may itself not have gone out: that does not count.
-            problem.unsent = self._claims.get(claim.id) is None
-            raise
-
     async def _enter(self, claim: Claim, wait: bool, until: float) -> Grant | Waiting | None:
         value, line = self._keys.value_of(claim), self._keys.line(claim.name)
         while True:
-            own = self._claims.get(claim.id) or ConsulClaim(claim, self._keys.claim(claim))
+            own = self._claims.own(claim)
             if not wait and not own.create and own.late is None and not await self._has_room(claim, until):
                 return None
             sent = self._runtime.now()
             session = await self._sessions.ready(claim.ttl, sent, until, insist=wait)
-            # Behind many of our own that keep it from holding, it need not see who else is there.
-            ours = self._claims.in_line(claim.name)
-            known = blockers(ours, claim) if len(ours) >= CROWDED else []
+            known = self._claims.in_the_way(claim)
             steps = commands.enter(own.key, value, session.id, self._keys.session(session.id), session.generation)
             before, own.late = own.late, session
             self._claims.note(own)
@@ -112,7 +99,7 @@ class ConsulBackend:
             if answer.failed:
                 return await self._settle(own, wait, until, await self._look(own, until))
             if known:
-                own.ahead, own.trusts = known, self._runtime.now() + NET
+                self._claims.wait_behind(own, known, self._runtime.now() + NET)
                 return Waiting(len(known))
             seen = told_claims(entry for entry in answer.entries if entry["Key"].startswith(line))
             self._claims.sightings.note(seen)
@@ -127,12 +114,6 @@ class ConsulBackend:
             await self.leave(own.claim, until)
             return None
         return Waiting(0) if isinstance(answer, Gone) else answer
-
-    def _not_applied(self, own: ConsulClaim) -> None:
-        """It was refused, or it never went out: nothing of it can come to be."""
-        own.late = None
-        if not own.create:
-            self._claims.drop(own.claim.id)
 
     async def _has_room(self, claim: Claim, until: float) -> bool:
         """Whether the line has room for one more like this; who has run out is removed from it."""
@@ -158,7 +139,7 @@ class ConsulBackend:
         if entry is None:
             return False
         if not own.create:
-            carrier = next((known for known in self._sessions.all() if known.id == entry.get("Session")), session)
+            carrier = self._sessions.called(entry.get("Session")) or session
             own.stand(carrier, entry["CreateIndex"], entry["ModifyIndex"], sent + own.claim.ttl)
         return True
 
@@ -168,7 +149,7 @@ class ConsulBackend:
         keepers = blockers(ahead, own.claim)
         if not keepers:
             return Grant(own.create)
-        own.ahead, own.trusts = keepers, self._runtime.now() + NET * random.uniform(1, 2)
+        self._claims.wait_behind(own, keepers, self._runtime.now() + NET * random.uniform(1, 2))
         return Waiting(len(ahead), ticket=own.create, behind=ahead[-1].id)
 
     # -- place -------------------------------------------------------------------------------------
@@ -176,7 +157,7 @@ class ConsulBackend:
     async def place(self, claim: Claim, until: float) -> Grant | Waiting | Gone:
         """Where the claim stands now; those in its way are watched until it is looked at again."""
         own = self._claims.get(claim.id)
-        if own is None or own.session is None:
+        if own is None or own.carrier is None:
             return Gone()
         if own.ahead == []:
             return Grant(own.create)
@@ -229,9 +210,6 @@ class ConsulBackend:
         own = self._claims.get(claim.id)
         return Ceiling(0.0) if own is None else SessionCeiling(own)
 
-    def _session_died(self, session: ServerSession) -> None:
-        self._claims.lose_all(session)
-
     # -- questions ---------------------------------------------------------------------------------
 
     async def look(self, name: str, until: float) -> Line:
@@ -253,27 +231,16 @@ class ConsulBackend:
     def guard(self, claim: Claim, token: int) -> dict[str, Any]:
         """The operation that makes a transaction of Consul fail once this claim is gone: put it first in yours."""
         own = self._claims.get(claim.id)
-        there = own is not None and own.create == token and own.session is not None
-        session = own.session.id if there and own is not None and own.session is not None else NO_SESSION
+        there = own is not None and own.create == token and own.carrier is not None
+        session = own.carrier.id if there and own is not None and own.carrier is not None else NO_SESSION
         return {"KV": {"Verb": "check-session", "Key": self._keys.claim(claim), "Session": session}}
 
     # -- hints, and the end ------------------------------------------------------------------------
-
-    def report_to(self, hints: Hints) -> None:
-        """Where to pass on what is pushed."""
-        self._hints = hints
 
     async def attend(self) -> None:
         """Listen for what is said about claims that are held."""
         if not self._claims.idle():
             self._claims.bells.listen()
-
-    def _heard(self, claim_id: str) -> None:
-        """What was seen of the line no longer stands."""
-        own = self._claims.get(claim_id)
-        if own is not None:
-            own.ahead = None
-        self._hints.heard(claim_id)
 
     async def close(self) -> None:
         """Give the sessions back, let go of the connections."""

@@ -166,7 +166,7 @@ def entries_of(told: Any) -> list[dict[str, Any]]:
     """Keys as Consul shows them."""
     entries: list[dict[str, Any]] = list(told)
     for entry in entries:
-        entry["Key"] + "", entry["CreateIndex"] + entry["ModifyIndex"]  # of just these types
+        entry["Key"], entry["CreateIndex"], entry["ModifyIndex"]
     return entries
 
 

@@ -1,19 +1,23 @@
-"""What a client knows of its own claims; their renewal and their removal, by request or because nobody renewed them."""
+"""A client's own claims on Consul: their renewal, their removal, and an eye on those in their way."""
 
 from __future__ import annotations
 
 import logging
 import secrets
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from heapq import merge
+from operator import attrgetter, itemgetter
 from typing import Final
 
 from ...core.claim import Claim, Gone, Unanswered
-from ...core.worker import Worker
+from ...core.rule import blockers
 from ...errors import BackendUnavailable, LocklineError
 from ...runtime import Runtime
+from ..keyed.claims import A_TRY, AGAIN, NEVER, Fates, KeyedClaim, KeyedClaims
 from . import commands
 from .channel import ConsulChannel
-from .commands import ConsulKeys, Step, ToldClaim, told_claim, told_claims
+from .commands import ConsulKeys, Step, ToldClaim, told_claim
 from .sessions import SLACK, ServerSession, Sessions
 from .sightings import Sightings
 from .subscription import Bells
@@ -22,130 +26,109 @@ log = logging.getLogger("lockline")
 
 REMOVED_TOGETHER: Final = 15
 """Claims per transaction: each takes three steps and may need a look at its line, and one more is for their session."""
-A_TRY: Final = 2.0
-"""How long the background tries one thing before it looks at the next."""
-AGAIN: Final = 0.5
-"""How long it waits after a try that failed."""
 A_GLANCE: Final = 1.5
 """How often, at the least, somebody who waits looks whether those in its way still move."""
 SHORTEST_GLANCE: Final = 0.05
-NEVER: Final = float("inf")
+FORGOTTEN: Final = 64
+"""So many go while the answer to one look is on its way, at the most; who is missed by that is found by a glance."""
+CROWDED: Final = 16
+"""So many of one client in one line make a look at all of it, by each who comes, too dear."""
 
 
-class ConsulClaim:
-    """One claim of this client, from before the request that puts it into its line until it is known to be gone."""
+class ConsulClaim(KeyedClaim[ServerSession]):
+    """One claim of this client on Consul; its place is its token, and with nobody ahead it holds."""
 
-    __slots__ = (
-        "ahead", "beat", "changed", "claim", "create", "expires", "gone", "key", "late", "session", "trusts",
-    )  # fmt: skip
+    __slots__ = ("beat", "key")
 
     def __init__(self, claim: Claim, key: str) -> None:
-        self.claim = claim
+        super().__init__(claim)
         self.key = key
-        self.late: ServerSession | None = None
-        """What an `enter` hangs on that may still be on its way: no answer came, or it went out more than once."""
-        self.session: ServerSession | None = None
-        self.create = 0
-        """Its place and its token; 0 until it is known to stand."""
-        self.expires = NEVER
-        """When its ttl is over if it is not renewed. The session lasts longer."""
-        self.changed = self.beat = 0
-        """The index at which its key was last put, as far as this client knows; and which time that was."""
-        self.gone = False
-        self.ahead: list[ToldClaim] | None = None
-        """Who kept it from holding when that was last looked up: nobody, if it holds; None when that has to be done."""
-        self.trusts = 0.0
-        """Until when it believes that, if nobody says otherwise."""
+        self.beat = 0
+        """Which time it was that its key was last put."""
 
     def stand(self, session: ServerSession, create: int, changed: int, expires: float) -> None:
         """It is there."""
-        self.session, self.create, self.changed, self.expires = session, create, changed, expires
-
-    @property
-    def may_arrive(self) -> ServerSession | None:
-        """The session of a request to enter that could still be applied."""
-        return self.late if self.late is not None and not self.late.dead else None
-
-    def as_told(self, claim: Claim) -> Claim:
-        """As others shall see it: lighter and of another kind if it became so, and its ttl never less than before."""
-        known = claim if claim.weight < self.claim.weight else self.claim
-        return known._replace(ttl=max(claim.ttl, self.claim.ttl))
+        self.carrier, self.create, self.changed, self.expires = session, create, changed, expires
 
     def told(self, client: str) -> ToldClaim:
         """As its key tells it."""
         claim = self.claim
-        session = "" if self.session is None else self.session.id
+        session = "" if self.carrier is None else self.carrier.id
         return ToldClaim(
             self.key, claim.id, self.create, self.changed, session, claim.owner, claim.kind, claim.weight,
             claim.capacity, claim.ttl, claim.since, claim.meta, client,
         )  # fmt: skip
 
 
+place = attrgetter("create")
+
 Renewed = tuple[Claim, ConsulClaim, ServerSession]
 """A claim to be renewed as it is now, what is known of it, and the session that is to carry it."""
 
 
-class ConsulClaims:
-    """The claims of one client, and a minder that removes those whose ttl is over and looks at those in their way."""
+class ConsulClaims(KeyedClaims[ConsulClaim]):
+    """The claims of one client on Consul, and a minder that removes those whose ttl is over and looks at those in their way."""
+
+    removed_together = REMOVED_TOGETHER
 
     def __init__(
-        self,
-        channel: ConsulChannel,
-        keepers: ConsulChannel,
-        sessions: Sessions,
-        keys: ConsulKeys,
-        runtime: Runtime,
+        self, channel: ConsulChannel, keepers: ConsulChannel, sessions: Sessions, keys: ConsulKeys, runtime: Runtime,
         tell: Callable[[str], None],
-    ) -> None:
+    ) -> None:  # fmt: skip
+        super().__init__(runtime, "lockline-consul-minder", tell)
         self._channel = channel
         self._keepers = keepers
         """For what keeps claims alive: however many wait for a connection to ask for more, it has one."""
         self._sessions = sessions
         self._keys = keys
-        self._runtime = runtime
-        self.tell = tell
-        self._claims: dict[str, ConsulClaim] = {}
-        self._minder = Worker(runtime, "lockline-consul-minder", self._mind, self.idle)
+        self._followers: dict[str, set[str]] = {}
+        """Which of our own wait behind a claim of our own, by its key."""
+        self._left: deque[str] = deque(maxlen=FORGOTTEN)
+        """Those of our own that went last."""
         self.bells = Bells(channel, sessions, keys, runtime, self._call, self._hear, self.idle)
         self.sightings = Sightings(channel, keys, runtime, self.bells)
 
-    def idle(self) -> bool:
-        return not self.standing()
+    def own(self, claim: Claim) -> ConsulClaim:
+        return self.get(claim.id) or ConsulClaim(claim, self._keys.claim(claim))
 
-    def get(self, claim_id: str) -> ConsulClaim | None:
-        return self._claims.get(claim_id)
+    def in_the_way(self, claim: Claim) -> list[ToldClaim]:
+        """Those of our own who keep a newcomer from holding, where they are many: it need not see who else is there."""
+        mine = [own for own in self.standing() if own.create and own.claim.name == claim.name]
+        if len(mine) < CROWDED:
+            return []
+        mine.sort(key=place)
+        # Mostly the last one alone is enough.
+        last = blockers([mine[-1].told(self._keys.client)], claim)
+        return last or blockers([own.told(self._keys.client) for own in mine], claim)
 
-    def standing(self) -> list[ConsulClaim]:
-        """Those of which more is known than that a request went out."""
-        return [own for own in list(self._claims.values()) if own.expires != NEVER]
-
-    def in_line(self, name: str) -> list[ToldClaim]:
-        """Our own on this name that stand, in order of arrival."""
-        mine = [own for own in self.standing() if own.create and own.claim.name == name]
-        return sorted((own.told(self._keys.client) for own in mine), key=lambda told: told.create)
-
-    def note(self, own: ConsulClaim) -> None:
-        """A request to enter goes out for this one."""
-        self._claims[own.claim.id] = own
-
-    def keep(self, own: ConsulClaim) -> None:
-        """See to its end, too."""
-        self._claims[own.claim.id] = own
-        self._minder.by(own.expires)
+    def wait_behind(self, own: ConsulClaim, keepers: list[ToldClaim], trusts: float) -> None:
+        """It cannot hold before one of these goes: believed until then."""
+        own.ahead, own.trusts = keepers, trusts
+        for keeper in keepers:
+            if keeper.client == self._keys.client:
+                self._followers.setdefault(keeper.key, set()).add(own.claim.id)
+                if keeper.key in self._left:
+                    # It went after the line was seen, and told those of whom it knew.
+                    self._followers.pop(keeper.key, None)
+                    self.tell(own.claim.id)
 
     def drop(self, claim_id: str) -> None:
-        """Nothing of this claim is at the server, and nothing is on its way."""
+        """Nothing of this claim is at the store, and nothing is on its way: those behind it look again."""
         own = self._claims.pop(claim_id, None)
         if own is not None:
             self._tell_followers([own])
 
     def _tell_followers(self, gone: Sequence[ConsulClaim], heir: str = "") -> None:
-        keys = {own.key for own in gone}
-        for own in self.standing():
-            if own.claim.id == heir:
-                own.ahead = []
-            elif own.ahead is not None and any(ahead.key in keys for ahead in own.ahead):
-                self.tell(own.claim.id)
+        heirs = self.get(heir)
+        if heirs is not None:
+            heirs.ahead = []
+        for left in gone:
+            # First: who is noted too late to be told finds it here.
+            self._left.append(left.key)
+            for claim_id in list(self._followers.pop(left.key, ())):
+                own = self.get(claim_id)
+                if own is not None and own.ahead and any(ahead.key == left.key for ahead in own.ahead):
+                    self.tell(claim_id)
 
     def _call(self, claim_id: str) -> None:
         """It was seen to hold, which it does from then on: nobody can come ahead of it."""
@@ -162,23 +145,11 @@ class ConsulClaims:
         else:
             self.tell(claim_id)
 
-    def lose(self, own: ConsulClaim) -> None:
-        """It is no more, and not by our own hand."""
-        own.gone = True
-        self.drop(own.claim.id)
-        self.tell(own.claim.id)
-
-    def lose_all(self, session: ServerSession) -> None:
-        """The server has ended this session, and so every claim on it."""
-        for own in self.standing():
-            if own.session is session:
-                self.lose(own)
-
     # -- renewal -----------------------------------------------------------------------------------
 
     async def renew(self, claims: Sequence[Claim], until: float) -> Sequence[Gone | Unanswered | None]:
         """Keep the sessions alive and put every claim anew, in as few transactions as that takes."""
-        fates: dict[str, Gone | Unanswered | None] = {}
+        fates: Fates = {}
         todo = list(claims)
         while todo:
             sent = self._runtime.now()
@@ -199,15 +170,12 @@ class ConsulClaims:
                     break
         return [fates[claim.id] for claim in claims]
 
-    async def _living(
-        self, claim: Claim, sent: float, until: float, fates: dict[str, Gone | Unanswered | None]
-    ) -> Renewed | None:
+    async def _living(self, claim: Claim, sent: float, until: float, fates: Fates) -> Renewed | None:
         """What is to be renewed of this claim, on a session that lasts as long as its holder may trust it."""
-        own = self.get(claim.id)
-        if own is None or own.session is None or own.expires <= sent:
-            fates[claim.id] = Gone("expired" if own is not None and own.expires <= sent else None)
+        own = self.renewable(claim, sent, fates)
+        if own is None or own.carrier is None:
             return None
-        session = own.session
+        session = own.carrier
         if self._sessions.seconds_for(claim.ttl) > session.seconds:
             session = await self._sessions.ready(claim.ttl, sent, until)
         elif session.good_until < sent + min(claim.ttl, session.seconds / SLACK):
@@ -219,14 +187,14 @@ class ConsulClaims:
 
     def _steps(self, claim: Claim, own: ConsulClaim, session: ServerSession) -> list[Step]:
         value = self._keys.value_of(own.as_told(claim))
-        assert own.session is not None
-        if session is own.session:
+        assert own.carrier is not None
+        if session is own.carrier:
             return [commands.renew(own.key, own.changed, value, own.beat + 1)]
-        return commands.move(own.key, own.session.id, session.id, value, own.beat + 1)
+        return commands.move(own.key, own.carrier.id, session.id, value, own.beat + 1)
 
     async def _renew(
         self, renewed: list[Renewed], batch: list[list[Step]], sent: float, until: float,
-        fates: dict[str, Gone | Unanswered | None],
+        fates: Fates,
     ) -> list[Claim]:  # fmt: skip
         """Put these anew; those that have to be asked for again."""
         steps = [step for bundle in batch for step in bundle]
@@ -241,7 +209,7 @@ class ConsulClaims:
         for claim, own, session in renewed:
             lighter, before = claim.weight < own.claim.weight, own.told(self._keys.client)
             own.changed = max(own.changed, put[own.key]["ModifyIndex"])
-            own.beat, own.session, own.claim = own.beat + 1, session, own.as_told(claim)
+            own.beat, own.carrier, own.claim = own.beat + 1, session, own.as_told(claim)
             own.expires = max(own.expires, sent + claim.ttl)
             fates[claim.id] = None
             if lighter:
@@ -267,40 +235,23 @@ class ConsulClaims:
                 await self.remove([own], until)  # what is left of it: the note of an eviction
                 continue
             own.changed, own.beat = entry["ModifyIndex"], max(own.beat, entry["Flags"])
-            carrier = next((known for known in self._sessions.all() if known.id == entry.get("Session")), None)
-            own.session = carrier or own.session
+            own.carrier = self._sessions.called(told.session) or own.carrier
 
     # -- removal -----------------------------------------------------------------------------------
 
     async def leave(self, claims: Sequence[Claim], until: float, *, insist: bool = True, heir: str = "") -> list[bool]:
-        """Remove these for good and no other with them, in few transactions; whether each was still there.
-
-        Where some got no answer it raises, and may be asked again.
-        """
-        taken = [self.get(claim.id) or ConsulClaim(claim, self._keys.claim(claim)) for claim in claims]
-        there: dict[str, bool] = {}
-        try:
-            for own in taken:
-                self._claims.pop(own.claim.id, None)
-            for batch in _batches(taken):
-                there.update(await self.remove(batch, until, insist=insist, heir=heir))
-        except BaseException:
-            # Their session may be kept alive for other claims, so time alone does not remove them.
-            now = self._runtime.now()
-            for own in taken:
-                if own.claim.id not in there and (own.session is not None or own.late is not None):
-                    own.expires = min(own.expires, now)
-                    self.keep(own)
-            raise
-        now = self._runtime.now()
-        return [there[own.claim.id] and (not own.create or own.expires > now) for own in taken]
+        """Remove these for good and no other with them, in few transactions; whether each was still there."""
+        return await self.withdraw(claims, lambda batch: self.remove(batch, until, insist=insist, heir=heir))
 
     async def remove(
         self, batch: Sequence[ConsulClaim], until: float, *, insist: bool = True, heir: str = ""
     ) -> dict[str, bool]:
         """Remove these, all of them on the same `may_arrive`, and call those whose turn it is then; whether each was there."""
         session = batch[0].may_arrive
-        lines = {own.claim.name: self._keys.line(own.claim.name) for own in batch}
+        heirs = self.get(heir)
+        # An heir that takes all the room leaves nobody to be called: then nobody has to look who comes next.
+        alone = heirs is not None and heirs.claim.weight >= heirs.claim.capacity
+        lines = {} if alone else {own.claim.name: self._keys.line(own.claim.name) for own in batch}
         steps = [step for own in batch for step in commands.leave(own.key, self._keys.words(own.claim.id))]
         steps += [commands.look(line) for line in lines.values()]
         if session is not None:
@@ -318,15 +269,15 @@ class ConsulClaims:
         for own in batch:
             own.late = None
             own.create = own.create or removed.get(own.key, {}).get("CreateIndex", 0)
-            # The first of several requests may have done it: gone by our own hand is no loss.
-            there[own.claim.id] = own.key in removed or (answer.repeated and own.create > 0 and not own.gone)
+            there[own.claim.id] = own.was_there(own.key in removed, answer.repeated)
         self._tell_followers(batch, heir)
         mine = {own.key for own in batch}
         rest = [entry for entry in answer.entries if entry["Key"] not in mine]
         for name, line in lines.items():
-            after = told_claims(entry for entry in rest if entry["Key"].startswith(line))
+            after = sorted((entry for entry in rest if entry["Key"].startswith(line)), key=itemgetter("CreateIndex"))
             gone = [own.told(self._keys.client) for own in batch if own.claim.name == name and own.create]
-            await self.bells.ring(sorted([*after, *gone], key=lambda claim: claim.create), after, until, heir)
+            before = merge(sorted(gone, key=place), commands.each_told(after), key=place)
+            await self.bells.ring(before, commands.each_told(after), until, heir)
         return there
 
     # -- the minder --------------------------------------------------------------------------------
@@ -334,20 +285,18 @@ class ConsulClaims:
     def watch(self, own: ConsulClaim) -> None:
         """Look at those in this claim's way now and then."""
         if own.ahead:
-            self._minder.by(self._runtime.now() + self._glance(own.ahead))
+            self._worker.by(self._runtime.now() + self._glance(own.ahead))
 
     @staticmethod
     def _glance(ahead: Iterable[ToldClaim]) -> float:
         return max(SHORTEST_GLANCE, min([A_GLANCE, *(claim.ttl / 3 for claim in ahead)]))
 
-    async def _mind(self) -> float:
+    async def _look_round(self) -> float:
         """Remove the claims whose ttl is over though their session lasts; look at those in the way of the others."""
-        now = self._runtime.now()
-        swept = [await self._expire(own) for own in self.standing() if own.expires <= now]
-        plan = min((own.expires for own in self.standing()), default=NEVER) if all(swept) else now + AGAIN
+        now, plan = self._runtime.now(), await self.sweep()
         try:
             for session in {
-                own.session for own in self.standing() if own.session and own.claim.ttl > own.session.seconds
+                own.carrier for own in self.standing() if own.carrier and own.claim.ttl > own.carrier.seconds
             }:
                 if session.good_until < now + session.seconds / 2:
                     await self._sessions.renew([session], now + A_TRY, way=self._keepers)
@@ -380,26 +329,7 @@ class ConsulClaims:
         seen = found.get(claim.key)
         return seen is None or seen.weight != claim.weight or self.sightings.overdue(seen, now)
 
-    async def _expire(self, own: ConsulClaim) -> bool:
-        try:
-            await self.remove([own], self._runtime.now() + A_TRY)
-        except LocklineError as problem:
-            # Others see that it stands still, and the session is the net below.
-            log.debug("removing the claim on %r whose ttl is over failed: %s", own.claim.name, problem)
-            return False
-        self.lose(own)
-        return True
-
     async def stop(self, until: float) -> None:
         """End what runs in the background."""
         await self.bells.stop(until)
-        await self._minder.stop(until)
-
-
-def _batches(claims: Iterable[ConsulClaim]) -> Iterable[list[ConsulClaim]]:
-    """As many as fit into one transaction, those together whose requests to enter may still arrive on the same session."""
-    by_session: dict[ServerSession | None, list[ConsulClaim]] = {}
-    for own in claims:
-        by_session.setdefault(own.may_arrive, []).append(own)
-    for together in by_session.values():
-        yield from (together[at : at + REMOVED_TOGETHER] for at in range(0, len(together), REMOVED_TOGETHER))
+        await super().stop(until)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import base64
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, unquote
@@ -108,9 +108,14 @@ def told_claim(entry: dict[str, Any]) -> ToldClaim | None:
     return ToldClaim(key, claim_id, entry["CreateIndex"], entry["ModifyIndex"], session, *told)
 
 
+def each_told(entries: Iterable[dict[str, Any]]) -> Iterator[ToldClaim]:
+    """The claims among these entries, in their order, each read when it is asked for."""
+    return filter(None, map(told_claim, entries))
+
+
 def told_claims(entries: Iterable[dict[str, Any]]) -> list[ToldClaim]:
     """The claims among these entries, in order of arrival."""
-    return sorted(filter(None, map(told_claim, entries)), key=lambda claim: claim.create)
+    return sorted(each_told(entries), key=lambda claim: claim.create)
 
 
 # -- steps ---------------------------------------------------------------------------------------------
@@ -144,6 +149,11 @@ def unmoved(key: str, index: int) -> Step:
     if not index:
         return {"Verb": "check-not-exists", "Key": key}
     return {"Verb": "check-index", "Key": key, "Index": index}
+
+
+def stands(claim: ToldClaim) -> Step:
+    """Holds while this claim is there, on its session."""
+    return {"Verb": "check-session", "Key": claim.key, "Session": claim.session}
 
 
 def enter(key: str, value: str, session: str, session_key: str, generation: int) -> list[Step]:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from ...core.backend import Finding
+from ..keyed.findings import in_the_clear, took, voters
 from . import commands
 from .channel import ConsulChannel, ConsulRefused
 from .commands import ConsulKeys
@@ -13,7 +14,6 @@ from .connection import ConsulRequest
 from .sessions import Sessions
 
 T = TypeVar("T")
-SLOW = 0.1
 
 
 async def findings(channel: ConsulChannel, keys: ConsulKeys, sessions: Sessions, until: float) -> list[Finding]:
@@ -28,25 +28,18 @@ async def findings(channel: ConsulChannel, keys: ConsulKeys, sessions: Sessions,
     tried = await channel.transact([commands.put(probe, session.id), commands.remove(probe)], until, insist=False)
     written = channel.now()
     found = [
-        _took("a read that a quorum confirmed", read - began, "look at disks and network"),
-        _took("a write", written - sent, "give Consul's servers a faster disk of their own"),
+        took("a read that a quorum confirmed", read - began, "look at disks and network"),
+        took("a write", written - sent, "give Consul's servers a faster disk of their own"),
         Finding("ok", f"claims of a client that is no more are removed with its session, in {session.seconds:g} to {2 * session.seconds:g} s; whoever waits for them sees sooner that they stand still"),
     ]  # fmt: skip
     if tried.failed:
         found.append(Finding("error", f"a key cannot be locked: {tried.why}", "look at the servers' log"))
     found += await _servers(channel, until)
     found += await _agent(channel, until)
-    if channel.target.tls is None and not all(
-        end.host in ("localhost", "127.0.0.1", "::1") for end in channel.target.endpoints
-    ):
+    if channel.target.tls is None:
         cure = "add ?tls=yes or ?ca=… to the URL, or ask an agent of this machine"
-        found.append(Finding("warning", "requests and tokens travel in the clear", cure))
+        found += in_the_clear(channel.target.endpoints, "tokens", cure)
     return found
-
-
-def _took(what: str, seconds: float, cure: str) -> Finding:
-    text = f"{what} took {seconds * 1000:.1f} ms"
-    return Finding("ok", text) if seconds < SLOW else Finding("warning", text, cure)
 
 
 async def _ask(channel: ConsulChannel, path: str, meaning: Callable[[Any], T], until: float) -> T:
@@ -55,13 +48,7 @@ async def _ask(channel: ConsulChannel, path: str, meaning: Callable[[Any], T], u
 
 
 async def _servers(channel: ConsulChannel, until: float) -> list[Finding]:
-    servers = len(await _ask(channel, "status/peers", list, until))
-    if servers == 1:
-        return [Finding("warning", "one server: while it is away, nobody gets a lock", "run three or five")]
-    if servers % 2 == 0:
-        text = f"{servers} servers tolerate no more losses than {servers - 1}"
-        return [Finding("warning", text, "run an odd number")]
-    return [Finding("ok", f"{servers} servers, of which {servers // 2} may fail")]
+    return [voters(len(await _ask(channel, "status/peers", list, until)), "server", "servers")]
 
 
 async def _agent(channel: ConsulChannel, until: float) -> list[Finding]:

@@ -13,12 +13,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from ...core.claim import Ceiling, Claim
+from ...core.claim import Ceiling
 from ...errors import BackendUnavailable
 from ...runtime import Runtime
-from ...runtime.exclusive import Exclusive
+from ..keyed.carriers import Carrier, Carriers
+from ..keyed.claims import KeyedClaim
 from .channel import ConsulChannel
 from .connection import ConsulRequest
 from .target import LONGEST_SESSION
@@ -27,33 +28,10 @@ SLACK: Final = 1.5
 """A session lasts this much longer than the ttl, so that most claims that come after a renewal need none of their own."""
 
 
-class ServerSession:
+class ServerSession(Carrier[str]):
     """One session at the server."""
 
-    __slots__ = ("dead", "generation", "good_until", "id", "present", "seconds")
-
-    def __init__(self, id: str, seconds: float, good_until: float) -> None:
-        self.id = id
-        self.seconds = seconds
-        self.good_until = good_until
-        """Until when it lives at least, by our clock and by what was confirmed."""
-        self.dead = False
-        self.present = False
-        """Whether its key has been put."""
-        self.generation = 0
-        """Its key's index; a withdrawn claim that is still on its way carries an older one."""
-
-    def was_put(self, index: int) -> None:
-        """Its key was put, at this index."""
-        self.generation = max(self.generation, index)
-        self.present = True
-
-
-class Carried(Protocol):
-    """A claim that a session carries."""
-
-    claim: Claim
-    session: ServerSession | None
+    __slots__ = ()
 
 
 class SessionCeiling(Ceiling):
@@ -61,28 +39,22 @@ class SessionCeiling(Ceiling):
 
     __slots__ = ("_own",)
 
-    def __init__(self, own: Carried) -> None:
+    def __init__(self, own: KeyedClaim[ServerSession]) -> None:
         self._own = own
 
     @property
     def until(self) -> float:  # type: ignore[override]
-        session = self._own.session
+        session = self._own.carrier
         return float("inf") if session is None or self._own.claim.ttl <= session.seconds else session.good_until
 
 
-class Sessions:
+class Sessions(Carriers[ServerSession]):
     """The sessions of one client."""
 
     def __init__(self, channel: ConsulChannel, runtime: Runtime, died: Callable[[ServerSession], None]) -> None:
+        super().__init__(runtime, died)
         self._channel = channel
-        self._runtime = runtime
-        self._died = died
         self._shortest = channel.target.session_ttl
-        self._sessions: dict[float, ServerSession] = {}
-        self._asking = Exclusive(runtime)
-
-    def all(self) -> list[ServerSession]:
-        return list(self._sessions.values())
 
     def seconds_for(self, ttl: float) -> float:
         """The length of the session for claims of this ttl, in steps that keep the number of sessions small."""
@@ -95,14 +67,13 @@ class Sessions:
         wanted = self.seconds_for(ttl)
         enough = since + min(ttl, wanted)
         while True:
-            session = self._sessions.get(wanted)
+            session = self._by_length.get(wanted)
             if session is not None and session.good_until >= enough:
                 return session
-            # One asks for all who need it at the same time.
             async with self._asking(until) as free:
                 if not free:
                     raise BackendUnavailable("another request of this client still waits for a session")
-                session = self._sessions.get(wanted)
+                session = self._by_length.get(wanted)
                 if session is None:
                     session = await self._create(wanted, until, insist)
                 elif session.good_until < enough:
@@ -122,7 +93,7 @@ class Sessions:
         reply, _ = await self._channel.ask(request, until, insist=insist)
         # One whose answer was lost goes by itself.
         session = ServerSession(self._channel.understand(reply, _id), seconds, sent + seconds)
-        self._sessions[seconds] = session
+        self._by_length[seconds] = session
         return session
 
     async def renew(
@@ -143,17 +114,7 @@ class Sessions:
         for session in self.all():
             request = ConsulRequest("PUT", self._channel.path(f"session/destroy/{session.id}"))
             await self._channel.ask(request, until, insist=False)
-        self._sessions.clear()
-
-    def lose(self, session: ServerSession) -> None:
-        """The server has no such session any more, and so none of its claims."""
-        if session.dead:
-            return
-        session.dead = True
-        for seconds, known in list(self._sessions.items()):
-            if known is session:
-                del self._sessions[seconds]
-        self._died(session)
+        self._by_length.clear()
 
 
 def _id(told: Any) -> str:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Final
 
-from ...core.rule import admitted
+from ...core.rule import holders
 from ...core.worker import Worker
 from ...errors import LocklineError
 from ...runtime import Runtime
@@ -46,26 +46,28 @@ class Bells:
 
     # -- ringing -----------------------------------------------------------------------------------
 
-    async def ring(self, before: Sequence[ToldClaim], after: Sequence[ToldClaim], until: float, heir: str = "") -> None:
+    async def ring(self, before: Iterable[ToldClaim], after: Iterable[ToldClaim], until: float, heir: str = "") -> None:
         """Tell those who hold in this line now and did not before, but not the heir, who knows it.
 
         Only a hint: who hears nothing finds out by looking.
         """
-        held = {heir, *(claim.id for claim in before[: admitted(before)])}
-        called = [claim for claim in after[: admitted(after)] if claim.id not in held]
+        held = {heir, *(claim.id for claim in holders(before))}
+        called = [claim for claim in holders(after) if claim.id not in held]
         others: list[list[Step]] = []
         for claim in called:
             if claim.client == self._keys.client:
                 self._call(claim.id)
             else:
                 bell = f"{self._keys.words(claim.id, claim.client)}bell"
-                # Another text each time, or it would not count as a change.
-                others.append([commands.put(bell, claim.session, flags=secrets.randbits(32))])
+                # Only while it stands: nobody would remove what is said to one that has left. Another text each time, or it would
+                # not count as a change.
+                put = commands.put(bell, claim.session, flags=secrets.randbits(32))
+                others.append([commands.stands(claim), put])
         until = min(until, self._runtime.now() + A_RING)
         try:
             for batch in commands.batches(others):
-                if (await self._channel.transact([step for (step,) in batch], until)).failed:
-                    # One whose session has ended keeps nobody else from hearing it.
+                if (await self._channel.transact([step for steps in batch for step in steps], until)).failed:
+                    # One that has left, or whose session has ended, keeps nobody else from hearing it.
                     for steps in batch if len(batch) > 1 else ():
                         await self._channel.transact(steps, until)
         except LocklineError:

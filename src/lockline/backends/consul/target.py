@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import re
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ...errors import ConfigError
+from ..keyed.prefix import read
 from ..url import TLS, Endpoint, Grammar, a_number, a_text
 
-DEFAULT_PREFIX: Final = "lockline"
 SHORTEST_SESSION: Final = 10.0
 """Consul gives no session a shorter ttl, unless its servers are set up otherwise (`session_ttl_min`)."""
 LONGEST_SESSION: Final = 86400.0
@@ -26,8 +25,6 @@ GRAMMAR: Final = Grammar(
         "session_ttl": a_number(0.1, LONGEST_SESSION),
     },
 )
-OURS: Final = {"claims", "clients"}
-"""What Lockline calls its own folders below a prefix; another prefix in there would mix its keys with those claims."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +43,7 @@ class ConsulTarget:
 
 def parse(url: str, given: Mapping[str, Any] | None = None) -> ConsulTarget:
     """The target in this URL; ConfigError for whatever is wrong with it."""
-    if not isinstance(url, str) or not url.startswith("consul://"):
-        raise ConfigError("Consul is reached by URL: consul://agent:8500")
-    if re.match(r"consul://([^/@]*@)?([^/]*,)?https?:/", url):
-        raise ConfigError(
-            "the hosts of a Consul URL have no http:// or https:// before them: consul://agent:8500, "
-            "and ?tls=yes (or ?ca=…) at its end for https"
-        )
-    found = GRAMMAR.read(url, given)
+    found, prefix, shown = read(GRAMMAR, url, given, "Consul")
     if found.user or found.password:
         raise ConfigError(
             "Consul has no users: give its ACL token as connect(url, token=…), or with ?token=… in the URL"
@@ -61,13 +51,6 @@ def parse(url: str, given: Mapping[str, Any] | None = None) -> ConsulTarget:
     token = found.options.get("token")
     if token is not None and not (token.isascii() and token.isprintable()):
         raise ConfigError("the token of Consul is plain ASCII: it travels in a header")
-    asked = found.options.get("prefix", found.path).strip("/")
-    if found.path not in ("", asked):
-        raise ConfigError(f"the prefix is {found.path!r} by the path of the URL and {asked!r} by the option")
-    prefix = asked or DEFAULT_PREFIX
-    if OURS.intersection(prefix.split("/")[1:]):
-        raise ConfigError(f"the prefix {prefix!r} may lie among the keys of another; call no folder claims or clients")
-    shown = found.at("" if prefix == DEFAULT_PREFIX else prefix, prefix=None).url
     tls = found.tls()
     return ConsulTarget(
         shown, found.hosts, prefix, token, found.options.get("datacenter"),

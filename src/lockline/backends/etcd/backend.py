@@ -12,10 +12,10 @@ from typing import Any, Final
 from ...core.backend import Finding
 from ...core.claim import Claim, Gone, Grant, Line, Unanswered, Waiting
 from ...core.rule import blockers
-from ...core.waiting import Hints
 from ...errors import BackendUnavailable, LocklineError
 from ...guarantees import Guarantees
 from ...runtime import Runtime
+from ..keyed.backend import KeyedBackend
 from . import commands, doctor, inspection
 from . import messages as m
 from .channel import NOT_FOUND, EtcdChannel
@@ -40,7 +40,7 @@ keeper's renewals find a dead connection much sooner."""
 FAREWELL: Final = 1.0
 
 
-class EtcdBackend:
+class EtcdBackend(KeyedBackend[EtcdClaims]):
     """One client of a cluster."""
 
     guarantees = GUARANTEES
@@ -55,7 +55,7 @@ class EtcdBackend:
 
     def _begin(self) -> None:
         self._keys = Keys(self._target.prefix, secrets.token_hex(8))
-        self._leases = Leases(self._channel, self._runtime, self._lease_died)
+        self._leases = Leases(self._channel, self._runtime, lambda lease: self._claims.lose_all(lease))
         self._claims = EtcdClaims(self._channel, self._leases, self._keys, self._runtime, self._heard)
         self._watches = Watches(
             self._channel, self._runtime.section(), self._keys.home, self._heard, self._heard_home
@@ -69,22 +69,13 @@ class EtcdBackend:
 
     # -- enter -------------------------------------------------------------------------------------
 
-    async def enter(self, claim: Claim, *, wait: bool, until: float) -> Grant | Waiting | None:
-        """Put the claim at the end of its line; with `wait` false, only if it would hold at once (else None)."""
-        try:
-            return await self._enter(claim, wait, until)
-        except BackendUnavailable as problem:
-            # A question that was put after the claim may itself not have gone out: that does not count.
-            problem.unsent = self._claims.get(claim.id) is None
-            raise
-
     async def _enter(self, claim: Claim, wait: bool, until: float) -> Grant | Waiting | None:
         keys, line = self._keys, self._keys.line(claim.name)
         value = keys.value_of(claim)
         room_at = None if wait else 0
         way = self._channel if wait else self._channel.brief
         while True:
-            own = self._claims.get(claim.id) or EtcdClaim(claim, keys.claim(claim))
+            own = self._claims.own(claim)
             sent = self._runtime.now()
             lease, renewal = await self._leases.ready(claim.ttl, sent, until, way)
             session, generation = keys.session(lease.id), lease.generation
@@ -115,7 +106,7 @@ class EtcdBackend:
                 if found.kvs:
                     if not await self._take_in(own, found.kvs[0], lease, sent + claim.ttl, until):
                         # Compacted away: nobody can tell any more which token it took. A fresh place has one of its own.
-                        await self._claims.remove(own, until)
+                        await self._claims.remove([own], until)
                         continue
                 elif (moved_on := session_now.kvs[0].mod_revision if session_now.kvs else 0) != generation:
                     lease.generation = moved_on
@@ -134,12 +125,6 @@ class EtcdBackend:
             if not renewal.confirm(answer.header.raft_term) and not await self._secure(own, until) and own.gone:
                 continue
             return await self._place_seen(own, seen, answer.header.revision, until)
-
-    def _not_applied(self, own: EtcdClaim) -> None:
-        """It was refused, or it never went out: nothing of it can come to be."""
-        own.late = None
-        if not own.create:
-            self._claims.drop(own.claim.id)
 
     async def _room(self, claim: Claim, seen: Any, revision: int, until: float) -> int | None:
         """The revision at which the line had room for one more like this; None if it had not."""
@@ -180,7 +165,7 @@ class EtcdBackend:
         token = told.token if told is not None else 0
         token = token or (await inspection.tokens(self._channel, self._keys.fence, [create], until))[0]
         if token:
-            carrier = next((known for known in self._leases.all() if known.id == kv.lease), lease)
+            carrier = self._leases.called(kv.lease) or lease
             own.stand(carrier, create, token, expires, kv.mod_revision)
         return bool(token)
 
@@ -195,7 +180,7 @@ class EtcdBackend:
         """Where the claim stands now; whoever decides its turn is watched until it is looked at again."""
         while True:
             own = self._claims.get(claim.id)
-            if own is None or own.lease is None:
+            if own is None or own.carrier is None:
                 self._watches.drop(claim.id)
                 return Gone()
             if own.ahead is None or self._runtime.now() >= own.trusts:
@@ -203,7 +188,7 @@ class EtcdBackend:
                 if not isinstance(answer, Waiting):
                     self._watches.drop(claim.id)
                     return answer
-            await self._listen_at_home(own.lease, until)
+            await self._listen_at_home(own.carrier, until)
             # Puts matter only for a writer, who may become a reader in its place.
             keepers = own.ahead
             keys = [(ahead.key, ahead.kind == "write") for ahead in keepers or ()]
@@ -274,9 +259,6 @@ class EtcdBackend:
         """Give each claim its ttl again from now, never less than it has; None for each that lives on."""
         return await self._claims.renew(claims, until)
 
-    def _lease_died(self, lease: ServerLease) -> None:
-        self._claims.lose_all(lease)
-
     # -- questions ---------------------------------------------------------------------------------
 
     async def look(self, name: str, until: float) -> Line:
@@ -309,10 +291,6 @@ class EtcdBackend:
 
     # -- hints, and the end ------------------------------------------------------------------------
 
-    def report_to(self, hints: Hints) -> None:
-        """Where to pass on what is pushed."""
-        self._hints = hints
-
     async def attend(self) -> None:
         """Read what lies unread, and listen for what is said about claims that are held."""
         link = self._channel.link
@@ -322,13 +300,6 @@ class EtcdBackend:
             if claims and not self._watches.at_home:
                 # From our oldest claim on, so that nothing is missed that was said before we listened.
                 self._watches.watch_home(0 if self._history_is_gone else min(own.create for own in claims))
-
-    def _heard(self, claim_id: str) -> None:
-        """What was seen of the line no longer stands."""
-        own = self._claims.get(claim_id)
-        if own is not None:
-            own.ahead = None
-        self._hints.heard(claim_id)
 
     def _cut(self) -> None:
         self._watches.cut()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...core.backend import Finding
+from ..keyed.findings import in_the_clear, took, voters
 from ..url import Endpoint
 from . import messages as m
 from .channel import Way
@@ -12,7 +13,6 @@ from .commands import ALARM, GRANT, MEMBERS, RANGE, REVOKE, STATUS, Keys
 from .grpc import Broken, GrpcRefused
 from .target import EtcdTarget
 
-SLOW = 0.1
 BIG = 1.5 * (1 << 30)
 MENDED = {(3, 4): 31, (3, 5): 13}
 """The first release of each line whose deposed leader no longer revokes leases that live (etcd's issue 15247)."""
@@ -31,35 +31,23 @@ async def findings(channel: Way, target: EtcdTarget, keys: Keys, until: float) -
     written = channel.now()
     await channel.ask(REVOKE, m.LeaseRevokeRequest(ID=granted.ID), until)
     found = [
-        _took("a read that a quorum confirmed", read - began, "look at disks and network"),
-        _took("a write", written - read, "give etcd a faster disk of its own"),
+        took("a read that a quorum confirmed", read - began, "look at disks and network"),
+        took("a write", written - read, "give etcd a faster disk of its own"),
         Finding(
             "ok", f"the shortest lease that the server gives is {granted.TTL} s: a killed client's locks stay that long"
         ),
     ]
     found += await _members(channel, target, until)
     found += await _alarms(channel, until)
-    if target.tls is None and not all(end.host in ("localhost", "127.0.0.1", "::1") for end in target.endpoints):
-        cure = "add ?tls=yes or ?ca=… to the URL"
-        found.append(Finding("warning", "requests and passwords travel in the clear", cure))
+    if target.tls is None:
+        found += in_the_clear(target.endpoints, "passwords", "add ?tls=yes or ?ca=… to the URL")
     return found
-
-
-def _took(what: str, seconds: float, cure: str) -> Finding:
-    text = f"{what} took {seconds * 1000:.1f} ms"
-    return Finding("ok", text) if seconds < SLOW else Finding("warning", text, cure)
 
 
 async def _members(channel: Way, target: EtcdTarget, until: float) -> list[Finding]:
     members = (await channel.ask(MEMBERS, m.MemberListRequest(), until)).members
-    voters = sum(not member.isLearner for member in members)
-    if voters == 1:
-        found = [Finding("warning", "one member: while it is away, nobody gets a lock", "run three or five")]
-    elif voters % 2 == 0:
-        text = f"{voters} voting members tolerate no more losses than {voters - 1}"
-        found = [Finding("warning", text, "run an odd number")]
-    else:
-        found = [Finding("ok", f"{voters} voting members; {(voters - 1) // 2} may fail")]
+    voting = sum(not member.isLearner for member in members)
+    found = [voters(voting, "member", "voting members")]
     leaders: set[int] = set()
     up = 0
     for endpoint in target.endpoints:
@@ -76,8 +64,8 @@ async def _members(channel: Way, target: EtcdTarget, until: float) -> list[Findi
         found.append(Finding("error", "a member knows no leader", "look at the network between the members"))
     elif len(leaders) > 1:
         found.append(Finding("warning", "the members do not agree about the leader", "an election may be going on"))
-    if voters > up and len(target.endpoints) < voters:
-        text = f"the URL names {len(target.endpoints)} of {voters} members"
+    if voting > up and len(target.endpoints) < voting:
+        text = f"the URL names {len(target.endpoints)} of {voting} members"
         found.append(Finding("warning", text, "name them all, to fail over"))
     return found
 

@@ -22,7 +22,7 @@ from typing import Final
 
 from ...errors import BackendUnavailable
 from ...runtime import Runtime
-from ...runtime.exclusive import Exclusive
+from ..keyed.carriers import Carrier, Carriers
 from . import messages as m
 from .channel import EtcdChannel, Way
 from .commands import GRANT, KEEP_ALIVE
@@ -32,28 +32,15 @@ SLACK: Final = 1.1
 """A lease lasts this much longer than the ttl, so that claims that come shortly after a renewal need none of their own."""
 
 
-class ServerLease:
+class ServerLease(Carrier[int]):
     """One lease at the server."""
 
-    __slots__ = ("dead", "generation", "good_until", "id", "present", "renewal", "seconds")
+    __slots__ = ("renewal",)
 
     def __init__(self, id: int, seconds: int, good_until: float) -> None:
-        self.id = id
-        self.seconds = seconds
-        self.good_until = good_until
-        """Until when it lives at least, by our clock and by what was confirmed."""
-        self.dead = False
-        self.present = False
-        """Whether its session key has been put."""
-        self.generation = 0
-        """The session key's revision; a withdrawn claim that is still on its way carries an older one."""
+        super().__init__(id, seconds, good_until)
         self.renewal: LeaseRenewal | None = None
         """The latest that was answered; the next answer of a quorum makes it count, whoever asked for either."""
-
-    def was_put(self, revision: int) -> None:
-        """Its session key was put, at this revision."""
-        self.generation = max(self.generation, revision)
-        self.present = True
 
 
 FAILED_PRECONDITION: Final = 9
@@ -88,24 +75,18 @@ def lease_seconds(ttl: float) -> int:
     return -(-seconds // step) * step
 
 
-class Leases:
+class Leases(Carriers[ServerLease]):
     """The leases of one client."""
 
     def __init__(self, channel: EtcdChannel, runtime: Runtime, died: Callable[[ServerLease], None]) -> None:
+        super().__init__(runtime, died)
         self._channel = channel
-        self._runtime = runtime
-        self._died = died
-        self.reset()
 
     def reset(self) -> None:
-        """As new: in a forked child the leases are the parent's."""
-        self._leases: dict[int, ServerLease] = {}
+        """As new."""
+        super().reset()
         self._asked_for: dict[int, tuple[int, float]] = {}
         """Leases of which it is not known whether they were granted: their numbers, and when they were first asked for."""
-        self._asking = Exclusive(self._runtime)
-
-    def all(self) -> list[ServerLease]:
-        return list(self._leases.values())
 
     async def ready(
         self, ttl: float, since: float, until: float, way: Way | None = None
@@ -116,14 +97,13 @@ class Leases:
         """
         wanted, enough = lease_seconds(ttl), since + ttl
         while True:
-            lease = self._leases.get(wanted)
+            lease = self._by_length.get(wanted)
             if lease is not None and lease.good_until >= enough:
                 return lease, LeaseRenewal((), 0.0, None)
-            # One asks for all who need it at the same time.
             async with self._asking(until) as free:
                 if not free:
                     raise BackendUnavailable("another request of this client still waits for a lease")
-                lease = self._leases.get(wanted)
+                lease = self._by_length.get(wanted)
                 if lease is None:
                     lease = await self._grant(wanted, until, way or self._channel)
                 if lease.good_until >= enough:
@@ -147,7 +127,7 @@ class Leases:
             # It is there. What it lasts is at least what was asked for; a renewal tells whether it still lives.
             lease = ServerLease(number, seconds, sent)
         del self._asked_for[seconds]
-        self._leases[seconds] = lease
+        self._by_length[seconds] = lease
         return lease
 
     async def renew(self, leases: Collection[ServerLease], until: float, way: Way | None = None) -> LeaseRenewal:
@@ -168,13 +148,3 @@ class Leases:
             for lease in good:
                 lease.renewal = renewal
         return renewal
-
-    def lose(self, lease: ServerLease) -> None:
-        """The server has no such lease any more, and so none of its claims."""
-        if lease.dead:
-            return
-        lease.dead = True
-        for seconds, known in list(self._leases.items()):
-            if known is lease:
-                del self._leases[seconds]
-        self._died(lease)

@@ -1,0 +1,55 @@
+"""The openings of a backend whose claims are keys: how a claim comes in, and how what is heard of it is passed on."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, Generic, TypeVar
+
+from ...core.claim import Claim, Gone, Grant, Unanswered, Waiting
+from ...core.waiting import Hints
+from ...errors import BackendUnavailable
+from .claims import KeyedClaim, KeyedClaims
+
+K = TypeVar("K", bound=KeyedClaims[Any])
+
+
+class KeyedBackend(ABC, Generic[K]):
+    """What is the same on each such store."""
+
+    _claims: K
+    _hints: Hints
+
+    async def enter(self, claim: Claim, *, wait: bool, until: float) -> Grant | Waiting | None:
+        """Put the claim at the end of its line; with `wait` false, only if it would hold at once (else None)."""
+        try:
+            return await self._enter(claim, wait, until)
+        except BackendUnavailable as problem:
+            # A question that was put after the claim may itself not have gone out: that does not count.
+            problem.unsent = self._claims.get(claim.id) is None
+            raise
+
+    @abstractmethod
+    async def _enter(self, claim: Claim, wait: bool, until: float) -> Grant | Waiting | None:
+        """The same; whoever may have sent something has noted the claim before."""
+
+    def _not_applied(self, own: KeyedClaim[Any]) -> None:
+        """It was refused, or it never went out: nothing of it can come to be."""
+        own.late = None
+        if not own.create:
+            self._claims.drop(own.claim.id)
+
+    @abstractmethod
+    async def renew(self, claims: Sequence[Claim], until: float) -> Sequence[Gone | Unanswered | None]:
+        """Give each claim its ttl again from now, never less than it has; None for each that lives on."""
+
+    def report_to(self, hints: Hints) -> None:
+        """Where to pass on what is pushed."""
+        self._hints = hints
+
+    def _heard(self, claim_id: str) -> None:
+        """What was seen of the line no longer stands."""
+        own = self._claims.get(claim_id)
+        if own is not None:
+            own.ahead = None
+        self._hints.heard(claim_id)

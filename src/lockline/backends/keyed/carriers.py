@@ -1,0 +1,68 @@
+"""The leases of a store that a client's claims hang on (etcd's leases, Consul's sessions): one for each length in use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+from ...runtime import Runtime
+from ...runtime.exclusive import Exclusive
+
+I = TypeVar("I")  # noqa: E741 - what the store calls it by
+
+
+class Carrier(Generic[I]):
+    """One lease at the store: what hangs on it goes with it."""
+
+    __slots__ = ("dead", "generation", "good_until", "id", "present", "seconds")
+
+    def __init__(self, id: I, seconds: float, good_until: float) -> None:
+        self.id = id
+        self.seconds = seconds
+        self.good_until = good_until
+        """Until when it lives at least, by our clock and by what was confirmed."""
+        self.dead = False
+        self.present = False
+        """Whether its own key has been put, which is seen to go with it."""
+        self.generation = 0
+        """When that key was last put; a withdrawn claim that is still on its way carries an older one."""
+
+    def was_put(self, at: int) -> None:
+        """Its own key was put, in that step of the store."""
+        self.generation = max(self.generation, at)
+        self.present = True
+
+
+C = TypeVar("C", bound=Carrier[Any])
+
+
+class Carriers(Generic[C]):
+    """Those of one client."""
+
+    def __init__(self, runtime: Runtime, died: Callable[[C], None]) -> None:
+        self._runtime = runtime
+        self._died = died
+        self.reset()
+
+    def reset(self) -> None:
+        """As new: in a forked child they are the parent's."""
+        self._by_length: dict[float, C] = {}
+        self._asking = Exclusive(self._runtime)
+        """One asks for all who need it at the same time."""
+
+    def all(self) -> list[C]:
+        return list(self._by_length.values())
+
+    def called(self, id: object) -> C | None:
+        """The one that the store calls so."""
+        return next((known for known in self.all() if known.id == id), None)
+
+    def lose(self, carrier: C) -> None:
+        """The store has no such lease any more, and so none of its claims."""
+        if carrier.dead:
+            return
+        carrier.dead = True
+        for seconds, known in list(self._by_length.items()):
+            if known is carrier:
+                del self._by_length[seconds]
+        self._died(carrier)
