@@ -158,3 +158,15 @@ def test_foreign_keys_among_the_claims_hold_nothing_and_stay(url: str, etcd: Etc
         assert other.evict("x") == 1
         assert tried.lost.wait(3)
     assert len(keys_under(etcd, line)) == len(values) + 1
+
+
+def test_a_claim_that_somebody_overwrites_is_lost_with_the_next_renewal(
+    url: str, etcd: EtcdCluster, client_of: Clients
+) -> None:
+    """On no lease it holds nothing in the eyes of others, and one of them may be at work by then."""
+    lease = client_of(url).lock("x", ttl=3).acquire()
+    (key,) = keys_under(etcd, f"{url.rpartition('/')[2]}/claims/x/")
+    post(etcd, "kv/put", key=text(key), value=text("junk"))
+    with client_of(url).lock("x", ttl=30).acquire(timeout=10) as after:
+        assert after.token > lease.token
+        assert lease.lost.wait(5)

@@ -135,7 +135,8 @@ class EtcdClaims(KeyedClaims[EtcdClaim]):
         """Whether the claim stands, and whether its key says by now what it should."""
         told = reply.response_txn if reply.WhichOneof("choice") == "response_txn" else None
         kvs = (reply if told is None else told.responses[-1]).response_range.kvs
-        if not kvs or kvs[0].create_revision != own.create:
+        # On no lease it holds nothing in the eyes of others: somebody has overwritten it, and the next one may be at work.
+        if not kvs or kvs[0].create_revision != own.create or not kvs[0].lease:
             return False, False
         if told is None:
             return True, True
