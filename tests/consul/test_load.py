@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from lockline import aio
+from lockline.backends.consul import channel
 from lockline.errors import LocklineError
 
 from ..calm import calm
@@ -115,6 +116,28 @@ def test_leases_are_kept_through_a_slow_agent_whatever_the_number_of_tasks_that_
             await held.release()
 
     asyncio.run(scene())
+
+
+def test_agents_that_are_all_slow_are_given_the_time_that_they_need(
+    consul: ConsulCluster, prefix: str, client_of: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Going from one to the next with each silence, nobody would ever hear an answer."""
+    monkeypatch.setattr(channel, "A_CONNECTION", 0.3)
+    place = ("127.0.0.1", consul.servers[0].port)
+    with Proxy(place) as one, Proxy(place) as two:
+        client = client_of(f"consul://127.0.0.1:{one.port},127.0.0.1:{two.port}/{prefix}?session_ttl=1")
+        held = client.lock("held", ttl=5).acquire(timeout=5)
+        for proxy in (one, two):
+            proxy.delay(0.25)
+        began = time.monotonic()
+        with client.lock("x", ttl=60).acquire(timeout=20):
+            pass
+        wait_for(lambda: time.monotonic() > began + 6, 10, "more than a ttl")
+        assert held.valid
+        for proxy in (one, two):
+            proxy.heal()
+        held.release()
+        client.close()
 
 
 def test_an_agent_that_allows_few_connections_serves_all_threads_one_after_the_other(

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from ...core.backend import Finding
-from ...core.claim import Ceiling, Claim, Gone, Grant, Line, Unanswered, Waiting
+from ...core.claim import Ceiling, Claim, Gone, Grant, Line, Waiting
 from ...core.rule import blockers
 from ...errors import BackendUnavailable, LocklineError
 from ...guarantees import Guarantees
@@ -200,10 +200,6 @@ class ConsulBackend(KeyedBackend[ConsulClaims]):
     async def leave_all(self, claims: Sequence[Claim], until: float) -> Sequence[bool]:
         """As `leave`, for many, in few transactions."""
         return await self._claims.leave(claims, until, insist=False)
-
-    async def renew(self, claims: Sequence[Claim], until: float) -> Sequence[Gone | Unanswered | None]:
-        """Give each claim its ttl again from now, never less than it has; None for each that lives on."""
-        return await self._claims.renew(claims, until)
 
     def ceiling(self, claim: Claim) -> Ceiling:
         """Until when the session that carries an entered claim may be trusted."""

@@ -23,6 +23,8 @@ MOST: Final = 4
 """Connections for the requests of one client, whatever the number of its threads and tasks; one more listens."""
 A_CONNECTION: Final = 2.0
 """How long one agent of several has for an answer before the next is asked."""
+LONGEST_CONNECTION: Final = 30.0
+"""The same when none of them was quick enough."""
 FOREVER: Final = float("inf")
 SAYS_NO: Final = frozenset({400, 401, 403, 405, 413})
 """Answers that stay the same however often one asks."""
@@ -73,6 +75,8 @@ class ConsulChannel:
 
             self._links = LoopConsulLinks(target, most)
         self._at = 0
+        self._patience = A_CONNECTION
+        """Doubled with each silence: where all agents are slow, going from one to the next would never get an answer."""
         self._closed = False
 
     def close(self) -> None:
@@ -128,10 +132,13 @@ class ConsulChannel:
                 raise ClientClosed()
             at = self._at
             sent = True
-            patience = min(until, self.now() + A_CONNECTION) if several else until
+            began = self.now()
+            patience = min(until, began + self._patience) if several else until
             try:
                 reply = await self._links.exchange(self.target.endpoints[at], request, patience)
                 went = True
+                if self.now() - began < A_CONNECTION:
+                    self._patience = A_CONNECTION
                 if reply.status < 300 or reply.status in (404, 409):
                     return Answered(reply, repeated)
                 problem, said = f"{self.target.endpoints[at]} says {reply.status}: {_shortened(reply.body)}", True
@@ -146,6 +153,8 @@ class ConsulChannel:
                     raise self._unavailable(problem, went, said) from None
             except NoReply as silence:
                 went = True
+                if self.now() >= patience:
+                    self._patience = min(max(self._patience, 2 * (patience - began)), LONGEST_CONNECTION)
                 problem = problem if problem and self.now() >= until else str(silence)
             # Of many who found this agent silent, one moves on.
             if several and self._at == at:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from ...core.backend import Finding
-from ...core.claim import Claim, Gone, Grant, Line, Unanswered, Waiting
+from ...core.claim import Claim, Gone, Grant, Line, Waiting
 from ...core.rule import blockers
 from ...errors import BackendUnavailable, LocklineError
 from ...guarantees import Guarantees
@@ -254,10 +254,6 @@ class EtcdBackend(KeyedBackend[EtcdClaims]):
         for claim in claims:
             self._watches.drop(claim.id)
         return await self._claims.leave(claims, self._channel.brief, until)
-
-    async def renew(self, claims: Sequence[Claim], until: float) -> Sequence[Gone | Unanswered | None]:
-        """Give each claim its ttl again from now, never less than it has; None for each that lives on."""
-        return await self._claims.renew(claims, until)
 
     # -- questions ---------------------------------------------------------------------------------
 

@@ -39,9 +39,9 @@ class KeyedBackend(ABC, Generic[K]):
         if not own.create:
             self._claims.drop(own.claim.id)
 
-    @abstractmethod
     async def renew(self, claims: Sequence[Claim], until: float) -> Sequence[Gone | Unanswered | None]:
         """Give each claim its ttl again from now, never less than it has; None for each that lives on."""
+        return await self._claims.renew(claims, until)
 
     def report_to(self, hints: Hints) -> None:
         """Where to pass on what is pushed."""

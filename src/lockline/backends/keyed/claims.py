@@ -85,6 +85,10 @@ class KeyedClaims(ABC, Generic[O]):
     async def remove(self, batch: Sequence[O], until: float) -> Mapping[str, bool]:
         """Remove these from the store for good, all of them on the same `may_arrive`; whether each was there."""
 
+    @abstractmethod
+    async def renew(self, claims: Sequence[Claim], until: float) -> Sequence[Gone | Unanswered | None]:
+        """Give each claim its ttl again from now; None for each that lives on."""
+
     def idle(self) -> bool:
         return not self.standing()
 
