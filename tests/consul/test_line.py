@@ -199,6 +199,21 @@ def test_a_guard_refuses_the_users_own_transaction_once_the_lease_is_gone(
         lease.release()
 
 
+def test_a_guard_refuses_one_that_ran_out_and_was_followed_and_lets_the_next_one_write(
+    consul: ConsulCluster, url: str, prefix: str, client_of: Clients
+) -> None:
+    late = client_of(url).lock("x", ttl=0.5, renew=False).acquire()
+    old = late.guard()
+    change = {"KV": {"Verb": "set", "Key": f"{prefix}-data", "Value": ""}}
+    with client_of(url).lock("x", ttl=5).acquire(timeout=20) as lease:
+        assert put(consul, "txn", [old, change])[0] == 409
+        assert put(consul, "txn", [late.guard(), change])[0] == 409
+        assert put(consul, "txn", [lease.guard(), change])[0] == 200
+        lease.extend(30)  # which may hang the claim on another session
+        assert put(consul, "txn", [lease.guard(), change])[0] == 200
+    assert put(consul, "txn", [lease.guard(), change])[0] == 409
+
+
 def test_an_extension_beyond_the_sessions_length_moves_the_claim_to_a_longer_one_in_its_place(
     url: str, client_of: Clients
 ) -> None:
