@@ -284,9 +284,11 @@ _RENEW: Final = _procedure("renew", "IN batch LONGTEXT {TEXT}", """
             LEAVE walk;
         END IF;
         SET moment = {NOW};
-        SET mine = (SELECT ticket FROM lockline_claim WHERE id = my_id);
-        -- By its place, not by its id: so it needs nothing of what a guarded transaction keeps.
-        SELECT COUNT(*) INTO lives FROM lockline_claim WHERE name = my_name AND ticket = mine AND expires > moment FOR UPDATE;
+        -- By its place, not by its id: so it needs nothing of what a guarded transaction keeps. A hand-over may give it another in between.
+        REPEAT
+            SET mine = (SELECT ticket FROM lockline_claim WHERE id = my_id);
+            SELECT COUNT(*) INTO lives FROM lockline_claim WHERE name = my_name AND ticket = mine AND expires > moment FOR UPDATE;
+        UNTIL lives OR mine <=> (SELECT ticket FROM lockline_claim WHERE id = my_id) END REPEAT;
         IF lives THEN
             -- The weight only ever downwards: what is given back here may let others in.
             UPDATE lockline_claim SET

@@ -22,6 +22,14 @@ REMEMBERED: Final = 10
 """Seconds for which it is remembered that a claim was withdrawn before it came."""
 
 _BEGIN: Final = """
+-- The same stands in each routine that is called often.
+CREATE OR REPLACE FUNCTION {schema}.begin_step_v1() RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION 'a step needs READ COMMITTED' USING ERRCODE = 'LL001';
+    END IF;
+END $$;
+
 -- Tell whoever has room now, but not the one who knows it already. In the order of tickets, as whoever renews many.
 CREATE OR REPLACE FUNCTION {schema}.admit_v1(of_line bytea, me text) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
@@ -198,9 +206,7 @@ DECLARE
     each record;
     was_there integer[] := ARRAY[]::integer[];
 BEGIN
-    IF current_setting('transaction_isolation') <> 'read committed' THEN
-        RAISE EXCEPTION 'a step needs READ COMMITTED' USING ERRCODE = 'LL001';
-    END IF;
+    PERFORM {schema}.begin_step_v1();
     -- In one order for all, and before the first change: two batches never wait for each other.
     PERFORM pg_advisory_xact_lock(a.at) FROM (
         SELECT DISTINCT (e->>0)::bigint AS at FROM json_array_elements(batch::json) e ORDER BY 1
@@ -290,9 +296,7 @@ DECLARE
     used bigint := 0;
     room integer;
 BEGIN
-    IF current_setting('transaction_isolation') <> 'read committed' THEN
-        RAISE EXCEPTION 'a step needs READ COMMITTED' USING ERRCODE = 'LL001';
-    END IF;
+    PERFORM {schema}.begin_step_v1();
     PERFORM pg_advisory_xact_lock(at);
     victims := 0;
     DELETE FROM {schema}.claim c WHERE c.name = of_line AND c.expires <= clock_timestamp();
