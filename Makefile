@@ -43,7 +43,7 @@ demo: $(BASE) ## the main job in under a minute: lost updates, a lock, and a fro
 test: $(READY) $(SERVERS) ## everything, on real servers
 	$(RUN) scripts/run_tests.py
 
-test-full: $(READY) $(SERVERS) ## and PostgreSQL, MySQL, Sentinel, Cluster, Redlock of five, ZooKeeper and etcd of three; an hour more
+test-full: $(READY) $(SERVERS) ## and Sentinel, Cluster, Redlock of five, ZooKeeper and etcd of three; an hour more
 	LOCKLINE_FULL=1 $(RUN) scripts/run_tests.py
 
 fast: $(READY) ## the edit-test loop: no servers, nothing slow

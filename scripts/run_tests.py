@@ -20,7 +20,7 @@ LOGS = ROOT / ".test-logs"
 SHARED = {"tests/contract", "tests/property"}
 """These run on every backend: each group takes the backends that its own folders are about."""
 FULL = bool(os.environ.get("LOCKLINE_FULL"))
-"""Also PostgreSQL and MySQL, and the contract on every other topology: it takes an hour more."""
+"""Also the contract on every other topology, and whole where another store on the same core shows it: it takes an hour more."""
 GROUPS: dict[str, tuple[list[str], list[str]]] = {
     "redlock": (["redlock-3"], ["tests/redlock"]),
     "core": (["memory", "local"], ["tests/core", "tests/local"]),
@@ -28,7 +28,10 @@ GROUPS: dict[str, tuple[list[str], list[str]]] = {
     "consul": (["consul"], ["tests/consul"]),
     "redis": (["redis"], ["tests/redis"]),
     "zookeeper": (["zookeeper"], ["tests/zookeeper"]),
+    "postgresql": (["postgresql"], ["tests/postgresql"]),
+    "mysql": (["mysql"], ["tests/mysql"]),
     "fence": (["bakery"], ["tests/fence", "tests/backends"]),
+    "pgbouncer": (["postgresql-pgbouncer"], ["tests/sql"]),
     "commands": (
         [],
         [
@@ -47,8 +50,6 @@ GROUPS: dict[str, tuple[list[str], list[str]]] = {
 }
 """The longest first, so that none begins when the others are nearly done."""
 MORE_GROUPS: dict[str, tuple[list[str], list[str]]] = {
-    "postgresql": (["postgresql", "postgresql-pgbouncer"], ["tests/postgresql"]),
-    "mysql": (["mysql"], ["tests/mysql"]),
     "redis topologies": (["redis-sentinel", "redis-cluster"], []),
     "redlock of five": (["redlock-5"], []),
     "zookeeper of three": (["zookeeper3"], []),
@@ -63,7 +64,8 @@ CROWDS = [
     "tests/zookeeper/test_faults.py",
     "tests/etcd/test_faults.py",
     "tests/consul/test_faults.py",
-    *(["tests/postgresql/test_bad_minutes.py"] if FULL else []),
+    "tests/postgresql/test_bad_minutes.py",
+    "tests/mysql/test_killed.py",
     "tests/kit/test_leaders.py",
     "tests/kit/test_crowds.py",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -10,6 +11,7 @@ from lockline.core import keeper
 
 from .opened import Opened, chosen
 from .scene import Scene
+from .worlds import STORES_OWN
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -17,13 +19,24 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     only = [mark.args[0] for mark in metafunc.definition.iter_markers("flavour")]
     apart = metafunc.definition.get_closest_marker("processes") is not None
+    whole = bool(os.environ.get("LOCKLINE_FULL")) or metafunc.module.__name__.rpartition(".")[2] in STORES_OWN
     params = [
         pytest.param((name, flavour), id=f"{name}-{flavour}", marks=world.marks)
         for name, world in chosen(metafunc.config).items()
         for flavour in world.flavours
-        if (not only or flavour in only) and (world.spans_processes or not apart)
+        if (not only or flavour in only) and (world.spans_processes or not apart) and (whole or not world.shown_by)
     ]
     metafunc.parametrize("world", params, indirect=True)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """A story that none of the chosen worlds has is left out, rather than skipped a thousand times."""
+    homeless = [
+        item for item in items if item.nodeid.endswith("[NOTSET]") and "world" in getattr(item, "fixturenames", ())
+    ]
+    if homeless:
+        config.hook.pytest_deselected(items=homeless)
+        items[:] = [item for item in items if item not in set(homeless)]
 
 
 @pytest.fixture

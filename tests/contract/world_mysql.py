@@ -19,6 +19,8 @@ class MysqlWorld(World):
     """Each test has a prefix of its own."""
 
     name = "mysql"
+    shown_by = "postgresql"
+    hands_on = True
     marks: ClassVar[tuple[pytest.MarkDecorator, ...]] = (pytest.mark.server,)
     patience = 2.0
 

@@ -54,6 +54,7 @@ class PgBouncerWorld(PostgresqlWorld):
     """The same through a pooler: no push, and each step in whichever session is free."""
 
     name = "postgresql-pgbouncer"
+    shown_by = "postgresql"
 
     def open(self) -> None:
         super().open()

@@ -33,9 +33,17 @@ import importlib
 import itertools
 import os
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import pytest
+
+STORES_OWN: Final = frozenset({
+    "test_01_expiry", "test_03_no_answer", "test_05_release", "test_07_cut_short", "test_09_fork", "test_10_tokens", "test_12_no_debris",
+    "test_14_every_wait_ends", "test_15_one_client", "test_hand_over", "test_inspect", "test_lock_delay", "test_names", "test_once_per",
+    "test_order", "test_processes",
+})  # fmt: skip
+"""The promises that each store has to keep for itself: order, tokens, exclusion, repeats, death, debris, names, values. All others are kept by
+what stands before a store."""
 
 
 class World:
@@ -65,6 +73,9 @@ class World:
     """How many files and connections a client may open when a thousand wait: a bound, whatever their number."""
     patience: ClassVar[float] = 1.0
     """How many times longer than on this machine's own memory a step may take before a test calls it stuck."""
+
+    shown_by: ClassVar[str] = ""
+    """Another world on the same core below the contract: what is not the store's own is shown there, and here only with LOCKLINE_FULL."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

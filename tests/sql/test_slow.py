@@ -43,7 +43,7 @@ def test_the_same_in_asyncio_with_a_crowd(store: Store, proxy: Proxy) -> None:
                 async with client.lock(f"n{number % 4}", ttl=20, timeout=60) as lease:
                     lease.check()
 
-            await asyncio.gather(*(work(number) for number in range(16)))
+            await asyncio.gather(*(work(number) for number in range(8)))
             assert proxy.accepted <= 9  # and one or two that were given up
             proxy.heal()
             assert await client.list() == []
