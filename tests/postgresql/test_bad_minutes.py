@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -124,3 +125,34 @@ def test_a_standby_given_as_url_says_what_it_is(primary: PostgresServer, replica
         # Once it is promoted, the same client goes on.
         replica.promote()
         client.lock("x").acquire(timeout=20).release()
+
+
+def test_a_release_that_a_crash_forgets_lets_nobody_else_in_and_ends_with_its_ttl(primary: PostgresServer) -> None:
+    """A release does not wait for the disk: after a crash in that moment its claim is there again, and nobody's."""
+    with psycopg.connect(primary.url, autocommit=True) as connection:
+        # So that what did not have to wait for the disk is not there when the crash comes.
+        connection.execute("ALTER SYSTEM SET wal_writer_delay = '10s'")
+        connection.execute("SELECT pg_reload_conf()")
+    with (
+        lockline.connect(primary.url) as first,
+        lockline.connect(primary.url) as next_one,
+        lockline.connect(primary.url) as last,
+    ):
+        lease = first.lock("x", ttl=TTL).acquire()
+        got: list[lockline.Lease] = []
+        thread = threading.Thread(target=lambda: got.append(next_one.lock("x", ttl=30).acquire(timeout=60)))
+        thread.start()
+        wait_for(lambda: len(last.inspect("x").waiters) == 1, 20, "a waiter")
+        lease.release()
+        thread.join(20)
+        primary.kill()
+        primary.start()
+        began = time.monotonic()
+        # Whether it was forgotten or not: the one that was let in holds on, alone, and the next comes after it.
+        assert last.lock("x").try_acquire() is None
+        got[0].extend(30)
+        got[0].release()
+        after = last.lock("x").acquire(timeout=30)
+        assert time.monotonic() - began < TTL + 2
+        assert after.token > got[0].token > lease.token
+        after.release()

@@ -178,7 +178,9 @@ DECLARE
 BEGIN
     -- Its commit waits for no disk and no replica: a release that a crash forgets ends by its ttl, and whoever was let in after it
     -- still comes before all others. A grant, which must not be forgotten, waits for both, and brings along what came before it.
-    PERFORM set_config('synchronous_commit', 'off', true);
+    IF NOT doubtful THEN
+        PERFORM set_config('synchronous_commit', 'off', true);
+    END IF;
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RAISE EXCEPTION 'a step needs READ COMMITTED' USING ERRCODE = 'LL001';
     END IF;
