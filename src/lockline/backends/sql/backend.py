@@ -304,7 +304,8 @@ class SqlBackend:
         """The claim that a push speaks of; whoever read it hands it on to that."""
         claim_id, _, token = message.partition(" ")
         own = self._claims.get(claim_id) if token else None
-        if own is not None and own.state == "waits":
+        # What is no number was sent by a stranger: then it is a hint, as everything that is pushed.
+        if own is not None and own.state == "waits" and token.isdecimal():
             own.token = int(token)
         return claim_id
 
