@@ -33,6 +33,8 @@ from tests.servers.postgres import PostgresServer
 
 OURS = "lockline"
 LIMIT = "bare statements"
+DLOCK = "sqlalchemy-dlock"
+KEPT = "sqlalchemy-dlock, connection kept"
 ABOUT = '["bench:1", "lock", 1794850000.123456, ""]'
 CLAIM = "0123456789abcdef-1"
 
@@ -103,16 +105,35 @@ def _driven(url: str) -> str:
     return url.replace("postgresql:", "postgresql+psycopg:")
 
 
-@contextmanager
-def dlock_locker(url: str) -> Iterator[Locker]:
+def _dlock(url: str) -> tuple[Any, Callable[[Any], AbstractContextManager[Any]]]:
     import sqlalchemy
     from sqlalchemy_dlock import create_sadlock
 
-    engine = sqlalchemy.create_engine(_driven(url))
     # MariaDB knows no timeout below zero, which the peer would say for "as long as it takes".
     how = {"contextual_timeout": 30} if url.startswith("mysql:") else {}
+    return sqlalchemy.create_engine(_driven(url)), lambda connection: create_sadlock(connection, "bench", **how)
+
+
+@contextmanager
+def dlock_locker(url: str) -> Iterator[Locker]:
+    """As its documentation shows it: a connection out of the pool for each lock."""
+    engine, lock = _dlock(url)
+
+    @contextmanager
+    def made() -> Iterator[None]:
+        with engine.connect() as connection, lock(connection):
+            yield
+
+    yield made
+    engine.dispose()
+
+
+@contextmanager
+def dlock_on_one_connection(url: str) -> Iterator[Locker]:
+    """On a connection that is kept for nothing else, in a transaction that stays open."""
+    engine, lock = _dlock(url)
     with engine.connect() as connection:
-        yield lambda: create_sadlock(connection, "bench", **how)
+        yield lambda: lock(connection)
     engine.dispose()
 
 
@@ -176,9 +197,15 @@ class Dialect(NamedTuple):
 
 DIALECTS = {
     "postgresql": Dialect(
-        postgresql_server, "psycopg", bare_psycopg, {"sqlalchemy-dlock": dlock_locker, "PALs": pals_locker}, notifies
+        postgresql_server,
+        "psycopg",
+        bare_psycopg,
+        {DLOCK: dlock_locker, KEPT: dlock_on_one_connection, "PALs": pals_locker},
+        notifies,
     ),
-    "mysql": Dialect(mariadb_server, "PyMySQL", bare_pymysql, {"sqlalchemy-dlock": dlock_locker}, nothing_to_count),
+    "mysql": Dialect(
+        mariadb_server, "PyMySQL", bare_pymysql, {DLOCK: dlock_locker, KEPT: dlock_on_one_connection}, nothing_to_count
+    ),
 }
 
 
@@ -204,6 +231,7 @@ def run_all(report: Report, name: str, given: argparse.Namespace) -> None:
                 [
                     {"peer": peer, **contended(openers[peer], url, processes, 0.001, given.seconds)}
                     for peer in (OURS, *dialect.peers)
+                    if peer != KEPT
                 ],
             )
 

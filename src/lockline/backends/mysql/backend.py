@@ -54,16 +54,16 @@ class Mysql:
         self.prefix = target.prefix
         self.max_connections = target.max_connections
 
-    def link(self, runtime: Runtime, most: int) -> Link:
+    def link(self, runtime: Runtime, most: int, login: float = 0.0) -> Link:
         where = self.target.servers[0].where
         # Each driver is imported by those who use it.
         if runtime.flavour == "asyncio":
             from . import connection_asyncio
 
-            return LoopLink(where, most, connection_asyncio.maker(self.target))
+            return LoopLink(where, most, connection_asyncio.maker(self.target, login))
         from . import connection_blocking
 
-        return ThreadLink(where, most, connection_blocking.maker(self.target))
+        return ThreadLink(where, most, connection_blocking.maker(self.target, login))
 
     def pushes(self, backend: SqlBackend, runtime: Runtime) -> tuple[Pushes | None, Reader | None]:
         """Nothing: the database has no way to say something unasked."""

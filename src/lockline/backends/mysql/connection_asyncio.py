@@ -31,8 +31,9 @@ class _Quiet(aiomysql.Connection):  # type: ignore[misc]
 class AioMysqlConnection:
     """Used by one task at a time, on one loop; after any error that was not undone as a whole it is closed."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, login: float = 0.0) -> None:
         self._target = target
+        self._login = login
         self._where = target.servers[0].where
         self._conn: aiomysql.Connection | None = None
         self.is_open = self.gone = False
@@ -40,22 +41,23 @@ class AioMysqlConnection:
     async def open(self, until: float) -> None:
         """Connect and log in, to the first server that lets us."""
         attempts = Attempts(self._target)
+        each, until = min(self._target.patience, until - clock.now()), max(until, clock.now() + self._login)
         for server in attempts(until):
             try:
-                await self._connect(server, until - clock.now(), attempts)
+                await self._connect(server, until - clock.now(), each, attempts)
             except (NoAnswer, Refused) as problem:
                 attempts.failed(problem)
             else:
                 self.is_open = True
                 return
 
-    async def _connect(self, server: Server, left: float, attempts: Attempts) -> None:
+    async def _connect(self, server: Server, left: float, each: float, attempts: Attempts) -> None:
         self._where = server.where
         conn = self._conn = _Quiet(
             **server.parameters, db=self._target.database, charset="utf8mb4", autocommit=True, init_command=self._target.greeting,
-            program_name="lockline", connect_timeout=self._target.patience,
+            program_name="lockline", connect_timeout=each,
         )  # fmt: skip
-        conn.patience = self._target.patience
+        conn.patience = each
         try:
             async with asyncio.timeout(left):
                 await conn._connect()
@@ -120,6 +122,6 @@ def _close(conn: aiomysql.Connection) -> None:
         pass  # its loop is closed, and with it all that it had
 
 
-def maker(target: Target) -> Callable[[], AioMysqlConnection]:
+def maker(target: Target, login: float = 0.0) -> Callable[[], AioMysqlConnection]:
     """What makes new ones."""
-    return lambda: AioMysqlConnection(target)
+    return lambda: AioMysqlConnection(target, login)

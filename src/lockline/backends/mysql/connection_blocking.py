@@ -31,8 +31,9 @@ class _Punctual(Connection):  # type: ignore[misc]
 class PyMysqlConnection:
     """Used by one thread at a time; after any error that was not undone as a whole it is closed, and what it left open with it."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, login: float = 0.0) -> None:
         self._target = target
+        self._login = login
         self._where = target.servers[0].where
         self._conn: _Punctual | None = None
         self.is_open = self.gone = False
@@ -40,18 +41,19 @@ class PyMysqlConnection:
     def open(self, until: float) -> None:
         """Connect and log in, to the first server that lets us."""
         attempts = Attempts(self._target)
+        each, until = min(self._target.patience, until - clock.now()), max(until, clock.now() + self._login)
         for server in attempts(until):
             try:
-                self._connect(server, until, attempts)
+                self._connect(server, until, each, attempts)
             except (NoAnswer, Refused) as problem:
                 attempts.failed(problem)
             else:
                 self.is_open = True
                 return
 
-    def _connect(self, server: Server, until: float, attempts: Attempts) -> None:
+    def _connect(self, server: Server, until: float, each: float, attempts: Attempts) -> None:
         self._where = server.where
-        left = max(0.001, min(until - clock.now(), self._target.patience))
+        left = max(0.001, min(until - clock.now(), each))
         # Nothing of this can be repeated by the library itself: it has no reconnect any more.
         conn = self._conn = _Punctual(
             **server.parameters, database=self._target.database, connect_timeout=left, read_timeout=left, write_timeout=left,
@@ -102,6 +104,6 @@ class PyMysqlConnection:
             self._conn._force_close()
 
 
-def maker(target: Target) -> Callable[[], PyMysqlConnection]:
+def maker(target: Target, login: float = 0.0) -> Callable[[], PyMysqlConnection]:
     """What makes new ones."""
-    return lambda: PyMysqlConnection(target)
+    return lambda: PyMysqlConnection(target, login)

@@ -57,11 +57,11 @@ class Postgresql:
         self.max_connections = target.max_connections
         self.manner = Manner(target.schema, target.url)
 
-    def link(self, runtime: Runtime, most: int) -> Link:
+    def link(self, runtime: Runtime, most: int, login: float = 0.0) -> Link:
         servers, where = self.target.servers, self.target.servers[0].where
         if runtime.flavour == "asyncio":
-            return LoopLink(where, most, connection_asyncio.maker(servers, self.manner))
-        return ThreadLink(where, most, connection_blocking.maker(servers, self.manner))
+            return LoopLink(where, most, connection_asyncio.maker(servers, self.manner, login))
+        return ThreadLink(where, most, connection_blocking.maker(servers, self.manner, login))
 
     def pushes(self, backend: SqlBackend, runtime: Runtime) -> tuple[Pushes | None, Reader | None]:
         if runtime.flavour == "asyncio":

@@ -51,8 +51,9 @@ class Manner:
 class Session:
     """One connection; after any error that was not `said` it is useless."""
 
-    def __init__(self, manner: Manner) -> None:
+    def __init__(self, manner: Manner, login: float = 0.0) -> None:
         self.manner = manner
+        self._login = login
         self.where = ""
         self._conn: PGconn | None = None
         self.is_open = self.gone = False
@@ -65,6 +66,10 @@ class Session:
     def conn(self) -> PGconn:
         assert self._conn is not None
         return self._conn
+
+    def whole_login(self, until: float) -> float:
+        """Until when a login may go on whose caller has time until then."""
+        return max(until, clock.now() + self._login) if self._login else until
 
     def shares(self, servers: tuple[Server, ...], until: float) -> Iterator[tuple[Server, float]]:
         """The servers, first the one that was last found good, and until when each may take: one that is frozen leaves time for the next."""

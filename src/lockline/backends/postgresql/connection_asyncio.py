@@ -19,8 +19,8 @@ T = TypeVar("T")
 class AsyncioSession(Session):
     """Used by one task at a time, on one loop."""
 
-    def __init__(self, servers: tuple[Server, ...], manner: Manner) -> None:
-        super().__init__(manner)
+    def __init__(self, servers: tuple[Server, ...], manner: Manner, login: float = 0.0) -> None:
+        super().__init__(manner, login)
         self._servers = servers
         self._patience = servers[0].patience
         self._waits: asyncio.Future[bool] | None = None
@@ -29,10 +29,11 @@ class AsyncioSession(Session):
 
     async def open(self, until: float) -> None:
         """Connect and log in, to the first server that lets us."""
+        each, until = min(self._patience, until - clock.now()), self.whole_login(until)
         for server, share in self.shares(self._servers, until):
             try:
                 address = await self._address(server, share)
-                await self._drive(self.connecting(server, **address), share, sent=False)
+                await self._drive(self.connecting(server, **address), share, sent=False, each=each)
                 break
             except (NoAnswer, Refused):
                 if self.give_up(self._servers, until):
@@ -66,15 +67,18 @@ class AsyncioSession(Session):
         """The rows of a statement of our own."""
         return await self._drive(self.querying(text), until)
 
-    async def _drive(self, steps: Generator[tuple[int, int], None, T], until: float, *, sent: bool = True) -> T:
+    async def _drive(
+        self, steps: Generator[tuple[int, int], None, T], until: float, *, sent: bool = True, each: float | None = None
+    ) -> T:
         now = clock.now()
         if now >= until:
             raise NoAnswer(self.where or self._servers[0].where, "no time left to ask", sent=False, late=True)
+        each = self._patience if each is None else each
         try:
             while True:
                 fd, want = next(steps)
                 # For each answer anew: a login is several, and a server that answers slowly is none that is silent.
-                if not await self._ready(fd, want, min(until, clock.now() + self._patience)):
+                if not await self._ready(fd, want, min(until, clock.now() + each)):
                     raise NoAnswer(self.where, "no answer in time", sent=sent)
                 if self.gone:
                     raise NoAnswer(self.where, "the client was closed", sent=sent)
@@ -126,6 +130,6 @@ def _settle(waits: asyncio.Future[bool], ready: bool) -> None:
         waits.set_result(ready)
 
 
-def maker(servers: tuple[Server, ...], manner: Manner) -> Callable[[], AsyncioSession]:
+def maker(servers: tuple[Server, ...], manner: Manner, login: float = 0.0) -> Callable[[], AsyncioSession]:
     """What makes new ones."""
-    return lambda: AsyncioSession(servers, manner)
+    return lambda: AsyncioSession(servers, manner, login)

@@ -18,8 +18,8 @@ T = TypeVar("T")
 class BlockingSession(Session):
     """Used by one thread at a time."""
 
-    def __init__(self, servers: tuple[Server, ...], manner: Manner) -> None:
-        super().__init__(manner)
+    def __init__(self, servers: tuple[Server, ...], manner: Manner, login: float = 0.0) -> None:
+        super().__init__(manner, login)
         self._servers = servers
         self._patience = servers[0].patience
         self._poll = select.poll()
@@ -28,9 +28,10 @@ class BlockingSession(Session):
 
     def open(self, until: float) -> None:
         """Connect and log in, to the first server that lets us."""
+        each, until = min(self._patience, until - clock.now()), self.whole_login(until)
         for server, share in self.shares(self._servers, until):
             try:
-                self._drive(self.connecting(server), share, sent=False)
+                self._drive(self.connecting(server), share, sent=False, each=each)
                 break
             except (NoAnswer, Refused):
                 if self.give_up(self._servers, until):
@@ -46,10 +47,13 @@ class BlockingSession(Session):
         """The rows of a statement of our own."""
         return self._drive(self.querying(text), until)
 
-    def _drive(self, steps: Generator[tuple[int, int], None, T], until: float, *, sent: bool = True) -> T:
+    def _drive(
+        self, steps: Generator[tuple[int, int], None, T], until: float, *, sent: bool = True, each: float | None = None
+    ) -> T:
         now = clock.now()
         if now >= until:
             raise NoAnswer(self.where or self._servers[0].where, "no time left to ask", sent=False, late=True)
+        each = self._patience if each is None else each
         try:
             while True:
                 waits_for = next(steps)
@@ -58,12 +62,12 @@ class BlockingSession(Session):
                     self._poll.register(*waits_for)
                     self._polled = waits_for
                 # For each answer anew: a login is several, and a server that answers slowly is none that is silent.
-                if not self._poll.poll(max(0.0, min(until - clock.now(), self._patience)) * 1000):
+                if not self._poll.poll(max(0.0, min(until - clock.now(), each)) * 1000):
                     raise NoAnswer(self.where, "no answer in time", sent=sent)
         except StopIteration as done:
             return done.value  # type: ignore[no-any-return]
 
 
-def maker(servers: tuple[Server, ...], manner: Manner) -> Callable[[], BlockingSession]:
+def maker(servers: tuple[Server, ...], manner: Manner, login: float = 0.0) -> Callable[[], BlockingSession]:
     """What makes new ones."""
-    return lambda: BlockingSession(servers, manner)
+    return lambda: BlockingSession(servers, manner, login)

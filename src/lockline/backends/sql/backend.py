@@ -38,6 +38,8 @@ ASKED_PER_SECOND: Final = 50
 """And for how many: each is a row that is written."""
 KEEPERS_CONNECTIONS: Final = 2
 """Kept for renewals, so that they stand in no line behind the callers: one, and one more for when that hangs."""
+KEEPERS_LOGIN: Final = 10.0
+"""Seconds that a login of the keeper's may take in all, whatever the renewal has left that asked for it: the next one finds it done."""
 CLAIMS_PER_CALL: Final = 500
 LISTENING: Final = 2.0
 """How long it may take to begin to listen for claims that are held."""
@@ -77,7 +79,9 @@ class Dialect(Protocol):
     guarantees: Guarantees
     max_connections: int
 
-    def link(self, runtime: Runtime, most: int) -> Link: ...
+    def link(self, runtime: Runtime, most: int, login: float = 0.0) -> Link:
+        """At most so many connections; a login may take so many seconds although its caller has less, while the server goes on answering."""
+
     def pushes(self, backend: SqlBackend, runtime: Runtime) -> tuple[Pushes | None, Reader | None]:
         """What listens, and how a waiting thread reads that itself."""
 
@@ -93,7 +97,7 @@ class SqlBackend:
         self._runtime = runtime
         self.now = runtime.now
         self._link = dialect.link(runtime, dialect.max_connections)
-        self._for_keeper = dialect.link(runtime, KEEPERS_CONNECTIONS)
+        self._for_keeper = dialect.link(runtime, KEEPERS_CONNECTIONS, KEEPERS_LOGIN)
         self.channel = Channel(self._link, runtime, dialect.system)
         self._keepers = Channel(self._for_keeper, runtime, dialect.system)
         self._places = Places(dialect.schema, dialect.prefix)

@@ -28,6 +28,11 @@ class LoopConnection(Protocol):
     def close(self) -> None: ...
 
 
+def _was_late(problem: BaseException) -> bool:
+    """Whether nothing was sent at all: the caller's time was over when the login was done."""
+    return isinstance(problem, NoAnswer) and problem.late and not problem.sent
+
+
 class LoopLink:
     """The way to the database, for all tasks of the loop that first asked."""
 
@@ -100,7 +105,7 @@ class LoopLink:
                 continue
             except BaseException as problem:
                 # Its answer may still come: nobody may read that as the answer to something else.
-                if connection.is_open and getattr(problem, "said", False) and not self._closed:
+                if connection.is_open and not self._closed and (getattr(problem, "said", False) or _was_late(problem)):
                     self._give_back(connection)
                 else:
                     self._drop(connection)

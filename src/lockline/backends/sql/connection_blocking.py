@@ -69,7 +69,10 @@ class ThreadLink(Pool[ThreadConnection]):
                 continue
             except BaseException as problem:
                 # Its answer may still come: nobody may read that as the answer to something else.
-                if getattr(problem, "said", False):
+                # Or nothing was sent: the caller's time was over when the login was done.
+                if getattr(problem, "said", False) or (
+                    isinstance(problem, NoAnswer) and problem.late and not problem.sent
+                ):
                     self.give_back(connection)
                 else:
                     self._drop(connection)
