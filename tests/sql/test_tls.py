@@ -61,7 +61,7 @@ def served(request: pytest.FixtureRequest, papers: Path, tmp_path: Path) -> Iter
 async def told(url: str) -> str:
     async with lockline.aio.connect(url) as client:
         with pytest.raises(BackendUnavailable) as caught:
-            await client.lock("x").acquire(timeout=3)
+            await client.lock("x").acquire(timeout=20)
         return str(caught.value)
 
 
@@ -77,7 +77,7 @@ def test_tls_is_verified_in_both_flavours(served: str, papers: Path, tmp_path: P
     asyncio.run(story())
     # An authority that does not know it.
     with lockline.connect(f"{served}?tls=yes") as client, pytest.raises(BackendUnavailable, match="certificate"):
-        client.lock("x").acquire(timeout=3)
+        client.lock("x").acquire(timeout=20)
     assert "certificate" in asyncio.run(told(f"{served}?tls=yes"))
 
 
@@ -85,5 +85,5 @@ def test_tls_is_verified_in_both_flavours(served: str, papers: Path, tmp_path: P
 def test_a_server_without_tls_is_refused_where_tls_was_asked_for(store: Any, papers: Path) -> None:
     url = store.url(tls="yes", ca=papers / "cert.pem")
     with lockline.connect(url) as client, pytest.raises(BackendUnavailable, match=r"TLS|SSL"):
-        client.lock("x").acquire(timeout=3)
+        client.lock("x").acquire(timeout=20)
     assert "SSL" in asyncio.run(told(url)) or "TLS" in asyncio.run(told(url))

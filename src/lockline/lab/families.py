@@ -279,7 +279,9 @@ class PostgresqlFamily(Servers):
         from .servers.postgres import PostgresServer
 
         super().__init__(folder, wants)
-        self.labels = ["primary", "standby"] if wants == "replica" else ["PgBouncer" if wants == "pooler" else "PostgreSQL"]
+        self.labels = (
+            ["primary", "standby"] if wants == "replica" else ["PgBouncer" if wants == "pooler" else "PostgreSQL"]
+        )
         os.chmod(folder, 0o755)
         env = self.clock_env(0)
         self._server = PostgresServer()
@@ -315,7 +317,9 @@ class PostgresqlFamily(Servers):
 
             def follows() -> bool:
                 with psycopg.connect(self._server.url, autocommit=True) as connection:
-                    row = connection.execute("SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming'").fetchone()
+                    row = connection.execute(
+                        "SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming'"
+                    ).fetchone()
                     return row is not None and row[0] == 1
 
             wait_for(follows, 20, "replication")

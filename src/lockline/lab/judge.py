@@ -95,7 +95,12 @@ def judge(stage: Stage, lock: type[PublishedLock], failure: Failure, seconds: fl
         verdict = Verdict.COSTLY
     else:
         verdict = Verdict.SAFE
-    words = {"stuck": stage.stuck, "late": f"{stage.late:.1f} s" if stage.late else "", "costly": stage.costly, "figure": stage.figure}
+    words = {
+        "stuck": stage.stuck,
+        "late": f"{stage.late:.1f} s" if stage.late else "",
+        "costly": stage.costly,
+        "figure": stage.figure,
+    }
     cause = lock.because.get(failure.id) if verdict.value == lock.expected.get(failure.id) else None
     cause = (cause or failure.causes.get(verdict.value, verdict.value)).format(**words)
     return Outcome(

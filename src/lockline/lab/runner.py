@@ -44,13 +44,17 @@ class Laboratory:
         expected = expectation(lock.expected, failure.id)
         why_not = failure.applies(lock)
         if why_not:
-            return Outcome(lock.id, failure.id, Verdict.NOT_APPLICABLE, why_not[0].upper() + why_not[1:] + ".", expected=expected)
+            return Outcome(
+                lock.id, failure.id, Verdict.NOT_APPLICABLE, why_not[0].upper() + why_not[1:] + ".", expected=expected
+            )
         if self._stopping:
             return Outcome(lock.id, failure.id, Verdict.FAILED, "Stopped.", expected=expected)
         try:
             return self._play(lock, failure)
         except NotInstalled as problem:
-            return Outcome(lock.id, failure.id, Verdict.MISSING, f"{problem.what} is missing: {problem.cure}", expected=expected)
+            return Outcome(
+                lock.id, failure.id, Verdict.MISSING, f"{problem.what} is missing: {problem.cure}", expected=expected
+            )
         except Exception as problem:
             told = "".join(traceback.format_exception(problem))
             reason = f"{type(problem).__name__}: {problem}".splitlines()[0][:200]

@@ -38,18 +38,20 @@ class AioMysqlConnection:
         self._conn: aiomysql.Connection | None = None
         self.is_open = self.gone = False
 
-    async def open(self, until: float) -> None:
+    async def open(self, until: float) -> float:
         """Connect and log in, to the first server that lets us."""
         attempts = Attempts(self._target)
-        each, until = min(self._target.patience, until - clock.now()), max(until, clock.now() + self._login)
-        for server in attempts(until):
+        each, whole = min(self._target.patience, until - clock.now()), max(until, clock.now() + self._login)
+        for server in attempts(whole):
             try:
-                await self._connect(server, until - clock.now(), each, attempts)
+                await self._connect(server, whole - clock.now(), each, attempts)
             except (NoAnswer, Refused) as problem:
                 attempts.failed(problem)
             else:
                 self.is_open = True
-                return
+                # What was logged in for takes one more answer.
+                return max(until, clock.now() + self._target.patience) if self._login else until
+        raise AssertionError("unreachable: the attempts raise when none is left")
 
     async def _connect(self, server: Server, left: float, each: float, attempts: Attempts) -> None:
         self._where = server.where

@@ -96,6 +96,8 @@ def read(call: Call, result: PGresult) -> Rows:
 
 # -- what an error means ---------------------------------------------------------------------------
 
+UNTRUSTED: Final = "untrusted"
+NO_TLS: Final = "no TLS"
 STANDBY: Final = frozenset({"25006", "0A000"})
 PASSING: Final = (
     "08", "40", "53", "57", "58", "55P03", "55006", "25006", "0A000", "XX000",
@@ -116,6 +118,8 @@ _CURES: Final = {
     "55P03": "the step was cut short by lock_timeout; give this role a longer one",
     "53300": "the server has no connection left; raise max_connections, or go through a pooler",
     "53100": "the server's disk is full",
+    UNTRUSTED: "nobody vouches for its certificate; name its authority with ca=",
+    NO_TLS: "it does not speak TLS; leave tls= out, or turn it on there",
 }
 
 
@@ -146,6 +150,8 @@ def problem_of(result: PGresult, where: str, url: str) -> Exception:
 
 
 _LOGIN_CODES: Final = (
+    (r"certificate verify failed|server certificate .* does not match|root certificate file", UNTRUSTED),
+    (r"server does not support SSL", NO_TLS),
     (r"password authentication failed|no password supplied|authentication failed", "28P01"),
     (r"no pg_hba.conf entry|role .* does not exist|is not permitted to log in", "28000"),
     (r"database .* does not exist|no such database", "3D000"),

@@ -71,6 +71,10 @@ class Session:
         """Until when a login may go on whose caller has time until then."""
         return max(until, clock.now() + self._login) if self._login else until
 
+    def after_login(self, until: float, patience: float) -> float:
+        """And until when he may then ask: what was logged in for takes one more answer."""
+        return max(until, clock.now() + patience) if self._login else until
+
     def shares(self, servers: tuple[Server, ...], until: float) -> Iterator[tuple[Server, float]]:
         """The servers, first the one that was last found good, and until when each may take: one that is frozen leaves time for the next."""
         first, self._tried = self.manner.first, 0

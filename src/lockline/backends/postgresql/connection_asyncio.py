@@ -27,19 +27,20 @@ class AsyncioSession(Session):
         self._fd = -1
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    async def open(self, until: float) -> None:
+    async def open(self, until: float) -> float:
         """Connect and log in, to the first server that lets us."""
-        each, until = min(self._patience, until - clock.now()), self.whole_login(until)
-        for server, share in self.shares(self._servers, until):
+        each, whole = min(self._patience, until - clock.now()), self.whole_login(until)
+        for server, share in self.shares(self._servers, whole):
             try:
                 address = await self._address(server, share)
                 await self._drive(self.connecting(server, **address), share, sent=False, each=each)
                 break
             except (NoAnswer, Refused):
-                if self.give_up(self._servers, until):
+                if self.give_up(self._servers, whole):
                     raise
         if self.manner.pooled is None:
-            self.manner.pooled = self.is_pooled(await self.query(b"SELECT pg_backend_pid()", until))
+            self.manner.pooled = self.is_pooled(await self.query(b"SELECT pg_backend_pid()", whole))
+        return self.after_login(until, self._patience)
 
     async def _address(self, server: Server, until: float) -> dict[str, str]:
         """The address behind the name: libpq would keep the whole loop waiting while it looks that up."""
@@ -52,7 +53,9 @@ class AsyncioSession(Session):
                     host, server.parameters.get("port") or 5432, type=socket.SOCK_STREAM
                 )
         except (OSError, TimeoutError) as problem:
-            raise NoAnswer(server.where, problem, sent=False, refused=True) from problem
+            # Without any time left it tells nothing of the server.
+            late = clock.now() >= until
+            raise NoAnswer(server.where, problem, sent=False, refused=True, late=late) from problem
         # libpq itself goes on to the next one where the first does not let us in.
         hosts = list(dict.fromkeys(str(each[4][0]) for each in found))
         if len(hosts) == 1:

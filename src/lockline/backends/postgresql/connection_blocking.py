@@ -26,18 +26,19 @@ class BlockingSession(Session):
         self._polled = (-1, 0)
         """What it is set to wait for."""
 
-    def open(self, until: float) -> None:
+    def open(self, until: float) -> float:
         """Connect and log in, to the first server that lets us."""
-        each, until = min(self._patience, until - clock.now()), self.whole_login(until)
-        for server, share in self.shares(self._servers, until):
+        each, whole = min(self._patience, until - clock.now()), self.whole_login(until)
+        for server, share in self.shares(self._servers, whole):
             try:
                 self._drive(self.connecting(server), share, sent=False, each=each)
                 break
             except (NoAnswer, Refused):
-                if self.give_up(self._servers, until):
+                if self.give_up(self._servers, whole):
                     raise
         if self.manner.pooled is None:
-            self.manner.pooled = self.is_pooled(self.query(b"SELECT pg_backend_pid()", until))
+            self.manner.pooled = self.is_pooled(self.query(b"SELECT pg_backend_pid()", whole))
+        return self.after_login(until, self._patience)
 
     def ask(self, call: Call, until: float) -> Rows:
         """The answer of one routine."""

@@ -19,18 +19,13 @@ class LoopConnection(Protocol):
     is_open: bool
     gone: bool
 
-    async def open(self, until: float) -> None:
-        """Connect and log in."""
+    async def open(self, until: float) -> float:
+        """Connect and log in; until when what it was opened for may then be asked."""
 
     async def ask(self, call: Call, until: float) -> Rows:
         """The answer. After an exception other than a NoAnswer that was `said`, or a Refused, it is useless."""
 
     def close(self) -> None: ...
-
-
-def _was_late(problem: BaseException) -> bool:
-    """Whether nothing was sent at all: the caller's time was over when the login was done."""
-    return isinstance(problem, NoAnswer) and problem.late and not problem.sent
 
 
 class LoopLink:
@@ -98,14 +93,14 @@ class LoopLink:
             connection = await self._take(until)
             try:
                 if not connection.is_open:
-                    await connection.open(until)
+                    until = await connection.open(until)
                 rows = await connection.ask(call, until)
             except DiedIdle:
                 self._drop(connection)
                 continue
             except BaseException as problem:
                 # Its answer may still come: nobody may read that as the answer to something else.
-                if connection.is_open and not self._closed and (getattr(problem, "said", False) or _was_late(problem)):
+                if connection.is_open and getattr(problem, "said", False) and not self._closed:
                     self._give_back(connection)
                 else:
                     self._drop(connection)

@@ -20,8 +20,8 @@ class ThreadConnection(Protocol):
     is_open: bool
     gone: bool
 
-    def open(self, until: float) -> None:
-        """Connect and log in."""
+    def open(self, until: float) -> float:
+        """Connect and log in; until when what it was opened for may then be asked."""
 
     def ask(self, call: Call, until: float) -> Rows:
         """The answer. After an exception other than a NoAnswer that was `said`, or a Refused, it is useless."""
@@ -38,7 +38,7 @@ class ThreadLink(Pool[ThreadConnection]):
         self._arguments = (where, most, make)
         self._closed = False
 
-    def _take(self, until: float) -> ThreadConnection:
+    def _take(self, until: float) -> tuple[ThreadConnection, float]:
         if self._closed:
             raise ClientClosed()
         connection = self.take(until)
@@ -46,11 +46,11 @@ class ThreadLink(Pool[ThreadConnection]):
             raise NoAnswer(self._where, "every connection is in use", sent=False, late=True)
         if not connection.is_open:
             try:
-                connection.open(until)
+                until = connection.open(until)
             except BaseException:
                 self._drop(connection)
                 raise
-        return connection
+        return connection, until
 
     def _drop(self, connection: ThreadConnection) -> None:
         connection.close()
@@ -59,9 +59,9 @@ class ThreadLink(Pool[ThreadConnection]):
     async def ask(self, call: Call, until: float) -> Rows:
         while True:
             try:
-                connection = self._take(until) if self.line else self.free.pop()
+                connection, until = self._take(until) if self.line else (self.free.pop(), until)
             except IndexError:
-                connection = self._take(until)
+                connection, until = self._take(until)
             try:
                 rows = connection.ask(call, until)
             except DiedIdle:
@@ -69,10 +69,7 @@ class ThreadLink(Pool[ThreadConnection]):
                 continue
             except BaseException as problem:
                 # Its answer may still come: nobody may read that as the answer to something else.
-                # Or nothing was sent: the caller's time was over when the login was done.
-                if getattr(problem, "said", False) or (
-                    isinstance(problem, NoAnswer) and problem.late and not problem.sent
-                ):
+                if getattr(problem, "said", False):
                     self.give_back(connection)
                 else:
                     self._drop(connection)

@@ -95,7 +95,11 @@ class ConsulCluster:
 
     def __init__(self, folder: Path, servers: int = 1, config: Mapping[str, Any] | None = None) -> None:
         named = os.environ.get("LOCKLINE_TEST_CONSUL")
-        binary = os.path.abspath(named) if named else program("consul", FETCHED, package="consul (from HashiCorp's repository; in the project: make setup)")
+        binary = (
+            os.path.abspath(named)
+            if named
+            else program("consul", FETCHED, package="consul (from HashiCorp's repository; in the project: make setup)")
+        )
         self.servers = [ConsulServer(folder / f"s{number}", f"s{number}", binary) for number in range(servers)]
         self._config = config or {}
 

@@ -42,7 +42,9 @@ class Proxy:
     """Stands between clients and one server; each method takes effect at once."""
 
     def __init__(
-        self, server: tuple[str, int], on_packet: Callable[[bool, bytes, str], None] = lambda to_server, data, fate: None
+        self,
+        server: tuple[str, int],
+        on_packet: Callable[[bool, bytes, str], None] = lambda to_server, data, fate: None,
     ) -> None:
         self._server = server
         self._on_packet = on_packet
