@@ -36,7 +36,14 @@ class Database:
 
     def connect(self, **how: Any) -> Any:
         """A session of its own."""
-        told = {"user": "root", "database": "lockline", "autocommit": True, "ssl_disabled": True, **how}
+        told = {
+            "user": "root",
+            "database": "lockline",
+            "autocommit": True,
+            "ssl_disabled": True,
+            "init_command": "SET SESSION TRANSACTION READ WRITE",
+            **how,
+        }
         return pymysql.connect(host="127.0.0.1", port=self.server.port, **told)
 
     def ask(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:

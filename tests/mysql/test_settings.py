@@ -55,22 +55,6 @@ def test_odd_defaults_of_the_server_do_not_matter(odd: Database) -> None:
     asyncio.run(story())
 
 
-def test_a_limit_on_statements_that_cuts_a_step_short_is_named_and_nothing_stays(shared: Database) -> None:
-    url = shared.add_user("hurried", RIGHTS)
-    for host in ("localhost", "127.0.0.1"):
-        shared.ask(f"ALTER USER hurried@{host} WITH MAX_STATEMENT_TIME 0.2")
-    with lockline.connect(f"{url}?prefix=hurried") as client, shared.connect(autocommit=False) as other:
-        client.lock("x").acquire(timeout=20).release()
-        slot = client._engine.backend._places("x").at & 1023  # type: ignore[attr-defined]
-        other.query(f"SELECT last FROM lockline_slot WHERE number = {slot} FOR UPDATE")
-        with pytest.raises(BackendUnavailable, match="limit on statements"):
-            client.lock("x").acquire(timeout=1.5)
-        other.rollback()
-        client.lock("x").acquire(timeout=20).release()
-        assert client.list() == []
-    shared.drop_user("hurried")
-
-
 def test_a_binary_log_of_statements_is_named_with_its_cure(tmp_path_factory: pytest.TempPathFactory) -> None:
     database = Database(tmp_path_factory, "--log-bin=log", "--binlog-format=STATEMENT", "--server-id=1")
     try:

@@ -82,6 +82,7 @@ PASSING: Final = UNDONE | FULL | frozenset({
     1195, 1196, 1412, 1568, 1615,
 })  # fmt: skip
 """What passes by itself. Whether the step was done is not known: it may have come in the middle of the commit."""
+NO_TLS: Final = 2026
 UNTRUSTED: Final = "CERTIFICATE_VERIFY_FAILED"
 """What Python's ssl says inside of whatever a driver makes of it."""
 _READ_ONLY: Final = "it is read-only, as a replica is; name the primary, or all of them: mysql://h1,h2/database"
@@ -137,7 +138,9 @@ def failed_login(error: BaseException, where: str, url: str) -> Exception:
     """What to raise when a connection could not be made: a refusal, if the server itself said no for good."""
     code, told = _told(error, url)
     if UNTRUSTED in f"{told} {error.__cause__} {error.__context__}":
-        code, told = 2026, f"{told}; nobody vouches for its certificate; name its authority with ca="
+        code, told = NO_TLS, f"{told}; nobody vouches for its certificate; name its authority with ca="
+    elif error.args[:1] == (NO_TLS,):
+        code, told = NO_TLS, "it does not speak TLS; leave tls= out, or turn it on there"
     if not code or code in PASSING:
         return NoAnswer(where, told, sent=False, refused=True)
     refusal = Refused(f"MySQL at {where} refused: {told}", str(code))

@@ -119,6 +119,9 @@ def _fd(conn: aiomysql.Connection) -> int:
 
 def _close(conn: aiomysql.Connection) -> None:
     try:
+        if conn._writer is not None:
+            # At once: a farewell in TLS waits for the other's, and the loop may be over by then.
+            conn._writer.transport.abort()
         conn.close()
     except RuntimeError:
         pass  # its loop is closed, and with it all that it had

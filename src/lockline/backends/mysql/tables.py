@@ -38,6 +38,8 @@ class MysqlTables:
                 continue
             with connection, connection.cursor() as cursor:
                 try:
+                    # Sessions may begin read-only there, as an administrator sees fit.
+                    cursor.execute("SET SESSION TRANSACTION READ WRITE")
                     cursor.execute(
                         "SELECT COUNT(*) FROM information_schema.schemata WHERE schema_name = %s",
                         [self._target.database],
