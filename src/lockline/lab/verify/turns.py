@@ -156,7 +156,8 @@ def recovery(
     for kill in kills:
         others = Disturbed(fault for fault in history.faults if fault is not kill and fault.kind != "step a clock")
         for held in operations:
-            if held.worker != kill.worker or not held.until or held.releasing or held.outcome:
+            # Whoever only waited is an obstacle, too, once its turn has come.
+            if held.worker != kill.worker or held.releasing or held.outcome:
                 continue
             waiting = [
                 one for one in operations if one.worker != kill.worker and _turn_or_end(one, history.ended) > kill.begun
@@ -175,7 +176,7 @@ def recovery(
             finding.checked += 1
             if took > SOON:
                 text = (
-                    f"{held.name!r}: its holder {held.op} was killed, {first.op} waited, and nobody held it for "
+                    f"{held.name!r}: {held.op} was killed while it {'held' if held.until else 'waited'}, {first.op} waited, and nobody held it for "
                     f"{until - kill.begun:.1f} s; it should have been {life + SOON:.1f} s at most"
                 )
                 finding.breaks(Violation(kill.begun, text, (held, first)))
