@@ -148,7 +148,7 @@ class Store:
     def look(self, name: str) -> list[Any]:
         line = self.line(name)
         holders = self.holders(line)
-        return [[*stand.claim, stand.ticket, at < holders, stand.expires - now()] for at, stand in enumerate(line)]
+        return [[stand.claim, stand.ticket, at < holders, stand.expires - now()] for at, stand in enumerate(line)]
 
     def names(self, prefix: str) -> list[str]:
         return sorted(name for name in list(self.lines) if name.startswith(prefix) and self.line(name))
@@ -304,7 +304,9 @@ class ToyBackend:
         return None if (await self.ask(until, "renew", self.me, claim))[0] == "yes" else Gone()
 
     async def look(self, name: str, until: float) -> Line:
-        return Line(name, tuple(_seen(*one) for one in await self.ask(until, "look", self.me, name)))
+        return Line(
+            name, tuple(_seen(Claim(*one[0]), *one[1:]) for one in await self.ask(until, "look", self.me, name))
+        )
 
     async def list(self, prefix: str, until: float) -> list[str]:
         return await self.ask(until, "names", self.me, prefix)  # type: ignore[no-any-return]
@@ -323,13 +325,11 @@ class ToyBackend:
     def forked(self) -> None: ...
 
 
-def _seen(
-    name: str, id: str, owner: str, kind: str, weight: int, capacity: int, ttl: float, since: float, meta: str,
-    ticket: int, holds: bool, remaining: float,
-) -> Standing:  # fmt: skip
+def _seen(claim: Claim, ticket: int, holds: bool, remaining: float) -> Standing:
+    meta = json.loads(claim.meta) if claim.meta else None
     return Standing(
-        id, owner, kind, ticket, holds, weight, capacity, ttl, remaining, since, json.loads(meta) if meta else None
-    )
+        claim.id, claim.owner, claim.kind, ticket, holds, claim.weight, claim.capacity, claim.ttl, remaining, claim.since, meta
+    )  # fmt: skip
 
 
 def client(settings: Settings, owner: str) -> Any:

@@ -160,9 +160,15 @@ def _ended_by_signals(machine: Machine) -> Iterator[None]:
     kept = {number: signal.signal(number, came) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
+    except Interrupted:
+        # All is cleaned up, and the word on it is still to be said.
+        for number in kept:
+            signal.signal(number, signal.SIG_IGN)
+        raise
     finally:
         for number, handler in kept.items():
-            signal.signal(number, handler)
+            if signal.getsignal(number) is came:
+                signal.signal(number, handler)
 
 
 def _display() -> Callable[[Progress], None] | None:

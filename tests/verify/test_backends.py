@@ -1,0 +1,35 @@
+"""The machine on every backend, under every fault that needs nothing from a server: nothing is broken, and nothing is left."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from lockline.lab.verify.machine import Machine, Wish
+from lockline.lab.verify.verdict import EXCLUSION, FENCE, HELD, RISING, UNIQUE
+
+from ..contract.opened import Opened
+from ..contract.worlds import all_worlds
+
+pytestmark = [pytest.mark.server, pytest.mark.slow]
+
+EVERY_TIME = ("local", "redis", "redlock-3", "etcd", "zookeeper")
+IN_FULL = ("redis-sentinel", "redis-cluster", "redlock-5", "consul", "postgresql", "mysql", "zookeeper3", "etcd3")
+NO_PROXY = ("local", "redis-sentinel", "redis-cluster")
+
+
+@pytest.mark.parametrize("name", [*EVERY_TIME, *(IN_FULL if os.environ.get("LOCKLINE_FULL") else ())])
+def test_nothing_is_broken(name: str, opened_worlds: Opened) -> None:
+    assert name in all_worlds()
+    world = opened_worlds.get(name)
+    place = world.place()
+    outcome = Machine(Wish(place, seconds=8.0, workers=6, seed=11, least=20)).run()
+    told = [(finding.promise, finding.text) for finding in outcome.verdict.broken]
+    assert not told, (told, outcome.notes)
+    assert not outcome.notes
+    for promise in (EXCLUSION, UNIQUE, RISING, FENCE):
+        assert outcome.verdict.of(promise).state == HELD, promise
+    assert bool(outcome.network) == (name in NO_PROXY)
+    assert outcome.history.faults
+    assert world.debris(place) == []

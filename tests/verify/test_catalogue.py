@@ -1,0 +1,46 @@
+"""Every lock that is known to be broken is found out, and one that is not is let go."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from lockline.lab.verify.machine import Machine, Outcome, Wish
+
+from .broken import BROKEN, QUICK
+from .toy import ROOT, a_toy
+
+pytestmark = pytest.mark.slow
+
+
+def run(mutation: str, seconds: float) -> Outcome:
+    with a_toy(mutation) as url:
+        return Machine(
+            Wish(
+                url, seconds=seconds, workers=6, seed=3, subject="tests.verify.toy:client", mutation=mutation, ports={"toy": 0},
+                until_broken=True,
+            )
+        ).run()  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _workers_find_the_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))))
+
+
+def test_there_are_enough() -> None:
+    assert len(BROKEN) >= 30
+    assert len(set(QUICK) & set(BROKEN)) == 5
+
+
+def test_the_store_without_a_mistake_keeps_its_promises() -> None:
+    outcome = run("", 10.0)
+    assert [(finding.promise, finding.text) for finding in outcome.verdict.broken] == []
+    assert outcome.verdict.code == 0
+
+
+@pytest.mark.parametrize("mutation", BROKEN if os.environ.get("LOCKLINE_FULL") else QUICK)
+def test_it_is_found_out_within_a_minute(mutation: str) -> None:
+    outcome = run(mutation, 60.0)
+    assert outcome.verdict.broken, (BROKEN[mutation].mistake, outcome.verdict)

@@ -1,0 +1,162 @@
+"""`lockline verify` as people call it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lockline.guarantees import Guarantees
+from lockline.lab.verify.history import Fault, History, Register
+from lockline.lab.verify.judge import Rules, judge
+from lockline.lab.verify.machine import Outcome, Wish
+from lockline.lab.verify.report import page
+from tests.servers.process import wait_for
+from tests.servers.redis import RedisServer, a_redis, keys
+
+from .histories import held, history
+
+COMMAND = (sys.executable, "-m", "lockline.cli", "verify")
+
+
+def verify(*arguments: str, timeout: float = 120.0) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=timeout)
+
+
+def workers_of(pid: int) -> list[int]:
+    """The processes that this one has started."""
+    try:
+        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except FileNotFoundError:
+        return []
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RedisServer]:
+    with a_redis() as server:
+        yield server
+
+
+@pytest.mark.server
+@pytest.mark.slow
+def test_a_report_in_every_form_and_nothing_left(server: RedisServer, tmp_path: Path) -> None:
+    written = tmp_path / "report.html"
+    mark = tmp_path / "hook"
+    done = verify(
+        server.url, "--time", "5s", "--workers", "4", "--seed", "7", "--json", "--html", str(written),
+        "--fault", f"touch {mark}", "--every", "1s",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr + done.stdout
+    told = json.loads(done.stdout)
+    assert told["verdict"] == "held"
+    assert told["seed"] == 7
+    assert told["faults"]["your fault"] >= 1
+    assert mark.exists()
+    assert "exclusion" in told["planted"]["promises"]
+    assert {one["state"] for one in told["promises"]} <= {"held", "not exercised"}
+    assert told["network_faults"] == "exercised"
+    text = written.read_text()
+    assert "<svg" in text
+    assert "exclusion" in text
+    assert not re.search(r"(?:src|href)=|<script|@import|url\((?!#)", text), "nothing comes from elsewhere"
+    # What tokens were given is remembered for a while, and no claim is.
+    for key in keys([server]):
+        assert server.command("PTTL", key) > 0
+        assert [field for field in server.command("HKEYS", key) if field[0] in "+~"] == []
+
+
+@pytest.mark.server
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_leaves_no_process_and_no_claim(server: RedisServer, number: signal.Signals) -> None:
+    process = subprocess.Popen(
+        [*COMMAND, server.url, "--time", "60s"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    wait_for(lambda: len(workers_of(process.pid)) == 8, 60, "the workers")
+    time.sleep(0.5)
+    workers = workers_of(process.pid)
+    process.send_signal(number)
+    time.sleep(0.05)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 130, err
+    assert "nothing is left" in err
+    assert out == ""
+    for pid in workers:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+    for key in keys([server]):
+        assert [field for field in server.command("HKEYS", key) if field[0] in "+~"] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["redis://127.0.0.1:1"], 2, "unreachable"),
+        (["nonsense://host"], 2, "does not begin with a scheme"),
+        (["redis://:secret@127.0.0.1:1"], 2, "unreachable"),
+        (["memory:"], 2, "needs many; try local:"),
+        (["local:", "--time", "0.1s"], 64, "at least 1 s"),
+        (["local:", "--time", "soon"], 64, "not a time"),
+        (["local:", "--workers", "1"], 64, "2<=x<=64"),
+        (["local:", "--html", "/nowhere/at/all.html"], 64, "No such file"),
+        (["local:", "--url", "local:"], 64, "give the URL once"),
+    ],
+)
+def test_what_cannot_be_done_is_said_at_once(arguments: list[str], code: int, says: str) -> None:
+    done = verify(*arguments, timeout=60)
+    assert done.returncode == code, done.stderr
+    assert says in done.stderr
+    assert "secret" not in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.server
+def test_missing_rights_are_named(server: RedisServer) -> None:
+    server.command("ACL", "SETUSER", "reader", "on", ">pass", "~*", "+@read", "+@connection")
+    done = verify(f"redis://reader:pass@127.0.0.1:{server.port}")
+    assert done.returncode == 2
+    assert "permission" in done.stderr.lower()
+    assert "pass@" not in done.stderr
+
+
+def test_names_in_a_page_are_only_text() -> None:
+    evil = "<script>alert(1)</script>"
+    one, two = held("1.1", 1, 0.0, 0.1, 0.5, name=evil), held("2.1", 2, 0.0, 0.3, 0.4, name=evil)
+    whole: History = history(one, two, faults=(Fault("your fault", 0.2, 0.3, detail=evil),))
+    whole.fenced[evil] = Register(1, 1)
+    promised = Guarantees("server", True, True, frozenset(), evil)
+    verdict = judge(whole, Rules(least=1, least_waits=1))
+    text = page(Outcome(Wish("x"), verdict, whole, promised, f"redis://{evil}", evil, [evil]))
+    assert "<script" not in text
+    assert text.count("<svg") == 3
+    assert 'class="instant"' in text
+
+
+def test_the_network_of_a_store_that_sends_its_clients_elsewhere_is_left_alone() -> None:
+    from lockline.lab.verify.systems import servers
+
+    assert servers("redis://h:1234/0") == [("h", 1234)]
+    assert servers("redlock://a:x@h1,b:y@[::1]:7") == [("h1", 6379), ("::1", 7)]
+    assert servers("postgresql://me:p@h1,h2:99/db?schema=x") == [("h1", 5432), ("h2", 99)]
+    assert servers("etcd://h1,h2") == [("h1", 2379), ("h2", 2379)]
+    for url, why in (
+        ("redis+sentinel://h/s", "sentinels"),
+        ("redis+cluster://h", "cluster"),
+        ("local:", "no network"),
+        ("rediss://h", "certificate"),
+        ("etcd://h?ca=/x", "certificate"),
+        ("bakery:", "nobody knows"),
+    ):
+        found = servers(url)
+        assert isinstance(found, str)
+        assert why in found, url
+    assert servers("etcd://h?ca=/x&check_hostname=no") == [("h", 2379)]
