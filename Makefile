@@ -9,7 +9,7 @@ SERVERS := $(VENV)/.servers
 PEERS := $(VENV)/.peers
 TYPES := $(VENV)/.types
 
-.PHONY: help setup demo test test-full fast check format docs bench torture-redlock more-servers clean
+.PHONY: help setup demo test test-full fast check format docs bench torture torture-redlock more-servers clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 26
@@ -64,6 +64,9 @@ docs: $(READY) ## the site, in site/
 
 bench: $(READY) $(SERVERS) $(PEERS) ## every benchmark: a table, and JSON in bench/results
 	@for bench in $$(ls bench/*.py | grep -v -e report.py -e crowd.py); do echo "== $$bench"; $(RUN) $$bench || exit 1; done
+
+torture: $(READY) $(SERVERS) ## every backend under every fault of its servers, for MINUTES=60 in all; a report in torture.html
+	$(RUN) scripts/torture.py --minutes $(or $(MINUTES),60) --html torture.html --json torture.json
 
 torture-redlock: $(READY) $(SERVERS) ## Redlock under live faults, at least 20,000 grants; takes long
 	$(RUN) scripts/torture_redlock.py

@@ -30,6 +30,7 @@ GROUPS: dict[str, tuple[list[str], list[str]]] = {
     "zookeeper": (["zookeeper"], ["tests/zookeeper"]),
     "postgresql": (["postgresql"], ["tests/postgresql"]),
     "mysql": (["mysql"], ["tests/mysql"]),
+    "verify": ([], ["tests/verify"]),
     "fence": (["bakery"], ["tests/fence", "tests/backends"]),
     "pgbouncer": (["postgresql-pgbouncer"], ["tests/sql"]),
     "commands": (

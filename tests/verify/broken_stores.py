@@ -64,8 +64,20 @@ class NeverExpires(Store):
 
 
 class WaitersNeverExpire(Store):
+    """One that died while it waited holds the lock from its turn on, for ever."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard: set[str] = set()
+
+    def stands(self, line: list[Stand], stand: Stand) -> list[Any]:
+        answer = super().stands(line, stand)
+        if answer[0] == "granted":
+            self.heard.add(stand.claim.id)
+        return answer
+
     def expired(self, stand: Stand) -> bool:
-        return stand.told and super().expired(stand)
+        return stand.claim.id in self.heard and super().expired(stand)
 
 
 class ExpiresEarly(Store):

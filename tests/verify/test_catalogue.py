@@ -42,5 +42,5 @@ def test_the_store_without_a_mistake_keeps_its_promises() -> None:
 
 @pytest.mark.parametrize("mutation", BROKEN if os.environ.get("LOCKLINE_FULL") else QUICK)
 def test_it_is_found_out_within_a_minute(mutation: str) -> None:
-    outcome = run(mutation, 60.0)
+    outcome = run(mutation, BROKEN[mutation].seconds)
     assert outcome.verdict.broken, (BROKEN[mutation].mistake, outcome.verdict)

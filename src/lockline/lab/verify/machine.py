@@ -102,6 +102,8 @@ class Machine:
         self._folder = Path(tempfile.mkdtemp(prefix="lockline-verify-"))
         self._extra: list[Fault] = []
         self._grants = 0
+        self.working = threading.Event()
+        """Set while the workers are at it and anything may be done to the store."""
         self.started = False
         """Whether there is anything that has to be ended."""
         self._read: dict[Path, int] = {}
@@ -165,11 +167,15 @@ class Machine:
                     faults = [*striker.faults, *self._extra]
                     return self._history(names, faults, stalls.samples, began, debris)
 
-                self._strike(striker, life, began, lambda: bool(judge(history(), rules).broken))
+                self.working.set()
+                found_out = self._strike(striker, life, began, lambda: bool(judge(history(), rules).broken))
+                self.working.clear()
                 hooks.stop()
                 striker.calm()
                 if self._over.is_set():
                     raise Interrupted
+                if found_out:
+                    crew.kill()
                 late = crew.stop(within=settings.timeout + 15)
                 notes += [f"worker {number} did not come to its end and was killed" for number in late]
                 notes += [
@@ -177,7 +183,7 @@ class Machine:
                     for number, code in crew.failures().items()
                 ]
                 notes += hooks.failed
-                debris = self._debris(client, life)
+                debris = None if found_out else self._debris(client, life)
                 whole = history(debris)
             return Outcome(
                 wish, judge(whole, rules), whole, guarantees, client.url, way.why_none if wish.strikes else "no faults were wanted",
@@ -211,7 +217,8 @@ class Machine:
 
         return pause
 
-    def _strike(self, striker: Striker, life: float, began: float, broken: Callable[[], bool]) -> None:
+    def _strike(self, striker: Striker, life: float, began: float, broken: Callable[[], bool]) -> bool:
+        """Blow after blow to the end of the time; whether it ended before, because a promise was found broken."""
         wish = self._wish
 
         def show() -> None:
@@ -236,8 +243,9 @@ class Machine:
                 over = pause(blow.quiet)
             if wish.until_broken and now() - looked > 3.0:
                 if broken():
-                    return
+                    return True
                 looked = now()
+        return False
 
     def _count(self) -> int:
         """Grants so far, by what was written since the last look."""

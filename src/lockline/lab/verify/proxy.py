@@ -82,6 +82,15 @@ class Proxy:
 
         self._soon(begin)
 
+    def move(self, host: str, port: int) -> None:
+        """From now on another server is at this address, as after a failover: every connection breaks."""
+
+        def begin() -> None:
+            self._server = (host, port)
+            self._cut()
+
+        self._soon(begin)
+
     def heal(self) -> None:
         """All is well again."""
         self._soon(self._heal)

@@ -67,6 +67,19 @@ def word(outcome: Outcome) -> str:
 
 def page(outcome: Outcome) -> str:
     """The whole report: one file, no script, nothing from elsewhere."""
+    return document(f"lockline verify: {word(outcome)}", body(outcome))
+
+
+def document(title: str, content: str) -> str:
+    """A page around it."""
+    return (
+        "<!doctype html><html lang='en'><head><meta charset='utf-8'><meta name='viewport' content='width=device-width,initial-scale=1'>"
+        f"<title>{escape(title)}</title><style>{STYLE}</style></head><body>{content}</body></html>\n"
+    )
+
+
+def body(outcome: Outcome) -> str:
+    """What there is to say about one run."""
     verdict, history = outcome.verdict, outcome.history
     kinds = Counter(fault.kind for fault in history.faults)
     sections = [
@@ -113,10 +126,7 @@ def page(outcome: Outcome) -> str:
     ]
     if outcome.notes:
         sections.append("<h2>Notes</h2><ul>" + "".join(f"<li>{escape(note)}</li>" for note in outcome.notes) + "</ul>")
-    return (
-        "<!doctype html><html lang='en'><head><meta charset='utf-8'><meta name='viewport' content='width=device-width,initial-scale=1'>"
-        f"<title>lockline verify: {word(outcome)}</title><style>{STYLE}</style></head><body>{''.join(sections)}</body></html>\n"
-    )
+    return "".join(sections)
 
 
 def _promise(finding: Finding) -> str:

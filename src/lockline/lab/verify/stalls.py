@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import threading
-from pathlib import Path
+import time
 from typing import Final
 
 from ...runtime.clock import now
+from ..calm import calm
 
-PRESSURE: Final = Path("/proc/pressure/cpu")
-"""Linux counts here: `some avg10=… total=<microseconds>`. Elsewhere every second counts."""
 EVERY: Final = 0.05
 
 
@@ -22,8 +21,7 @@ class Stalls:
         self._thread = threading.Thread(target=self._work, name="lockline-verify-stalls", daemon=True)
 
     def __enter__(self) -> Stalls:
-        if PRESSURE.exists():
-            self._thread.start()
+        self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -31,8 +29,4 @@ class Stalls:
 
     def _work(self) -> None:
         while not self._over.wait(EVERY):
-            try:
-                some = PRESSURE.read_text().partition("\n")[0]
-            except OSError:
-                return
-            self.samples.append((now(), int(some.rpartition("total=")[2]) / 1e6))
+            self.samples.append((now(), time.monotonic() - calm()))

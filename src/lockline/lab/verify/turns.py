@@ -49,6 +49,13 @@ class Disturbed:
         at = bisect_right(self._begun, end)
         return bool(at) and self._latest[at - 1] >= begin
 
+    def next(self, moment: float) -> float:
+        """When the next of them begins; that moment, if one is going on."""
+        if self.between(moment, moment):
+            return moment
+        at = bisect_right(self._begun, moment)
+        return self._begun[at] if at < len(self._begun) else float("inf")
+
 
 class Disturbances:
     """The same by whom it may concern."""
@@ -166,18 +173,17 @@ def recovery(
                 continue
             first = min(waiting, key=attrgetter("begun"))
             at = bisect_left(times, kill.begun)
-            # Without a next one it is known only that there was none as long as the first one waited.
-            until = times[at] if at < len(times) else _turn_or_end(first, history.ended)
-            if others.between(kill.begun, until):
-                continue
-            took = calm.between(max(kill.begun + life, first.begun), until)
-            if at == len(times) and took <= SOON:
+            # It is known that nobody held it as long as the first one waited, and as long as nothing else was going on.
+            turn = times[at] if at < len(times) else float("inf")
+            known = min(turn, _turn_or_end(first, history.ended), others.next(kill.begun))
+            took = calm.between(max(kill.begun + life, first.begun), known)
+            if turn > known and took <= SOON:
                 continue
             finding.checked += 1
             if took > SOON:
                 text = (
                     f"{held.name!r}: {held.op} was killed while it {'held' if held.until else 'waited'}, {first.op} waited, and nobody held it for "
-                    f"{until - kill.begun:.1f} s; it should have been {life + SOON:.1f} s at most"
+                    f"{known - kill.begun:.1f} s; it should have been {life + SOON:.1f} s at most"
                 )
                 finding.breaks(Violation(kill.begun, text, (held, first)))
     return finding

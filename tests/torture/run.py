@@ -1,0 +1,73 @@
+"""The machine on one ground, with deeds to its servers beside its own faults."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from lockline.lab.verify.history import Fault
+from lockline.lab.verify.machine import Machine, Outcome, Wish
+from lockline.lab.verify.systems import life_after_death
+from lockline.lab.verify.verdict import Finding
+from lockline.runtime.clock import now
+
+from .ground import Ground
+
+PAUSES = (1.0, 4.0)
+"""Between two deeds, in seconds."""
+AFTER = 3.0
+"""So long after a deed, beyond a claim's life, elections and reconnects may go on."""
+TTL = 2.0
+
+
+@dataclass(frozen=True)
+class Tortured:
+    """What came of it."""
+
+    ground: Ground
+    outcome: Outcome
+    problems: list[str]
+    """Deeds that did not come to their end."""
+
+    @property
+    def wrong(self) -> list[Finding]:
+        """Promises that were broken and are made."""
+        return [finding for finding in self.outcome.verdict.broken if finding.promise not in self.ground.forgiven]
+
+
+def torture(
+    ground: Ground, seconds: float, seed: int, workers: int = 8, tell: Callable[[str], None] = print
+) -> Tortured:
+    """Do to this ground what can be done, for so long."""
+    machine = Machine(Wish(ground.url, seconds=seconds, workers=workers, seed=seed, ttl=TTL, strikes=ground.strikes))
+    dice, over, problems = random.Random(f"{seed}/{ground.name}"), threading.Event(), list[str]()
+    life = life_after_death(ground.url, TTL)
+
+    def work() -> None:
+        machine.working.wait(120)
+        queue: list[str] = []
+        ends = now() + seconds - 6.0
+        while not over.wait(dice.uniform(*PAUSES)) and now() < ends and machine.working.is_set():
+            if not queue:
+                queue = sorted(ground.deeds)
+                dice.shuffle(queue)
+            kind = queue.pop()
+            begun = now()
+            # Known from its beginning: what happens meanwhile is judged meanwhile.
+            try:
+                ground.deeds[kind](dice)
+            except Exception as problem:
+                problems.append(f"{kind}: {type(problem).__name__}: {problem}")
+                tell(f"  {ground.name}: {problems[-1]}")
+            machine.note(Fault(f"server: {kind}", begun, now() + life + AFTER))
+
+    thread = threading.Thread(target=work, name="deeds", daemon=True)
+    thread.start()
+    try:
+        outcome = machine.run()
+    finally:
+        over.set()
+        thread.join(60)
+    return Tortured(ground, outcome, problems)

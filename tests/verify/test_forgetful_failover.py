@@ -1,0 +1,44 @@
+"""A Redis whose failover forgets breaks exclusion, as its page says; the fence holds all the same."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from lockline.lab.verify.history import Fault
+from lockline.lab.verify.machine import Machine, Wish
+from lockline.lab.verify.proxy import Proxy
+from lockline.lab.verify.verdict import BROKEN, EXCLUSION, FENCE, HELD, RISING, UNIQUE
+from lockline.runtime.clock import now
+from tests.servers.redis import a_redis
+
+pytestmark = [pytest.mark.server, pytest.mark.slow]
+
+
+def test_exclusion_is_broken_and_the_fence_holds() -> None:
+    with a_redis() as one, a_redis() as other, Proxy("127.0.0.1", one.port) as address:
+        machine = Machine(Wish(f"redis://127.0.0.1:{address.port}", seconds=8.0, seed=5, strikes=False, least=20))
+
+        def fail_over() -> None:
+            """The one that takes over has not heard of anything since it last was in charge."""
+            servers = [one, other]
+            machine.working.wait(60)
+            while machine.working.is_set():
+                time.sleep(0.6)
+                servers.reverse()
+                begun = now()
+                address.move("127.0.0.1", servers[0].port)
+                machine.note(Fault("failover", begun, now() + 3.0))
+
+        thread = threading.Thread(target=fail_over)
+        thread.start()
+        outcome = machine.run()
+        thread.join()
+    states = {promise: outcome.verdict.of(promise) for promise in (EXCLUSION, FENCE, UNIQUE, RISING)}
+    assert states[EXCLUSION].state == BROKEN
+    assert states[FENCE].state == HELD, states[FENCE].text
+    assert states[UNIQUE].state == HELD, states[UNIQUE].text
+    assert states[RISING].state == HELD, states[RISING].text
+    assert outcome.verdict.code == 1
