@@ -57,9 +57,8 @@ class Worker:
 class Crew:
     """All workers of a run; every other one is asyncio."""
 
-    def __init__(self, settings: Settings, size: int, *, cwd: str | None = None) -> None:
+    def __init__(self, settings: Settings, size: int) -> None:
         self._settings = settings
-        self._cwd = cwd
         self._next = 0
         self._mutex = threading.Lock()
         self.workers: list[Worker] = []
@@ -73,15 +72,16 @@ class Crew:
             number = self._next
             self._next += 1
         settings = replace(self._settings, number=number, flavour="asyncio" if number % 2 else "sync")
-        process = subprocess.Popen(
-            [sys.executable, "-m", "lockline.lab.verify.worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=open(os.path.join(settings.folder, f"worker-{number}.err"), "wb"),  # noqa: SIM115 - the child's from now on
-            cwd=self._cwd,
-            text=True,
-            start_new_session=True,
-        )
+        with open(os.path.join(settings.folder, f"worker-{number}.err"), "wb") as errors:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "lockline.lab.verify.worker"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                text=True,
+                # Ctrl-C is for us: we end them in good order.
+                start_new_session=True,
+            )
         worker = Worker(number, process)
         worker.tell(settings.text())
         self.workers.append(worker)
