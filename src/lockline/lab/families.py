@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
-from .servers.clock import StepClock
+from .servers.clock import Clock, needed_library
 from .servers.process import ServerProcess, wait_for
 from .servers.proxy import Proxy
 
@@ -24,7 +24,7 @@ class Servers:
     shared: ClassVar[bool] = True
     """Whether many cells use the same servers, as long as none of them disturbs these."""
     labels: list[str]
-    clocks: list[StepClock]
+    clocks: list[Clock]
 
     def __init__(self, folder: Path, wants: str) -> None:
         self.folder = folder
@@ -79,7 +79,7 @@ class Servers:
         """The environment of a server whose clock will be stepped."""
         if self.wants != "clock":
             return None
-        self.clocks.append(StepClock(self.folder / f"clock-{number}"))
+        self.clocks.append(Clock(needed_library(self.folder), self.folder / f"clock-{number}"))
         return self.clocks[-1].env
 
 

@@ -96,19 +96,20 @@ def foreign(stage: Stage) -> None:
         a.do("release")
         return
     a = holder(stage)
+    a.do("write")
     if stage.lock.release_at:
         a.stop_at(stage.lock.release_at)
         a.begin("release")
         a.reaches(stage.lock.release_at)
+    else:
+        stage.trace.add("A", "letting go", "its work is done")
     a.freeze()
     got = b.do("acquire", 3 * stage.ttl)
     if not got:
-        # Whoever asked has kept the first one's time from running out: a step of fate does it instead.
-        a.wake()
+        # Those who ask keep the first one's time from running out. So the one who was refused runs the `finally` of its block.
         b.do("release")
-        if collide(stage, a, c, wait=0.3):
-            c.do("release")
-        return
+        if not b.do("acquire", 0.3):
+            return
     b.do("read")
     a.wake()
     if stage.lock.release_at:
