@@ -30,6 +30,7 @@ COMMANDS: Final = {
     "init": CommandHome("init", "Make the tables that a database needs to carry locks.", "postgresql"),
     "fence": CommandHome("fence", "Check a fencing token where the data is."),
     "redlock": CommandHome("redlock", "Set up and look after the servers behind redlock://.", "redis"),
+    "lab": CommandHome("lab", "Run the locks of the literature against its failures, on real servers.", "lab"),
     "completion": CommandHome("completion", "Print the completion script for a shell."),
 }
 

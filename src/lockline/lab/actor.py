@@ -22,7 +22,7 @@ from typing import Any
 from ..errors import StaleToken
 from .locks.face import Hold, Place, PublishedLock
 from .register import Register
-from .trace import Event, Kind
+from .trace import Event, Kind, short
 
 PAUSE = 0.02
 """Seconds before a client repeats what got no answer."""
@@ -106,7 +106,7 @@ class Hand:
         try:
             self.seen = act(self.hold.lease)
         except StaleToken as refused:
-            self.tell("fence refused", f"{refused.offered} after {refused.highest}", self.hold.token)
+            self.tell("fence refused", f"{short(refused.offered)} after {short(refused.highest)}", self.hold.token)
             return False
         self.tell(kind, str(self.seen), self.hold.token)
         return True

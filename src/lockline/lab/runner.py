@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,26 +15,24 @@ from .families import a_folder
 from .judge import expectation, judge
 from .locks.face import PublishedLock
 from .servers.process import NotInstalled
-from .stage import CONTEXT, a_stage
+from .nursery import Nursery
+from .stage import a_stage
 from .verdicts import Outcome, Verdict
 from .world import World
 
 SIDE_BY_SIDE = 12
 """Cells at a time, on two processors."""
-PRELOAD = ["lockline.lab.actor", "lockline.lab.preload"]
-"""What clients have imported before they are forked, so that a new one takes milliseconds."""
 
 
 class Laboratory:
     """The servers, and the cells that run on them."""
 
     def __init__(self) -> None:
-        CONTEXT.set_forkserver_preload(PRELOAD)
+        self.nursery = Nursery()
         self.world = World()
         self.locks = locks.catalogue()
         self.failures = failures.catalogue()
         self._numbers = count(1)
-        self._alone = threading.Lock()
         self._stopping = False
 
     def run(self, lock_id: str, failure_id: str) -> Outcome:
@@ -66,7 +63,7 @@ class Laboratory:
             folder = a_folder(self.world.folder, "cell")
             began = time.monotonic()
             try:
-                with a_stage(lock, servers, folder, f"lab-{number}", failure.ttl) as stage:
+                with a_stage(lock, servers, self.nursery, folder, f"lab-{number}", failure.ttl) as stage:
                     failure.run(stage)
                 return judge(stage, lock, failure, time.monotonic() - began)
             finally:
@@ -94,6 +91,7 @@ class Laboratory:
     def close(self) -> None:
         """Stop everything."""
         self._stopping = True
+        self.nursery.close()
         self.world.close()
 
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
 import signal
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from .actor import Part, main
+from .actor import Part
 from .families import Servers
 from .locks.face import Place, PublishedLock
+from .nursery import Nursery
 from .register import Register
 from .servers.process import freeze
 from .servers.proxy import Proxy
@@ -24,7 +23,6 @@ TTL = 2.0
 """Seconds; the least that etcd gives."""
 ANSWER = 90.0
 """Seconds after which a client that says nothing is a defect of the laboratory."""
-CONTEXT = multiprocessing.get_context("forkserver")
 
 
 class Client:
@@ -34,15 +32,10 @@ class Client:
         self.label = label
         self._stage = stage
         self.lines = shares if shares is not None else stage.lines_for(label)
-        self._line, theirs = CONTEXT.Pipe()
         addresses = tuple(("127.0.0.1", line.port) for line in self.lines)
         place = Place(addresses, stage.name, stage.ttl, patience, stage.servers.url)
         part = Part(label, place, stage.lock, stage.register.file, stage.lock.fenced)
-        self._process = CONTEXT.Process(target=main, args=(part, theirs), daemon=True)
-        with STARTING:
-            self._process.start()
-        theirs.close()
-        self.pid = self._process.pid or 0
+        self.pid, self._line = stage.nursery.start(part)
         self._answer()
 
     def do(self, word: str, *rest: Any, hand: str = "") -> Any:
@@ -95,9 +88,8 @@ class Client:
         """No process any more."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
-        self._process.join(5)
         with contextlib.suppress(EOFError, OSError):
-            while self._line.poll(0):
+            while self._line.poll(1.0):  # until the end that the kernel closed for it
                 self._take(self._line.recv())
         self._line.close()
 
@@ -126,14 +118,13 @@ class Client:
         return False
 
 
-STARTING = threading.Lock()
-"""The fork server takes one order at a time."""
-
-
 class Stage:
     """Where a schedule plays."""
 
-    def __init__(self, lock: type[PublishedLock], servers: Servers, folder: Path, name: str, ttl: float = TTL) -> None:
+    def __init__(
+        self, lock: type[PublishedLock], servers: Servers, nursery: Nursery, folder: Path, name: str, ttl: float = TTL
+    ) -> None:
+        self.nursery = nursery
         self.lock = lock
         self.servers = servers
         self.name = name
@@ -221,9 +212,11 @@ def words_of(data: bytes) -> str:
 
 
 @contextlib.contextmanager
-def a_stage(lock: type[PublishedLock], servers: Servers, folder: Path, name: str, ttl: float = TTL) -> Iterator[Stage]:
+def a_stage(
+    lock: type[PublishedLock], servers: Servers, nursery: Nursery, folder: Path, name: str, ttl: float = TTL
+) -> Iterator[Stage]:
     """A stage for as long as the block lasts."""
-    stage = Stage(lock, servers, folder, name, ttl)
+    stage = Stage(lock, servers, nursery, folder, name, ttl)
     try:
         yield stage
     finally:

@@ -56,3 +56,8 @@ class Trace:
         """All, in order."""
         with self._mutex:
             return tuple(sorted(self._events, key=lambda event: event.at))
+
+
+def short(token: int) -> str:
+    """A token for human eyes: of a long one the end, which is where neighbours differ."""
+    return str(token) if token < 1_000_000 else f"…{token % 100_000:05d}"

@@ -1,0 +1,1 @@
+"""Pictures of runs: for the page, for the terminal."""

@@ -1,0 +1,138 @@
+"""What a picture of a run has to show, computed once for the page and for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ..trace import Event, short
+from ..verdicts import Outcome, Verdict
+
+POLLS = 3
+"""So many refused requests in a row are shown; the rest is a number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """Something that lasts."""
+
+    lane: str
+    began: float
+    ended: float
+    kind: str
+    """hold · frozen · down · waits"""
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrow:
+    """A message."""
+
+    at: float
+    source: str
+    target: str
+    text: str
+    kind: str
+    """request · reply · lost · held"""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A moment."""
+
+    lane: str
+    at: float
+    kind: str
+    text: str
+
+
+@dataclass(slots=True)
+class Picture:
+    """Lanes with what is on them; times from zero."""
+
+    lanes: list[str] = field(default_factory=list)
+    servers: list[str] = field(default_factory=list)
+    bars: list[Bar] = field(default_factory=list)
+    arrows: list[Arrow] = field(default_factory=list)
+    marks: list[Mark] = field(default_factory=list)
+    violation: float | None = None
+    length: float = 1.0
+
+
+def picture(outcome: Outcome) -> Picture:
+    """The picture of one run."""
+    events = [event for event in outcome.events if event.text != "hello"]
+    drawn = Picture()
+    if not events:
+        return drawn
+    zero = next((event.at for event in events if event.kind == "asked"), events[0].at)
+    last = max(event.at for event in events)
+    drawn.length = max(0.05, last - zero)
+    for event in events:
+        is_server = event.kind in ("reply", "lost", "down", "up") or (event.kind == "clock" and event.lane not in drawn.lanes)
+        names = drawn.servers if is_server else drawn.lanes
+        if event.lane not in drawn.lanes and event.lane not in drawn.servers:
+            names.append(event.lane)
+        if event.kind in ("request", "held back") and event.to not in drawn.servers:
+            drawn.servers.append(event.to)
+    drawn.bars = [*lasting(events, zero, last)]
+    drawn.arrows = messages(events, zero)
+    drawn.marks = [
+        Mark(event.lane, max(0.0, event.at - zero), event.kind, event.text)
+        for event in events
+        if event.kind in ("read", "wrote", "fence refused", "killed", "clock", "refused", "gave up", "at", "note", "up")
+    ]
+    if outcome.violation is not None and outcome.verdict in (Verdict.LOST_UPDATE, Verdict.TWO_HOLDERS):
+        drawn.violation = outcome.violation - zero
+    return drawn
+
+
+def lasting(events: Sequence[Event], zero: float, last: float) -> list[Bar]:
+    """Holds, freezes, waits and the absence of servers."""
+    ends = {"hold": ("letting go", "killed", "gave up"), "frozen": ("woke", "killed"), "down": ("up",), "waits": ("granted", "refused", "killed")}
+    begins = {"granted": "hold", "froze": "frozen", "down": "down", "asked": "waits"}
+    open_now: dict[tuple[str, str], Event] = {}
+    bars = []
+
+    def close(kind: str, lane: str, at: float) -> None:
+        began = open_now.pop((kind, lane), None)
+        if began is not None:
+            text = f"token {short(began.token)}" if began.token is not None else ("holds" if kind == "hold" else "")
+            bars.append(Bar(lane, max(0.0, began.at - zero), at - zero, kind, text))
+
+    for event in events:
+        for kind, words in ends.items():
+            if event.kind in words:
+                close(kind, event.lane, event.at)
+        if event.kind in begins:
+            open_now[begins[event.kind], event.lane] = event
+    for kind, lane in list(open_now):
+        close(kind, lane, last)
+    return sorted(bars, key=lambda bar: (bar.kind != "down", bar.kind != "hold", bar.began))
+
+
+def messages(events: Sequence[Event], zero: float) -> list[Arrow]:
+    """Requests and replies; of a client that asks again and again only the first few, and a number."""
+    arrows: list[Arrow] = []
+    run: dict[str, int] = {}
+    kinds = {"request": "request", "held back": "held", "reply": "reply", "lost": "lost"}
+    for event in events:
+        if event.kind in ("granted", "letting go", "wrote", "froze", "woke", "at"):
+            run.pop(event.lane, None)
+        if event.kind not in kinds or event.at < zero:
+            continue
+        client = event.lane if event.kind in ("request", "held back") else event.to
+        run[client] = run.get(client, 0) + 1
+        if run[client] > 2 * POLLS and event.kind != "lost":
+            continue
+        arrows.append(Arrow(event.at - zero, event.lane, event.to, event.text, kinds[event.kind]))
+    return arrows
+
+
+def requests_of(events: Sequence[Event]) -> dict[str, int]:
+    """How many requests each client sent."""
+    sent: dict[str, int] = {}
+    for event in events:
+        if event.kind in ("request", "held back") and event.text != "hello":
+            sent[event.lane] = sent.get(event.lane, 0) + 1
+    return sent
