@@ -59,12 +59,18 @@ def a_laboratory() -> Iterator[Laboratory]:
 
 @click.group(invoke_without_command=True, epilog=EPILOG)
 @click.option("--lock", "locks", multiple=True, metavar="ID", help="Only this lock; may be given more than once.")
-@click.option("--failure", "failures", multiple=True, metavar="ID", help="Only this failure; may be given more than once.")
-@click.option("--html", type=click.Path(dir_okay=False, writable=True), help="Write the matrix and all pictures as one page.")
+@click.option(
+    "--failure", "failures", multiple=True, metavar="ID", help="Only this failure; may be given more than once."
+)
+@click.option(
+    "--html", type=click.Path(dir_okay=False, writable=True), help="Write the matrix and all pictures as one page."
+)
 @click.option("--docs", default="", metavar="BASE", help="Where the page's links to the documentation begin.")
 @json_option
 @click.pass_context
-def command(ctx: click.Context, locks: tuple[str, ...], failures: tuple[str, ...], html: str | None, docs: str, as_json: bool) -> int | None:
+def command(
+    ctx: click.Context, locks: tuple[str, ...], failures: tuple[str, ...], html: str | None, docs: str, as_json: bool
+) -> int | None:
     """Run the locks of the literature against its failures, on real servers, and show what becomes of each."""
     if ctx.invoked_subcommand is not None:
         return None
@@ -159,7 +165,9 @@ def tell_the_rest(outcomes: dict[tuple[str, str], Outcome], seconds: float, html
         click.echo(click.style(f"not run: {reason}", fg="bright_black"))
     for outcome in outcomes.values():
         if not outcome.as_expected and outcome.expected is not None:
-            click.echo(f"{terminal.headline(outcome)}, and the literature says {outcome.expected.value}: {outcome.reason}")
+            click.echo(
+                f"{terminal.headline(outcome)}, and the literature says {outcome.expected.value}: {outcome.reason}"
+            )
     if html is not None:
         say(f"the page is {html}")
 
@@ -173,8 +181,12 @@ def list_all(as_json: bool) -> None:
     if as_json:
         print_json(
             {
-                "locks": [{"id": lock.id, "title": lock.title, "source": lock.source} for lock in locks.catalogue().values()],
-                "failures": [{"id": each.id, "title": each.title, "story": each.story} for each in failures.catalogue().values()],
+                "locks": [
+                    {"id": lock.id, "title": lock.title, "source": lock.source} for lock in locks.catalogue().values()
+                ],
+                "failures": [
+                    {"id": each.id, "title": each.title, "story": each.story} for each in failures.catalogue().values()
+                ],
             }
         )
         return
@@ -189,7 +201,9 @@ def list_all(as_json: bool) -> None:
 @command.command()
 @click.argument("lock")
 @click.argument("failure")
-@click.option("--svg", "picture", type=click.Path(dir_okay=False, writable=True), help="Write the time line as a picture.")
+@click.option(
+    "--svg", "picture", type=click.Path(dir_okay=False, writable=True), help="Write the time line as a picture."
+)
 @json_option
 def show(lock: str, failure: str, picture: str | None, as_json: bool) -> int:
     """Run one cell and draw its time line."""

@@ -26,11 +26,13 @@ class Span:
         return self.began < at < self.ended
 
 
-def spans(events: Sequence[Event], *, knows: bool) -> list[Span]:
+def spans(events: Sequence[Event], *, knows: bool, fenced: bool) -> list[Span]:
     """Who believed to hold, and until when.
 
-    A holder that can know its deadline believes only as long as it last looked; any other believes until it lets go.
+    A holder that can know its deadline believes only as long as it last looked; any other believes until it lets go. Behind a
+    fence belief does not count: a hold lasts for as long as the resource let its owner in.
     """
+    proofs = ("read", "wrote") if fenced else ("checked", "read", "wrote", "froze")
     found: list[Span] = []
     open_now: dict[str, Span] = {}
     last = events[-1].at if events else 0.0
@@ -45,18 +47,19 @@ def spans(events: Sequence[Event], *, knows: bool) -> list[Span]:
             if not knows or event.kind == "killed":
                 mine.ended = event.at
             del open_now[event.lane]
-        elif knows and event.kind in ("checked", "read", "wrote", "froze"):
+        elif knows and event.kind in proofs:
             mine.ended = event.at
     return found
 
 
-def two_holders(events: Sequence[Event], *, knows: bool) -> float | None:
+def two_holders(events: Sequence[Event], *, knows: bool, fenced: bool = False) -> float | None:
     """The moment at which somebody came in, or acted, beside one who held."""
-    held = spans(events, knows=knows)
+    held = spans(events, knows=knows, fenced=fenced)
+    acts = ("wrote",) if fenced else ("granted", "wrote", "checked")
     moments = [
         event.at
         for event in events
-        if event.kind in ("granted", "wrote", "checked")
+        if event.kind in acts
         and any(span.lane != event.lane and span.covers(event.at) for span in held)
         and any(span.lane == event.lane and span.began <= event.at <= span.ended for span in held)
     ]
@@ -77,7 +80,7 @@ def judge(stage: Stage, lock: type[PublishedLock], failure: Failure, seconds: fl
     """The verdict on one run."""
     events = stage.trace.events()
     lost = lost_update(stage.register.history())
-    beside = two_holders(events, knows=lock.knows)
+    beside = two_holders(events, knows=lock.knows, fenced=lock.fenced)
     violation = beside
     figure = stage.figure
     if lost is not None:

@@ -28,9 +28,14 @@ class Nursery:
         self._orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._mutex = threading.Lock()
         with theirs:
-            program = f"import os; os.dup2({theirs.fileno()}, {ARGUMENT}); from lockline.lab.nursery import main; main()"
+            program = (
+                f"import os; os.dup2({theirs.fileno()}, {ARGUMENT}); from lockline.lab.nursery import main; main()"
+            )
             self._process = subprocess.Popen(
-                [sys.executable, "-c", program], pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True
+                [sys.executable, "-c", program],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
             )
 
     def start(self, part: Any) -> tuple[int, Connection]:

@@ -14,8 +14,8 @@ from .failures.face import Failure
 from .families import a_folder
 from .judge import expectation, judge
 from .locks.face import PublishedLock
-from .servers.process import NotInstalled
 from .nursery import Nursery
+from .servers.process import NotInstalled
 from .stage import a_stage
 from .verdicts import Outcome, Verdict
 from .world import World

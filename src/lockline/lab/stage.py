@@ -47,6 +47,10 @@ class Client:
         """Say what to do."""
         self._line.send((word, hand, *rest))
 
+    def begin_crowd(self, count: int, *, rounds: int, seconds: float, hold: float) -> None:
+        """Let so many of it take turns, each with a lock object of its own; the answer is what each grant was waited for."""
+        self._line.send(("crowd", count, rounds, seconds, hold))
+
     def finish(self) -> Any:
         """The answer to what was begun."""
         return self._answer()

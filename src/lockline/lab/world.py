@@ -28,10 +28,8 @@ class World:
     @contextlib.contextmanager
     def servers(self, family: str, wants: str, *, disturbs: bool) -> Iterator[Servers]:
         """Servers of this family for one cell."""
-        if (
-            family in ("redis", "redlock", "local")
-            or wants in ("replica", "clock", "pooler")
-            and family == "postgresql"
+        if family in ("redis", "redlock", "local") or (
+            wants in ("replica", "clock", "pooler") and family == "postgresql"
         ):
             with self._servers_of_own(family, wants) as own:
                 yield own

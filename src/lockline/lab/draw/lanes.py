@@ -69,7 +69,9 @@ def picture(outcome: Outcome) -> Picture:
     last = max(event.at for event in events)
     drawn.length = max(0.05, last - zero)
     for event in events:
-        is_server = event.kind in ("reply", "lost", "down", "up") or (event.kind == "clock" and event.lane not in drawn.lanes)
+        is_server = event.kind in ("reply", "lost", "down", "up") or (
+            event.kind == "clock" and event.lane not in drawn.lanes
+        )
         names = drawn.servers if is_server else drawn.lanes
         if event.lane not in drawn.lanes and event.lane not in drawn.servers:
             names.append(event.lane)
@@ -89,7 +91,12 @@ def picture(outcome: Outcome) -> Picture:
 
 def lasting(events: Sequence[Event], zero: float, last: float) -> list[Bar]:
     """Holds, freezes, waits and the absence of servers."""
-    ends = {"hold": ("letting go", "killed", "gave up"), "frozen": ("woke", "killed"), "down": ("up",), "waits": ("granted", "refused", "killed")}
+    ends = {
+        "hold": ("letting go", "killed", "gave up"),
+        "frozen": ("woke", "killed"),
+        "down": ("up",),
+        "waits": ("granted", "refused", "killed"),
+    }
     begins = {"granted": "hold", "froze": "frozen", "down": "down", "asked": "waits"}
     open_now: dict[tuple[str, str], Event] = {}
     bars = []
@@ -115,6 +122,7 @@ def messages(events: Sequence[Event], zero: float) -> list[Arrow]:
     """Requests and replies; of a client that asks again and again only the first few, and a number."""
     arrows: list[Arrow] = []
     run: dict[str, int] = {}
+    servers = len({event.to for event in events if event.kind == "request"}) or 1
     kinds = {"request": "request", "held back": "held", "reply": "reply", "lost": "lost"}
     for event in events:
         if event.kind in ("granted", "letting go", "wrote", "froze", "woke", "at"):
@@ -123,7 +131,7 @@ def messages(events: Sequence[Event], zero: float) -> list[Arrow]:
             continue
         client = event.lane if event.kind in ("request", "held back") else event.to
         run[client] = run.get(client, 0) + 1
-        if run[client] > 2 * POLLS and event.kind != "lost":
+        if run[client] > 2 * POLLS * servers and event.kind != "lost":
             continue
         arrows.append(Arrow(event.at - zero, event.lane, event.to, event.text, kinds[event.kind]))
     return arrows

@@ -41,7 +41,9 @@ def page(
     script = files(__package__).joinpath("page.js").read_text()
     style = files(__package__).joinpath("page.css").read_text()
     judged = [outcome for outcome in outcomes.values() if outcome.verdict.judged]
-    counts = {verdict: sum(1 for outcome in judged if outcome.verdict is verdict) for verdict in Verdict if verdict.judged}
+    counts = {
+        verdict: sum(1 for outcome in judged if outcome.verdict is verdict) for verdict in Verdict if verdict.judged
+    }
     wrong = [outcome for outcome in outcomes.values() if not outcome.as_expected]
     summary = ", ".join(f"{number} {verdict.value}" for verdict, number in counts.items() if number)
     told = f"{len(judged)} runs in {seconds:.0f} s on real servers: {summary}."
@@ -51,9 +53,14 @@ def page(
         "SCRIPT": script,
         "SUMMARY": escape(told),
         "LEGEND": "".join(
-            f'<span class="chip {CLASSES[verdict]}">{escape(verdict.value)}</span>' for verdict in Verdict if verdict is not Verdict.FAILED
+            f'<span class="chip {CLASSES[verdict]}">{escape(verdict.value)}</span>'
+            for verdict in Verdict
+            if verdict is not Verdict.FAILED
         ),
-        "HEAD": "".join(f'<th scope="col" title="{escape(failures[name].story)}"><span>{escape(failures[name].title)}</span></th>' for name in columns),
+        "HEAD": "".join(
+            f'<th scope="col" title="{escape(failures[name].story)}"><span>{escape(failures[name].title)}</span></th>'
+            for name in columns
+        ),
         "BODY": "".join(_row(lock, locks[lock], columns, outcomes, failures) for lock in rows),
         "RUNS": _runs(outcomes, locks, failures, home),
         "VERSION": escape(__version__),
@@ -81,7 +88,9 @@ def _row(
         name = escape(f"{lock}/{failure}")
         label = escape(f"{made.title}, {failures[failure].title}: {outcome.verdict.value} {outcome.figure}".strip())
         if not outcome.verdict.judged:
-            cells.append(f'<td class="{CLASSES[outcome.verdict]}{wrong}" title="{escape(outcome.reason)}"><span>{short}</span></td>')
+            cells.append(
+                f'<td class="{CLASSES[outcome.verdict]}{wrong}" title="{escape(outcome.reason)}"><span>{short}</span></td>'
+            )
             continue
         cells.append(
             f'<td class="{CLASSES[outcome.verdict]}{wrong}"><button data-run="{name}" aria-label="{label}" '
@@ -98,14 +107,17 @@ SHORT = {
     Verdict.LATE: "late",
     Verdict.COSTLY: "costly",
     Verdict.SAFE: "safe",
-    Verdict.NOT_APPLICABLE: "–",
+    Verdict.NOT_APPLICABLE: "-",
     Verdict.MISSING: "?",
     Verdict.FAILED: "!",
 }
 
 
 def _runs(
-    outcomes: Mapping[tuple[str, str], Outcome], locks: Mapping[str, type[PublishedLock]], failures: Mapping[str, Failure], home: str
+    outcomes: Mapping[tuple[str, str], Outcome],
+    locks: Mapping[str, type[PublishedLock]],
+    failures: Mapping[str, Failure],
+    home: str,
 ) -> str:
     runs = {}
     for (lock, failure), outcome in outcomes.items():

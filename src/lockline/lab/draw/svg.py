@@ -58,7 +58,9 @@ class _Drawing:
         for mark in self.drawn.marks:
             self.mark(mark)
         self.violation()
-        words = escape(f"{self.outcome.lock} under {self.outcome.failure}: {self.outcome.verdict.value}. {self.outcome.cause}")
+        words = escape(
+            f"{self.outcome.lock} under {self.outcome.failure}: {self.outcome.verdict.value}. {self.outcome.cause}"
+        )
         inside = f"<style>{style}</style>" if style else ""
         return (
             f'<svg class="run" xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {self.height}" role="img" aria-label="{words}">'
@@ -79,21 +81,27 @@ class _Drawing:
         bottom = TOP + LANE * len(self.lanes)
         while at <= self.drawn.length:
             x = self.x(at)
-            self.add(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{bottom}" stroke="var(--line)" stroke-dasharray="1 5"/>')
-            self.add(f'<text x="{x:.1f}" y="{bottom + 16}" text-anchor="middle" fill="var(--soft)" font-size="10">{at:g} s</text>')
+            self.add(
+                f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{bottom}" stroke="var(--line)" stroke-dasharray="1 5"/>'
+            )
+            self.add(
+                f'<text x="{x:.1f}" y="{bottom + 16}" text-anchor="middle" fill="var(--soft)" font-size="10">{at:g} s</text>'
+            )
             at = round(at + step, 6)
 
     def bar(self, bar: Bar) -> None:
         x, y = self.x(bar.began), self.y(bar.lane)
         wide = max(2.0, self.x(bar.ended) - x)
         if bar.kind == "waits":
-            self.add(f'<line x1="{x:.1f}" x2="{x + wide:.1f}" y1="{y}" y2="{y}" stroke="var(--wait)" stroke-width="3" stroke-dasharray="3 3"/>')
+            self.add(
+                f'<line x1="{x:.1f}" x2="{x + wide:.1f}" y1="{y}" y2="{y}" stroke="var(--wait)" stroke-width="3" stroke-dasharray="3 3"/>'
+            )
         elif bar.kind == "hold":
             self.add(
                 f'<rect x="{x:.1f}" y="{y - BAR / 2}" width="{wide:.1f}" height="{BAR}" rx="4" fill="var(--hold-soft)" stroke="var(--hold)"/>'
             )
-            if wide > 7 * len(bar.text):
-                self.add(f'<text x="{x + 6:.1f}" y="{y + 4}" fill="var(--hold)" font-size="11">{escape(bar.text)}</text>')
+            if bar.text != "holds":
+                self.label(x, y - BAR / 2 - 4, bar.text, "var(--hold)", 10, bar.lane)
         elif bar.kind == "frozen":
             self.add(
                 f'<rect x="{x:.1f}" y="{y - BAR / 2}" width="{wide:.1f}" height="{BAR}" rx="4" fill="url(#ice)" stroke="var(--ice)"/>'
@@ -117,10 +125,10 @@ class _Drawing:
         colour = "var(--soft)" if whole else "var(--bad)"
         self.add(
             f'<path d="M{x:.1f} {begin:.1f}L{x + slant:.1f} {end:.1f}" stroke="{colour}" fill="none"{dash}'
-            f'{" marker-end=" + chr(34) + "url(#tip)" + chr(34) if whole else ""}/>'
+            f"{' marker-end=' + chr(34) + 'url(#tip)' + chr(34) if whole else ''}/>"
         )
         if not whole:
-            self.add(f'<text x="{x + slant:.1f}" y="{end + 4:.1f}" fill="var(--bad)" font-weight="700">×</text>')
+            self.add(f'<text x="{x + slant:.1f}" y="{end + 4:.1f}" fill="var(--bad)" font-weight="700">&#215;</text>')
         if arrow.text and arrow.kind != "reply":
             self.label(x + slant + 3, begin + (12 if down else -8), arrow.text, "var(--soft)", 9, arrow.source + "'")
 
@@ -140,7 +148,14 @@ class _Drawing:
         if mark.kind in ("read", "wrote"):
             fill = "var(--hold)" if mark.kind == "wrote" else "var(--paper)"
             self.add(f'<circle cx="{x:.1f}" cy="{y}" r="4" fill="{fill}" stroke="var(--hold)"/>')
-            self.label(x + 6, y + 4, f"{'reads' if mark.kind == 'read' else 'writes'} {mark.text}", "var(--ink)", 10, mark.lane + "=")
+            self.label(
+                x + 6,
+                y + 4,
+                f"{'reads' if mark.kind == 'read' else 'writes'} {mark.text}",
+                "var(--ink)",
+                10,
+                mark.lane + "=",
+            )
         elif mark.kind == "fence refused":
             self.add(f'<path d="M{x - 6:.1f} {y - 6}h12v12h-12z" fill="var(--good)"/>')
             self.label(x - 8, high, f"refused by the fence: {mark.text}", "var(--good)", 10, mark.lane)
@@ -148,7 +163,9 @@ class _Drawing:
             self.add(f'<path d="M{x - 5:.1f} {y - 5}l10 10m0 -10l-10 10" stroke="var(--bad)" stroke-width="2.5"/>')
             self.label(x + 8, y + 4, "killed", "var(--bad)", 10, mark.lane + "=")
         elif mark.kind == "clock":
-            self.add(f'<circle cx="{x:.1f}" cy="{y}" r="7" fill="var(--paper)" stroke="var(--bad)"/><path d="M{x:.1f} {y - 4}v4h3" stroke="var(--bad)" fill="none"/>')
+            self.add(
+                f'<circle cx="{x:.1f}" cy="{y}" r="7" fill="var(--paper)" stroke="var(--bad)"/><path d="M{x:.1f} {y - 4}v4h3" stroke="var(--bad)" fill="none"/>'
+            )
             self.label(x + 10, high, f"clock {mark.text}", "var(--bad)", 10, mark.lane)
         else:
             word = {"refused": "refused", "gave up": "knows: over", "up": mark.text or "up"}.get(mark.kind, mark.text)

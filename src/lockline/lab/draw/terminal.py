@@ -45,13 +45,20 @@ def show(outcome: Outcome, width: int = 100) -> str:
         at = _column(drawn, drawn.violation, room)
         lines.append(" " * (LABEL + at) + click.style("▲ here", fg="red", bold=True))
     lines.append(" " * LABEL + f"0 s{f'{drawn.length:.1f} s':>{room - 3}}")
-    lines.append(" " * LABEL + click.style("█ holds  ░ frozen  ╌ waits  ▁ server down  r/w reads, writes  ⛨ refused by the fence  † killed", dim=True))
+    lines.append(
+        " " * LABEL
+        + click.style(
+            "█ holds  ░ frozen  ╌ waits  ▁ server down  r/w reads, writes  ⛨ refused by the fence  † killed", dim=True
+        )
+    )
     lines += ["", "What happened:"]
     zero = next((event.at for event in outcome.events if event.kind == "asked"), 0.0)
     for event in outcome.events:
         if event.kind not in ("request", "reply", "held back"):
             token = f" (token {event.token})" if event.token is not None else ""
-            lines.append(f"  {event.at - zero:7.3f} s  {event.lane:10} {event.kind}{': ' + event.text if event.text else ''}{token}")
+            lines.append(
+                f"  {event.at - zero:7.3f} s  {event.lane:10} {event.kind}{': ' + event.text if event.text else ''}{token}"
+            )
     lines += ["", f"Why:  {outcome.cause or outcome.reason}"]
     if outcome.cure:
         lines.append(f"Cure: {outcome.cure} ({outcome.link})")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 import time
 
-from ..stage import Stage
+from ..servers.proxy import Proxy
+from ..stage import Client, Stage
 from .face import Failure
 
 WAITERS = 50
@@ -22,7 +23,7 @@ def herd(stage: Stage) -> None:
     clients = [stage.crowd_client(f"waiters {number}", lines) for number in range(2)]
     began = time.monotonic()
     for client in clients:
-        client.begin("crowd", 1, 40.0, 0.02, 40.0, hand=WAITERS // 2)  # type: ignore[arg-type]
+        client.begin_crowd(WAITERS // 2, rounds=1, seconds=40.0, hold=0.02)
     quiet(lines)
     time.sleep(0.5)  # all have asked by now
     before, since = sum(line.requests for line in lines), time.monotonic()
@@ -41,7 +42,7 @@ def herd(stage: Stage) -> None:
         stage.costly = f"{per_release:.0f} requests per release with {WAITERS} waiters"
 
 
-def quiet(lines) -> None:  # type: ignore[no-untyped-def]
+def quiet(lines: list[Proxy]) -> None:
     """Until every waiter has a connection, or ten seconds."""
     until = time.monotonic() + 10
     while lines and lines[0].accepted < WAITERS and time.monotonic() < until:
@@ -70,8 +71,9 @@ def starvation(stage: Stage) -> None:
     threads = []
     waits: dict[str, list[list[float]]] = {}
 
-    def ask(name: str, client, count: int) -> None:  # type: ignore[no-untyped-def]
-        waits[name] = client.do("crowd", 100_000, SECONDS, 0.005, SECONDS, hand=count)
+    def ask(name: str, client: Client, count: int) -> None:
+        client.begin_crowd(count, rounds=100_000, seconds=SECONDS, hold=0.005)
+        waits[name] = client.finish()
 
     for name, client, count in (("near", near, NEAR), ("far", far, 1)):
         threads.append(threading.Thread(target=ask, args=(name, client, count)))

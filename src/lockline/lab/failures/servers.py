@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from ..locks.face import PublishedLock
-from ..stage import Stage
+from ..stage import Client, Stage
 from .clocks import on_three_of_five
 from .face import Failure
 from .schedule import collide, finish, holder, in_turn, must_get
@@ -21,7 +21,7 @@ def restart(stage: Stage) -> None:
     after(stage, a, b)
 
 
-def after(stage: Stage, a, b, wait: float | None = None) -> None:  # type: ignore[no-untyped-def]
+def after(stage: Stage, a: Client, b: Client, wait: float | None = None) -> None:
     """Is anybody let in beside the holder, while its time still runs? Two ttls are more than that."""
     began = time.monotonic()
     wait = (0.6 if not stage.lock.renews else 1.2) * stage.ttl if wait is None else wait

@@ -24,7 +24,7 @@ class OwnerLookDelete(RedisLock):
     id = "owner-look-delete"
     title = "owner's value, GET then DEL"
     source = "an article in Chinese on four versions of a Redis lock, version 3"
-    release_at = "between GET and DEL"
+    release_at: ClassVar[str | None] = "between GET and DEL"
     expected: ClassVar = {**SetNxEx.expected}
 
     def try_acquire(self) -> Hold | None:

@@ -49,7 +49,7 @@ class SetnxExpire(Setnx):
     id = "setnx-expire"
     title = "SETNX, then EXPIRE"
     expires = True
-    crash_at = "between SETNX and EXPIRE"
+    crash_at: ClassVar[str | None] = "between SETNX and EXPIRE"
     expected: ClassVar = {
         **Setnx.expected,
         "holder-crashes": "late",

@@ -68,7 +68,7 @@ class ZookeeperBasic(PublishedLock):
             except NodeExistsError:
                 pass
             gone = threading.Event()
-            there = self._within(self.client.exists_async(path, watch=lambda event: gone.set()))
+            there = self._within(self.client.exists_async(path, watch=lambda event, gone=gone: gone.set()))
             if there is not None and not gone.wait(max(0.0, until - time.monotonic())):
                 return None
 
