@@ -130,7 +130,7 @@ class Hand:
         self.actor.quiet.acquire()
         child = os.fork()
         if child == 0:
-            signal.alarm(2)
+            signal.alarm(5)  # a client library that does not survive a fork may hang
             with suppress(BaseException):
                 self.actor.lock.release(self.hold)
             os._exit(0)

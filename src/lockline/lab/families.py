@@ -270,6 +270,10 @@ class ConsulFamily(EtcdFamily):
         return list(self._cluster.servers)
 
 
+ROOM = ("-c", "max_connections=250")
+"""For fifty waiters, twice: a client that listens has a second connection."""
+
+
 class PostgresqlFamily(Servers):
     """One PostgreSQL; a standby, or a pooler, where that is what it is about."""
 
@@ -284,7 +288,7 @@ class PostgresqlFamily(Servers):
         )
         os.chmod(folder, 0o755)
         env = self.clock_env(0)
-        self._server = PostgresServer()
+        self._server = PostgresServer(*ROOM)
         self._server._env = env
         self._more: list[Any] = []
         self._link: Proxy | None = None
@@ -312,8 +316,8 @@ class PostgresqlFamily(Servers):
             self._more = [PgBouncer(self._server.port, sessions=1).start()]
         if self.wants == "replica":
             self._link = Proxy(("127.0.0.1", self._server.port))
-            through = _At(f"postgresql://lockline@127.0.0.1:{self._link.port}/postgres")
-            self._more = [PostgresReplica(through).start()]  # type: ignore[arg-type]
+            through = f"primary_conninfo=host=127.0.0.1 port={self._link.port} user=lockline"
+            self._more = [PostgresReplica(self._server, "-c", through, *ROOM).start()]
 
             def follows() -> bool:
                 with psycopg.connect(self._server.url, autocommit=True) as connection:
@@ -340,11 +344,6 @@ class PostgresqlFamily(Servers):
                 server.remove()
         if self._link is not None:
             self._link.close()
-
-
-class _At:
-    def __init__(self, url: str) -> None:
-        self.url = url
 
 
 class MysqlFamily(Servers):

@@ -13,6 +13,7 @@ from .schedule import finish, must_get
 def late_request(stage: Stage) -> None:
     a, b = stage.client("A", patience=0.4), stage.client("B")
     a.do("warm_up")
+    b.do("warm_up")
     for line in a.lines:
         line.strand()
     a.do("ask_once")  # no answer: it goes away
@@ -40,7 +41,7 @@ LATE_REQUEST = Failure(
         "lost update": "The request that came late let two in.",
     },
     "A claim with an id, withdrawn by that id: the store remembers the withdrawal for longer than a packet can travel.", "docs/guarantees.md",
-    applies=has_a_line,
+    applies=has_a_line, ttl=3.0,
 )  # fmt: skip
 
 
@@ -48,7 +49,10 @@ def lost_reply(stage: Stage) -> None:
     a = stage.client("A")
     a.do("warm_up")
     for line in a.lines[: len(a.lines) // 2 + 1]:
-        line.drop_reply(stage.name.encode())
+        # In Lockline's statements to a database the name is no plain text; there the next request is the one.
+        line.drop_reply(
+            b"" if stage.lock.id.startswith(("lockline-postgresql", "lockline-mysql")) else stage.name.encode()
+        )
     if must_get(stage, a, time.monotonic()):
         finish(stage, a)
     if not any(line.lost for line in a.lines):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import secrets
+import socket
 import threading
 import time
 from typing import Any, ClassVar
@@ -24,6 +27,12 @@ TAKE_FOR_A_TIME = """
 GIVE_OWN = "DELETE FROM lab_lock WHERE name = %s AND owner = %s"
 
 
+def hang_up(line: Any) -> None:
+    """End a connection that another thread waits on."""
+    with contextlib.suppress(Exception), socket.socket(fileno=os.dup(line.fileno())) as wire:
+        wire.shutdown(socket.SHUT_RDWR)
+
+
 class Row(PublishedLock):
     """Who inserts the row has the lock; the unique key keeps the others out."""
 
@@ -34,8 +43,12 @@ class Row(PublishedLock):
     expires = False
     expected: ClassVar = {
         **Setnx.expected,
-        "server-restarts-empty": "safe",
+        "server-restarts-empty": "stuck for ever",
         "pooled-connection": "safe",
+    }
+    because: ClassVar = {
+        "server-restarts-empty": "The row is on disk and survives; the holder's connection does not, and with it goes the DELETE. "
+        "Nobody repeats it, and a row without an expiry is there for ever.",
     }
 
     def __init__(self, place: Place, step: Step) -> None:
@@ -52,7 +65,16 @@ class Row(PublishedLock):
                     host=host, port=port, user="lockline", dbname="postgres", autocommit=True, prepare_threshold=None,
                     connect_timeout=5,
                 )  # fmt: skip
-            return self._line.execute(text, values)
+            # Who gives up hangs up: there is no other way to wait for a bounded time.
+            line = self._line
+            limit = threading.Timer(self.place.patience, hang_up, [line]) if self.place.patience < 1 else None
+            try:
+                if limit is not None:
+                    limit.start()
+                return line.execute(text, values)
+            finally:
+                if limit is not None:
+                    limit.cancel()
 
     def try_acquire(self) -> Hold | None:
         return Hold("") if self.ask(TAKE, self.place.name, "").rowcount else None
@@ -67,6 +89,8 @@ class Row(PublishedLock):
 
 class RowExpiry(Row):
     """With an owner and an expiry, by the database's clock."""
+
+    because: ClassVar = {}
 
     id = "row-expiry"
     title = "the same, with an owner and an expiry"

@@ -36,6 +36,8 @@ class Link:
         self.reply_instead: bytes | None = None
         """What the client gets for its next answer: nothing and the end, or this."""
         self.stranded = False
+        self.ended = False
+        """Whether the client has gone since; its packets may still be under way."""
 
 
 class Proxy:
@@ -143,6 +145,13 @@ class Proxy:
                     link.swallowed[end] = b""
                     if data:
                         self._send(link, end, data)
+                if link.ended:
+                    self._end(link)
+
+    @staticmethod
+    def _end(link: Link) -> None:
+        with contextlib.suppress(OSError):
+            link.ends[link.client].shutdown(socket.SHUT_WR)
 
     # -- the machinery -------------------------------------------------------------------------------
 
@@ -209,8 +218,9 @@ class Proxy:
             data = b""
         if not data:
             if link.stranded or self._holes:
-                # The other side is not told of this either.
+                # The other side is not told of this either; not before what was sent before has arrived.
                 self._selector.unregister(end)
+                link.ended = link.ended or end is link.client
             else:
                 self._close(link)
             return
