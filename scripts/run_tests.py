@@ -31,7 +31,7 @@ GROUPS: dict[str, tuple[list[str], list[str]]] = {
     "postgresql": (["postgresql"], ["tests/postgresql"]),
     "mysql": (["mysql"], ["tests/mysql"]),
     "verify": ([], ["tests/verify"]),
-    "fence": (["bakery"], ["tests/fence", "tests/backends"]),
+    "fence": (["bakery"], ["tests/fence", "tests/backends", "tests/observe"]),
     "pgbouncer": (["postgresql-pgbouncer"], ["tests/sql"]),
     "commands": (
         [],

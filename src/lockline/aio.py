@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from types import TracebackType
 from typing import Any, Literal, TypeVar
 
@@ -13,13 +13,16 @@ from .core.backend import Findings
 from .core.block import leave_block
 from .core.claim import Line
 from .core.engine import Engine
+from .core.events import Listener
 from .core.hand_over import detach, handing_over
 from .core.handle import H, Handle
 from .core.live import LiveClaim
 from .core.shells import AnyClient, AnyLease, AnyLock, AnyLost, AnyRWLock
+from .core.telling import evict
 from .core.terms import Terms
 from .errors import ConfigError
 from .kit.aio import Kit
+from .observe.logging import stream_for
 from .runtime.apart import ApartRuntime
 from .runtime.looping import LoopRuntime
 from .runtime.scope import Scope
@@ -212,7 +215,7 @@ class Client(Kit, AnyClient[Lock, RWLock]):
         With a token only the holder that has it: nobody, if another has taken over meanwhile.
         """
         name, which = arguments.a_name(name), arguments.a_token(token)
-        return await self._engine.ask(lambda until: self._engine.backend.evict(name, until, which))
+        return await evict(self._engine, name, which)
 
     async def examine(self) -> Findings:
         """What is good and what is dangerous about this backend as it is set up."""
@@ -262,22 +265,31 @@ class _ApartEngine(Engine):
 
 
 def connect(
-    target: Any = None, *, owner: str | None = None, keeper: Literal["loop", "thread"] = "loop", **options: Any
+    target: Any = None,
+    *,
+    owner: str | None = None,
+    on_event: Listener | Sequence[Listener] | None = None,
+    keeper: Literal["loop", "thread"] = "loop",
+    **options: Any,
 ) -> Client:
     """A client for a URL, or for a client object of a backend's own library. No I/O before the first use.
 
     Without a target: `LOCKLINE_URL`, or what ~/.config/lockline.toml or /etc/lockline.toml names, or else the embedded default,
     this machine; `LOCKLINE_REQUIRE=server` refuses the last. A thread renews what is held; in asyncio the loop does, unless
-    `keeper="thread"` says otherwise, for programs whose loop may be blocked for longer than a ttl.
+    `keeper="thread"` says otherwise, for programs whose loop may be blocked for longer than a ttl. `on_event` is called with
+    what happens to each claim (`lockline.observe` has the events), in a thread of its own; several may be given.
     """
     if keeper not in ("loop", "thread"):
         raise ConfigError(f"keeper is 'loop' or 'thread', not {keeper!r}")
     if owner is not None:
         arguments.an_owner(owner)
+    listeners = arguments.listeners(on_event)
     if keeper == "thread":
         apart = ApartRuntime()
-        engine = _ApartEngine(open_backend(target, apart, options), apart, owner)
+        backend = open_backend(target, apart, options)
+        engine = _ApartEngine(backend, apart, owner, stream_for(backend, apart, listeners))
         weakref.finalize(engine, apart.stop).atexit = False
         return Client(engine)
     runtime = LoopRuntime()
-    return Client(Engine(open_backend(target, runtime, options), runtime, owner))
+    backend = open_backend(target, runtime, options)
+    return Client(Engine(backend, runtime, owner, stream_for(backend, runtime, listeners)))

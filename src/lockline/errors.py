@@ -86,6 +86,7 @@ class LeaseLost(LocklineError):
         self.token = token
         self.reason: Reason = reason
         self.cause: Cause | None = cause
+        self.detail = detail
         self.when = time.time() if when is None else when
         clock = time.strftime("%H:%M:%S", time.localtime(self.when))
         why = f", because {detail}" if detail else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -12,11 +12,14 @@ from .core.backend import Findings
 from .core.block import attach
 from .core.claim import Line
 from .core.engine import Engine
+from .core.events import Listener
 from .core.hand_over import detach, handing_over
 from .core.live import LiveClaim
 from .core.shells import AnyClient, AnyLease, AnyLock, AnyLost, AnyRWLock
+from .core.telling import evict
 from .errors import ConfigError, LocklineError
 from .kit.sync import Kit
+from .observe.logging import stream_for
 from .runtime.block import Exit, bind
 from .runtime.blocking import BlockingRuntime, refuse_green_threads, run
 
@@ -216,7 +219,7 @@ class Client(Kit, AnyClient[Lock, RWLock]):
         With a token only the holder that has it: nobody, if another has taken over meanwhile.
         """
         name, which = arguments.a_name(name), arguments.a_token(token)
-        return run(self._engine.ask(lambda until: self._engine.backend.evict(name, until, which)))
+        return run(evict(self._engine, name, which))
 
     def examine(self) -> Findings:
         """What is good and what is dangerous about this backend as it is set up."""
@@ -235,15 +238,24 @@ class Client(Kit, AnyClient[Lock, RWLock]):
         self.close()
 
 
-def connect(target: Any = None, *, owner: str | None = None, **options: Any) -> Client:
+def connect(
+    target: Any = None,
+    *,
+    owner: str | None = None,
+    on_event: Listener | Sequence[Listener] | None = None,
+    **options: Any,
+) -> Client:
     """A client for a URL, or for a client object of a backend's own library. No I/O before the first use.
 
     Without a target: `LOCKLINE_URL`, or what ~/.config/lockline.toml or /etc/lockline.toml names, or else the embedded default,
     this machine; `LOCKLINE_REQUIRE=server` refuses the last. A thread renews what is held; in asyncio the loop does, unless
-    `keeper="thread"` says otherwise, for programs whose loop may be blocked for longer than a ttl.
+    `keeper="thread"` says otherwise, for programs whose loop may be blocked for longer than a ttl. `on_event` is called with
+    what happens to each claim (`lockline.observe` has the events), in a thread of its own; several may be given.
     """
     refuse_green_threads()
     runtime = BlockingRuntime()
     if owner is not None:
         arguments.an_owner(owner)
-    return Client(Engine(open_backend(target, runtime, options), runtime, owner))
+    listeners = arguments.listeners(on_event)
+    backend = open_backend(target, runtime, options)
+    return Client(Engine(backend, runtime, owner, stream_for(backend, runtime, listeners)))

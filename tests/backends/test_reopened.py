@@ -45,7 +45,7 @@ PLACES = [
 def test_a_url(url: str, shown: str, connect: Any) -> None:
     client = connect(url)
     assert client.url == shown
-    secret = {"password": "secret"} if "me@" in shown else {}
+    secret: dict[str, Any] = {"password": "secret"} if "me@" in shown else {}
     assert connect(client.url, **secret).url == client.url
 
 
@@ -60,7 +60,7 @@ def test_a_url(url: str, shown: str, connect: Any) -> None:
 def test_what_the_program_gives_besides(url: str, options: dict[str, Any], shown: str) -> None:
     client = lockline.connect(url, **options)
     assert client.url == shown
-    secret = {"password": "secret"} if "me@" in shown else {}
+    secret: dict[str, Any] = {"password": "secret"} if "me@" in shown else {}
     assert lockline.connect(client.url, **secret).url == shown
 
 
@@ -77,7 +77,7 @@ def test_what_the_program_gives_besides(url: str, options: dict[str, Any], shown
 )  # fmt: skip
 def test_a_client_of_the_users_own(own: Any, options: dict[str, Any], shown: str) -> None:
     assert lockline.connect(own, **options).url == shown
-    secret = {"password": "secret"} if "me@" in shown else {}
+    secret: dict[str, Any] = {"password": "secret"} if "me@" in shown else {}
     assert lockline.connect(shown, **secret).url == shown
 
 

@@ -11,6 +11,8 @@ from lockline.errors import LeaseDropped, LeaseLost, NotHeld
 from lockline.runtime.blocking import BlockingRuntime
 from lockline.runtime.clock import DRIFT, validity
 
+from .nobody import NOBODY
+
 
 class Clock(BlockingRuntime):
     """A runtime whose time stands still until it is moved."""
@@ -28,7 +30,7 @@ def clock() -> Clock:
 
 def live(clock: Clock, ttl: float = 10.0, max_hold: float | None = None) -> LiveClaim:
     claim = Claim("x", "id-1", "me", "lock", 1, 1, ttl, 0.0, "")
-    return LiveClaim(claim, clock, (None, claim.name), True, max_hold, lambda: None)
+    return LiveClaim(claim, clock, (None, claim.name), True, max_hold, NOBODY)
 
 
 def holding(clock: Clock, ttl: float = 10.0, max_hold: float | None = None) -> LiveClaim:

@@ -10,6 +10,8 @@ from lockline.core.succession import close_up, follow, hand_turn_on
 from lockline.core.waiting import Hints
 from lockline.runtime.blocking import BlockingRuntime
 
+from .nobody import NOBODY
+
 TTL = 9.0
 
 
@@ -32,7 +34,7 @@ class Line:
         before = ""
         for ticket, claim_id in enumerate(ids, 41):
             claim = Claim("x", claim_id, "me", "lock", weight, capacity, TTL, 0.0, "")
-            live = LiveClaim(claim, self.runtime, (None, "x"), True, None, lambda: None)
+            live = LiveClaim(claim, self.runtime, (None, "x"), True, None, NOBODY)
             live.acknowledge(self.runtime.time, TTL)
             self.known[claim_id] = live
             if not before:
@@ -114,7 +116,7 @@ def test_who_stood_behind_one_that_gave_up_without_an_answer_has_to_be_told_by_t
 def test_a_stranger_ahead_is_nobody_to_be_handed_anything_by() -> None:
     line = Line("a")
     claim = Claim("x", "c", "me", "lock", 1, 1, TTL, 0.0, "")
-    late = LiveClaim(claim, line.runtime, (None, "x"), True, None, lambda: None)
+    late = LiveClaim(claim, line.runtime, (None, "x"), True, None, NOBODY)
     late.acknowledge(line.runtime.time, TTL)
     follow(late, Waiting(2, ticket=50, behind="a stranger"), line.known)
     assert line.release("a") is None

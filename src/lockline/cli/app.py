@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import signal
 from collections.abc import Sequence
@@ -71,6 +72,8 @@ def lockline(ctx: click.Context) -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """The exit code of one call of `lockline` with these arguments."""
+    # What the library would warn of, the commands say themselves, in their own words.
+    logging.getLogger("lockline").addHandler(logging.NullHandler())
     # A shell that asks for completion passes no arguments either: its question is in the environment.
     if not arguments and "_LOCKLINE_COMPLETE" not in os.environ:
         with click.Context(lockline, info_name="lockline") as ctx:

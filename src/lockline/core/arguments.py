@@ -112,6 +112,14 @@ def a_callback(value: object, what: str) -> Callable[..., object]:
     return value
 
 
+def listeners(value: object) -> list[Callable[..., object]]:
+    """Those who are to hear of events: none, one or several."""
+    if value is None:
+        return []
+    several = value if isinstance(value, (list, tuple)) else [value]
+    return [a_callback(one, "on_event") for one in several]
+
+
 def a_period(value: object, what: str) -> float:
     """A time greater than zero, also as a text: 10, 1.5, "500ms", "30s", "5m", "1h", "1d"."""
     return a_ttl(a_length(value, what) if isinstance(value, str) else value, what)

@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
-from ..errors import BackendUnavailable, ClientClosed, LeaseLost, LocklineError
+from ..errors import BackendUnavailable, ClientClosed, LeaseLost, LocklineError, NotHeld
 from ..runtime import Runtime
 from ..runtime.fork import tell_after_fork
 from . import place, reentrance, waiting
@@ -18,10 +18,11 @@ from .claim import Claim, Grant, Unanswered, Waiting
 from .closing import CLOSING, release_all
 from .guarding import guard
 from .handle import H, Handle, check, not_held
-from .keeper import WITHDRAWAL, Keeper
+from .keeper import WITHDRAWAL
 from .lasting import let_go
 from .live import GIVEN_BACK, RELEASED, RENEWALS_PER_TTL, Call, LiveClaim
 from .succession import doubt, hand_turn_on, named
+from .telling import Stream, keeper_for
 from .terms import Terms
 from .waiting import PAUSE
 
@@ -40,16 +41,16 @@ LONGEST_PAUSE = 0.25
 class Engine:
     """One client's claims on one backend."""
 
-    def __init__(self, backend: Backend, runtime: Runtime, owner: str | None) -> None:
+    def __init__(self, backend: Backend, runtime: Runtime, owner: str | None, stream: Stream | None = None) -> None:
         self.backend = backend
+        self.stream = stream
         self.runtime = runtime
         self._named_owner = owner
         # The worker knows the engine only as long as somebody else does: a client that was dropped leaves no thread.
         forget = weakref.WeakMethod(self._forget)
-        self._keeper = Keeper(backend, runtime, lambda live: (known := forget()) and known(live))
+        self._keeper = keeper_for(stream)(backend, runtime, lambda live: (known := forget()) and known(live), stream)
         weakref.finalize(self, self._keeper.abandon).atexit = False
         self._hints = self._keeper.hints
-        self._ring = self._keeper.ring
         self._ceiling_of = backend.ceiling if isinstance(backend, Sessional) else None
         self.closed = False
         self._begin()
@@ -115,7 +116,7 @@ class Engine:
                 terms.name, f"{self._prefix}-{next(self._numbers)}", self.owner, terms.kind, terms.weight, terms.capacity,
                 terms.ttl, self.runtime.wall(), terms.meta,
             )  # fmt: skip
-            live = LiveClaim(claim, self.runtime, key, terms.renews, terms.max_hold, self._ring)
+            live = LiveClaim(claim, self.runtime, key, terms.renews, terms.max_hold, self._keeper)
             live.call, live.keep_for, live.lock_delay = call, terms.keep_for, terms.lock_delay
             # Before the request goes out: whoever finds it there, and nobody who answers for it, withdraws it.
             self._keeper.note(live)
@@ -124,7 +125,7 @@ class Engine:
                 if outcome:
                     return make(live)
             except BaseException as problem:
-                await self._give_back(live, deadline, unsent=getattr(problem, "unsent", False))
+                await self._give_back(live, deadline, problem)
                 if not self._may_go_on(problem, began + terms.ttl if deadline is None else deadline):
                     raise
                 await self.runtime.sleep(pause)
@@ -166,9 +167,7 @@ class Engine:
         if isinstance(answer, Waiting):
             if (holder := self._exclusive.get(claim.name)) is not None:
                 reentrance.refuse_to_wait_for_a_waiter(live, holder)
-            # What stands nowhere cannot be renewed; the keeper first hears of it when it holds.
-            if answer.stands:
-                self._keeper.add(live)
+            self._keeper.line_up(live, answer)
             ask: place.Place = self.backend.place
             if terms.minds_the_wait:
                 ask, answer = await place.minded(terms, self.backend, live, answer, until)
@@ -210,15 +209,15 @@ class Engine:
         for live in [live for live in mine if not live.handles and not live.under_way()]:
             await self._give_back(live)
 
-    async def _give_back(self, live: LiveClaim, deadline: float | None = None, *, unsent: bool = False) -> None:
+    async def _give_back(self, live: LiveClaim, until: float | None = None, cut: BaseException | None = None) -> None:
         """Nobody wants this claim any more, whatever became of it; nothing has to be undone of what was never sent."""
-        live.give_up()
+        live.give_up(None if cut is None else type(cut))
         self._keeper.drop(live)
         self._forget(live)
-        if unsent:
+        if getattr(cut, "unsent", isinstance(cut, NotHeld)):
             self._keeper.strike(live.claim)
         else:
-            await self._keeper.withdraw(live.claim, deadline)
+            await self._keeper.withdraw(live.claim, until)
 
     def _remember(self, live: LiveClaim) -> None:
         while True:
@@ -360,7 +359,7 @@ class Engine:
             live.lose(fate.reason or "evicted")
             self._forget(live)
         elif live.state not in GIVEN_BACK:
-            live.acknowledge(sent, claim.ttl)
+            self._keeper.confirm(live, sent, claim)
             # The next regular renewal is due as before, whatever was asked for once.
             live.due = sent + live.claim.ttl / 3
         if live.lost is not None:

@@ -159,7 +159,7 @@ async def _attach(call: Call, engine: Engine, ticket: Ticket, make: Callable[[Li
         terms.name, f"{engine._prefix}-{next(engine._numbers)}", engine.owner, terms.kind, terms.weight, terms.capacity,
         terms.ttl, runtime.wall(), terms.meta,
     )  # fmt: skip
-    live = LiveClaim(claim, runtime, (runtime.me(), terms.name), terms.renews, terms.max_hold, engine._ring)
+    live = LiveClaim(claim, runtime, (runtime.me(), terms.name), terms.renews, terms.max_hold, engine._keeper)
     live.call, live.lock_delay = call, terms.lock_delay
     keeper.note(live)
     try:
@@ -179,7 +179,7 @@ async def _attach(call: Call, engine: Engine, ticket: Ticket, make: Callable[[Li
             raise ClientClosed()
         return make(live)
     except BaseException as problem:
-        await engine._give_back(live, unsent=isinstance(problem, NotHeld) or getattr(problem, "unsent", False))
+        await engine._give_back(live, None, problem)
         raise
 
 

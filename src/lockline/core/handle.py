@@ -121,7 +121,7 @@ class Handle:
             return
         if not self._given:
             # Cut short on its way: the keeper finds that nobody answers for it, and gives it back.
-            live.wake_keeper()
+            live.keeper.ring()
             return
         live.abandoned = True
         if live.remaining() > 0:

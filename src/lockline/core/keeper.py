@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import LocklineError, Reason
 from ..runtime import Running, Runtime
 from .backend import Backend, Calling
-from .claim import Claim, Unanswered
+from .claim import Claim, Unanswered, Waiting
 from .handle import Handle
 from .live import RENEWALS_PER_TTL, LiveClaim
 from .removals import Removals
 from .succession import close_up
 from .waiting import Hints
 from .worker import LINGER, Worker
+
+if TYPE_CHECKING:
+    from .telling import Stream
 
 log = logging.getLogger("lockline")
 
@@ -45,8 +48,12 @@ class Keeper:
     store runs beside it.
     """
 
-    def __init__(self, backend: Backend, runtime: Runtime, forget: Callable[[LiveClaim], None]) -> None:
+    def __init__(
+        self, backend: Backend, runtime: Runtime, forget: Callable[[LiveClaim], None], stream: Stream | None = None
+    ) -> None:
         self._backend = backend
+        self.stream = stream
+        """Who hears what happens here."""
         self._runtime = runtime
         self._forget = forget
         self.hints = Hints(runtime, backend.reader, self.ring, self._expects)
@@ -99,6 +106,34 @@ class Keeper:
         planned = self._worker.planned
         if live.due < planned or live.deadline < planned:
             self._worker.wake()
+
+    def line_up(self, live: LiveClaim, stands: Waiting) -> None:
+        """Keep this claim alive while it waits."""
+        # What stands nowhere cannot be renewed; the keeper first hears of it when it holds.
+        if stands.stands:
+            self.add(live)
+
+    def confirm(self, live: LiveClaim, sent: float, claim: Claim) -> None:
+        """The store has confirmed the claim in this form, by a request that was sent then."""
+        margin = live.deadline - self._runtime.now()
+        live.acknowledge(sent, claim.ttl)
+        # Asked for with less than its ttl, it was only to be seen whether it is there.
+        if self.stream is not None and live.token is not None and live.lost is None and claim.ttl >= live.claim.ttl:
+            self.stream.renewed(live, sent, margin)
+
+    def hear_of_loss(self, live: LiveClaim) -> None:
+        """It was lost just now; safe from anywhere."""
+        if self.stream is not None:
+            self.stream.lost(live)
+
+    def _hear_of_store(self, problem: object) -> None:
+        """A renewal was answered, or what became of it instead."""
+        if self.stream is None:
+            return
+        if problem is None:
+            self.stream.answered()
+        else:
+            self.stream.silence(problem)
 
     def drop(self, live: LiveClaim) -> None:
         """Leave this claim alone from now on."""
@@ -156,8 +191,10 @@ class Keeper:
         self._worker.ring()
 
     async def settle(self, until: float) -> None:
-        """Withdraw what is owed."""
+        """Withdraw what is owed, and let those hear who listen."""
         await self.removals.settle(self._backend, until)
+        if self.stream is not None:
+            await self.stream.flush()
 
     async def _look_round(self) -> float:
         """Look at every claim once, have done what is due; when to look again."""
@@ -214,7 +251,7 @@ class Keeper:
         for live in list(self.books.values()):
             if live.answered_for() or live.claim.id not in self.books:
                 continue
-            live.give_up()
+            live.give_up(BaseException)
             self.hints.forget(live.claim.id)
             self.removals.owe(live.claim)
             self.drop(live)
@@ -276,12 +313,14 @@ class Keeper:
             now = self._runtime.now()
             for live in batch:
                 live.put_off(now + min(live.claim.ttl / 10, 1.0), problem)
+            self._hear_of_store(problem)
             return
+        self._hear_of_store(next((fate.problem for fate in fates if isinstance(fate, Unanswered)), None))
         for live, claim, fate in zip(batch, claims, fates, strict=True):
             if self._kept.get(claim.id) is not live:
                 continue
             if fate is None:
-                live.acknowledge(sent, claim.ttl)
+                self.confirm(live, sent, claim)
                 live.ask_at = float("inf")
             elif isinstance(fate, Unanswered):
                 live.put_off(self._runtime.now() + min(live.claim.ttl / 10, 1.0), fate.problem)

@@ -8,7 +8,7 @@ import logging
 import weakref
 from collections.abc import Callable
 from enum import Enum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ..errors import Cause, LeaseLost, Reason
 from ..runtime import Runtime, Signal
@@ -38,6 +38,16 @@ Call = list[weakref.ref[Any]]
 
 Weak, because one that was cut before it began would else keep itself alive, and the handle that it was to release.
 """
+
+
+class Watcher(Protocol):
+    """Who is to hear of a claim, at any moment and from any thread."""
+
+    def ring(self) -> None:
+        """Look round now."""
+
+    def hear_of_loss(self, live: LiveClaim) -> None:
+        """It was lost just now."""
 
 
 class State(Enum):
@@ -91,15 +101,21 @@ class LiveClaim:
     """Since when renewals have failed, and how; None while they are answered."""
     call: Call | None = None
     """The acquire or release that is at it, or was last."""
+    given_up_for: type[BaseException] | None = None
+    """What ended the call that was at it, if that is why it was given up."""
+    let_go: float | None = None
+    told = False
+    """Whether its story is told (`telling`)."""
+    loss_told = False
     _signal: Signal | None = None
     _callbacks: list[Callable[[], object]] | None = None
 
     def __init__(
         self, claim: Claim, runtime: Runtime, key: tuple[object, str], renews: bool, max_hold: float | None,
-        wake_keeper: Callable[[], None],
+        keeper: Watcher,
     ) -> None:  # fmt: skip
         self.claim = claim
-        self.wake_keeper = wake_keeper
+        self.keeper = keeper
         self.runtime = runtime
         self.key = key
         """Under whom it is known as held, for re-entrance."""
@@ -205,9 +221,12 @@ class LiveClaim:
             self._end("expired")
 
     def _end(self, reason: Reason) -> None:
-        if self.lost is None:
+        first = self.lost is None
+        if first:
             self.lost = self._loss(reason)
         self.state = LOST
+        if first:
+            self.keeper.hear_of_loss(self)
 
     def begin_release(self) -> bool:
         """A release goes out: from here on nothing looks like a good lease, wherever it is cut short. Whether it is the first."""
@@ -216,8 +235,9 @@ class LiveClaim:
             self.state = RELEASING
         return first
 
-    def give_up(self) -> None:
-        """It is given back, or will be; what was lost stays lost."""
+    def give_up(self, why: type[BaseException] | None = None) -> None:
+        """It is given back, or will be, because its call ended like that; what was lost stays lost."""
+        self.given_up_for = why
         if self.lost is None:
             self.state = RELEASED
 

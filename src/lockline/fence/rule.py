@@ -23,6 +23,7 @@ from typing import Any, Final, NamedTuple
 from ..core import arguments
 from ..core.handle import Handle
 from ..errors import ConfigError, StaleToken
+from .refusals import refused
 
 LARGEST: Final = 2**63 - 1
 SHARED: Final = ("read", "permit")
@@ -82,7 +83,8 @@ def passed(resource: str, mark: Mark | None, offer: Offer, *, writes: bool, exac
 
 
 def stale(resource: str, mark: Mark | None, offer: Offer) -> StaleToken:
-    """The refusal, for whoever catches it."""
+    """The refusal, for whoever catches it; whoever listens hears of it too."""
+    refused(resource, mark, offer)
     return StaleToken(resource, offer.shown, 0 if mark is None else mark.shown)
 
 

@@ -1,0 +1,316 @@
+"""Listeners that misbehave, and callers that are cut: the lock notices nothing, and every story has an end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import threading
+import time
+import warnings
+from typing import Any
+
+import pytest
+
+import lockline
+from lockline import AcquireTimeout, aio
+from lockline.core import telling
+from lockline.observe import Asked, Event, Granted, Lost, Released, Waiting, Withdrawn
+
+from ..contract.scene import Scene
+from ..cutting import Cut, CutAt, Misread
+from ..servers.process import wait_for
+from .heard import Heard
+
+
+@pytest.fixture
+def room() -> str:
+    return f"memory:{random.randrange(1 << 40)}"
+
+
+def test_a_listener_that_raises_hurts_nobody_and_is_told_of_once(
+    world: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    heard = Heard()
+
+    def bad(event: Event) -> None:
+        raise ValueError("no")
+
+    def worse(event: Event) -> None:
+        raise SystemExit(1)
+
+    alice = world.party(on_event=[bad, worse, heard])
+    for _ in range(3):
+        alice.lock("x").acquire().release()
+    heard.wait(Released, 3)
+    failures = [record for record in caplog.records if "listener failed" in record.message]
+    assert len(failures) == 2
+    assert all(record.levelno == logging.ERROR for record in failures)
+
+
+def test_a_listener_that_blocks_makes_no_lease_late(world: Scene) -> None:
+    stop = threading.Event()
+    alice = world.party(on_event=lambda event: stop.wait(30))
+    try:
+        lease = alice.lock("x", ttl=world.ttl(0.6)).acquire()
+        began = lease.remaining()
+        world.wait_for(lambda: lease.remaining() > began, what="a renewal")
+        lease.check()
+        lease.release()
+        alice.lock("x").acquire().release()
+        before = time.monotonic()
+        alice.client.close()
+        assert time.monotonic() - before < 10, "close() waits for it no longer than a moment"
+    finally:
+        stop.set()
+
+
+def test_what_a_slow_listener_cannot_take_is_bounded_and_no_story_stays_open(
+    room: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(telling, "MOST", 50)
+    stop, heard = threading.Event(), Heard()
+
+    def slow(event: Event) -> None:
+        stop.wait(30)
+        heard(event)
+
+    with lockline.connect(room, on_event=slow) as client:
+        held = [client.lock(f"held{number}").acquire() for number in range(5)]
+        for _ in range(200):
+            client.lock("x").acquire().release()
+        for lease in held:
+            lease.release()
+        delivery = client._engine.stream._delivery  # type: ignore[union-attr]
+        assert len(delivery) < 50 + 2 * 5 + 3
+        stop.set()
+        heard.wait_for(lambda: delivery.idle, "the rest")
+        assert heard.open == 0
+        assert heard.holders == 0
+        assert 0 < len(heard.all(Asked)) < 205
+        client.lock("x").acquire().release()
+        heard.wait_for(lambda: heard.all(Released)[-1].name == "x", "life goes on")
+    assert any("too slow" in record.message for record in caplog.records)
+
+
+def test_a_listener_may_use_the_client(room: str) -> None:
+    heard = Heard()
+
+    def nosy(event: Event) -> None:
+        heard(event)
+        if isinstance(event, Granted) and event.name == "x":
+            assert [claim.token for claim in client.inspect("x").holders] in ([event.token], [])
+            client.lock("y").acquire(timeout=5).release()
+
+    client = lockline.connect(room, on_event=nosy)
+    client.lock("x").acquire().release()
+    heard.wait(Released, 2)
+    assert sorted(event.name for event in heard.all(Granted)) == ["x", "y"]
+    client.close()
+
+
+def test_a_listener_may_close_the_client(room: str) -> None:
+    heard = Heard()
+
+    def ends(event: Event) -> None:
+        heard(event)
+        if isinstance(event, Granted):
+            client.close()
+
+    client = lockline.connect(room, on_event=ends)
+    lease = client.lock("x").acquire()
+    assert lease.lost.wait(10)
+    assert heard.wait(Lost).reason == "closed"
+
+
+def test_three_hundred_threads(room: str) -> None:
+    heard = Heard()
+    with lockline.connect(room, on_event=heard) as client:
+
+        def work(number: int) -> None:
+            try:
+                with client.lock(f"x{number % 5}", timeout=0.01 if number % 7 == 0 else None):
+                    pass
+            except AcquireTimeout:
+                pass
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(300)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        heard.wait_for(lambda: heard.open == 0 and len(heard.all(Asked)) >= 300, "the end of all")
+    assert (heard.waiters, heard.holders) == (0, 0)
+    for story in heard.stories():
+        assert story in (
+            ["asked", "granted", "released"],
+            ["asked", "waiting", "granted", "released"],
+            ["asked", "waiting", "withdrawn"],
+            ["asked", "withdrawn"],
+        )
+
+
+@pytest.mark.parametrize("keeper", ["loop", "thread"])
+def test_hundreds_of_tasks_cancelled_at_every_moment(room: str, keeper: Any) -> None:
+    heard = Heard()
+    seed = random.randrange(1 << 32)
+    luck = random.Random(seed)
+
+    async def main() -> None:
+        async with aio.connect(room, on_event=heard, keeper=keeper) as client:
+
+            async def one(number: int) -> None:
+                async with client.lock(f"x{number % 3}"):
+                    await asyncio.sleep(0)
+
+            tasks = [asyncio.create_task(one(number)) for number in range(300 if keeper == "loop" else 40)]
+            while not all(task.done() for task in tasks):
+                luck.choice(tasks).cancel()
+                await asyncio.sleep(0)
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.to_thread(heard.wait_for, lambda: heard.open == 0, "the end of all")
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+    assert (heard.waiters, heard.holders, heard.open) == (0, 0, 0), seed
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore:coroutine:RuntimeWarning")
+@pytest.mark.parametrize("story", ["block", "timed_out"])
+def test_wherever_a_caller_is_cut_every_story_has_an_end(room: str, story: str) -> None:
+    heard = Heard()
+    client, other = lockline.connect(room, on_event=heard), lockline.connect(room)
+    taken = other.lock("taken", ttl=600).acquire()
+
+    def block(name: str) -> None:
+        with client.lock(name, ttl=60):
+            pass
+
+    def timed_out(name: str) -> None:
+        try:
+            client.lock("taken", ttl=60).acquire(timeout=0.001)
+        except AcquireTimeout:
+            pass
+
+    work = {"block": block, "timed_out": timed_out}[story]
+    whole = CutAt(-1)
+    whole.elsewhere(lambda: work("whole"))
+    assert whole.seen > 300
+    seed = random.randrange(1 << 32)
+    for nth in sorted(random.Random(seed).sample(range(1, whole.seen + 1), 250 if story == "block" else 100)):
+        cut = CutAt(nth)
+        try:
+            cut.elsewhere(lambda: work(f"x{nth}"))  # noqa: B023 - it is done before the next
+        except (Cut, Misread):
+            pass
+        try:
+            wait_for(lambda: heard.open == 0, 10, "the end")
+        except AssertionError as problem:
+            problem.add_note(f"after a cut at {cut.where} (instruction {nth}, seed {seed}): {heard.events[-4:]}")
+            raise
+    assert (heard.waiters, heard.holders) == (0, 0)
+    for told in heard.stories():
+        assert told[0] == "asked"
+        assert told[-1] in ("released", "withdrawn", "lost")
+        assert len(told) == len(set(told))
+    taken.release()
+    client.close()
+    other.close()
+
+
+def in_child(work: Any) -> str:
+    """What the work gives in a forked child; an error ends up in here too."""
+    reading, writing = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
+    if pid == 0:
+        try:
+            said = str(work())
+        except BaseException as problem:
+            said = repr(problem)
+        os.write(writing, said.encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        said = pipe.read()
+    os.waitpid(pid, 0)
+    return said
+
+
+def test_in_a_forked_child_nothing_is_held_and_nobody_waits(room: str) -> None:
+    heard = Heard()
+    client = lockline.connect(room, on_event=heard)
+    held = client.lock("x").acquire()
+    waiting = threading.Thread(target=lambda: client.lock("x").acquire().release())
+    waiting.start()
+    heard.wait(Waiting)
+    assert (heard.holders, heard.waiters) == (1, 1)
+
+    def child() -> object:
+        wait_for(lambda: heard.open == 0, 5, "the end of both, in the child")
+        ends = [heard.all(Released)[0].end, heard.all(Withdrawn)[0].why]
+        client.lock("mine").acquire().release()
+        heard.wait(Released, 2)
+        return [ends, heard.holders, heard.waiters, heard.all(Asked)[-1].name]
+
+    assert in_child(child) == "[['forked', 'forked'], 0, 0, 'mine']"
+    assert (heard.holders, heard.waiters) == (1, 1), "the parent notices nothing"
+    held.release()
+    waiting.join(10)
+    heard.wait_for(lambda: heard.open == 0, "the end of both")
+    client.close()
+
+
+def test_a_fork_does_not_copy_a_listener_in_the_middle(room: str) -> None:
+    mutex = threading.Lock()
+
+    def careful(event: Event) -> None:
+        with mutex:
+            time.sleep(0.002)
+
+    client = lockline.connect(room, on_event=careful)
+    for _ in range(15):
+        client.lock("x").acquire().release()
+        assert in_child(lambda: mutex.acquire(timeout=2)) == "True"
+    client.close()
+
+
+def test_a_listener_that_forks(room: str) -> None:
+    heard = Heard()
+    children: list[int] = []
+
+    def forks(event: Event) -> None:
+        heard(event)
+        if isinstance(event, Granted) and not children:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)
+                pid = os.fork()
+            if pid == 0:
+                os._exit(7)
+            children.append(pid)
+
+    with lockline.connect(room, on_event=forks) as client:
+        for _ in range(3):
+            client.lock("x").acquire().release()
+        heard.wait(Released, 3)
+    assert os.waitstatus_to_exitcode(os.waitpid(children[0], 0)[1]) == 7
+
+
+def test_a_bad_listener_is_refused_before_any_io() -> None:
+    async def awaits(event: Event) -> None: ...
+
+    for bad in (5, "print", [print, None], awaits):
+        with pytest.raises(lockline.ConfigError, match="on_event"):
+            lockline.connect("memory:", on_event=bad)  # type: ignore[arg-type]
+        with pytest.raises(lockline.ConfigError, match="on_event"):
+            aio.connect("memory:", on_event=bad)  # type: ignore[arg-type]
+
+
+def test_a_client_that_nobody_listens_to_starts_no_thread_and_notes_nothing(room: str) -> None:
+    with lockline.connect(room) as client:
+        client.lock("x").acquire().release()
+        assert not isinstance(client._engine._keeper, telling.TellingKeeper)
+        delivery = client._engine.stream._delivery  # type: ignore[union-attr]
+        assert not len(delivery)
+        assert not delivery._seat.locked()
