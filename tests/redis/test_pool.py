@@ -130,7 +130,7 @@ def test_a_connection_that_died_idle_is_replaced_before_anything_is_sent(
     assert ask(port, server) == b"PONG"
     (connection,) = pool_in(port, server).free
     server.command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-    wait_for(connection._was_closed, 5, "the end of the connection")
+    wait_for(connection.was_closed, 5, "the end of the connection")
     connection._used -= 1.0
     assert ask(port, server) == b"PONG"
     assert connection.gone

@@ -111,8 +111,10 @@ class _Slot:
 class BlockingMailbox:
     """Leader and followers: one waiting thread reads for all and hands on what is not its own.
 
-    A thread that reads its own hint saves the switch from a listener thread, which costs more than the read. The leader is
-    whoever has waited longest: nobody is appointed, so no exception can leave the post with one who is gone.
+    A thread that reads its own hint saves the switch from a listener thread, which costs more than the read. Who leads does so until
+    its own wait is over; then whoever came last takes over, because its turn comes last, mostly: one whose turn comes next would have
+    to be got out of its read, and find a successor, each time that a turn is handed on inside. Nobody is appointed: to lead is to be
+    in the section, which the interpreter itself ends, so no exception can leave the post with one who is gone.
     """
 
     def __init__(
@@ -126,6 +128,9 @@ class BlockingMailbox:
         self._nudge = nudge
         self._slots: dict[str, _Slot] = {}
         self._waiting: OrderedDict[_Slot, None] = OrderedDict()
+        self._leading = Section()
+        self._leader: _Slot | None = None
+        """Who sits in `receive`, or is about to."""
 
     def open(self, key: str) -> None:
         if key not in self._slots:
@@ -138,7 +143,7 @@ class BlockingMailbox:
         slot = self._slots.pop(key, None)
         if slot is None:
             return False
-        # One whose wait was cut short may still stand there as the leader.
+        # One whose wait was cut short may still stand there.
         if slot in self._waiting:
             self._step_down(slot)
         return slot.mail
@@ -151,7 +156,7 @@ class BlockingMailbox:
         slot.mail = True
         slot.ring()
         # The leader sits in `receive`, not on its gate: a hint from another thread has to get it out of there.
-        if self._nudge is not None and slot is self._leader():
+        if self._nudge is not None and slot is self._leader:
             self._nudge()
 
     def deliver_all(self) -> None:
@@ -167,18 +172,20 @@ class BlockingMailbox:
                 left = until - clock.now()
                 if left <= 0:
                     return False
-                if self._receive is None or slot is not self._leader():
+                if self._receive is None or not self._leading.attempt(self._lead, self._receive, left, key, slot):
                     slot.gate.acquire(True, min(left, NET))
-                    continue
-                self._read(self._receive, left, key, slot)
         finally:
             if self._receive is not None:
                 self._step_down(slot)
         slot.mail = False
         return True
 
-    def _read(self, receive: Callable[[float], list[str]], seconds: float, key: str, slot: _Slot) -> None:
+    def _lead(self, receive: Callable[[float], list[str]], seconds: float, key: str, slot: _Slot) -> None:
+        # Before the look: whoever delivers from here on knows where to find us.
+        self._leader = slot
         try:
+            if slot.mail:
+                return
             for told in receive(seconds):
                 if told == key:
                     slot.mail = True
@@ -188,21 +195,21 @@ class BlockingMailbox:
             # What had been read, and for whom, nobody knows any more: let everybody look.
             self.deliver_all()
             raise
-
-    def _leader(self) -> _Slot | None:
-        while True:
-            try:
-                return next(iter(self._waiting), None)
-            except RuntimeError:
-                pass  # the line changed between the two calls
+        finally:
+            self._leader = None
 
     def _step_down(self, slot: _Slot) -> None:
-        led = slot is self._leader()
         self._waiting.pop(slot, None)
-        # Woken without mail, the next one finds that it leads now.
-        heir = self._leader() if led else None
-        if heir is not None:
+        # Woken without mail, it finds that nobody leads.
+        if self._leader is None and (heir := self._newest()) is not None:
             heir.ring()
+
+    def _newest(self) -> _Slot | None:
+        while True:
+            try:
+                return next(reversed(self._waiting), None)
+            except RuntimeError:
+                pass  # the line changed between the two calls
 
 
 class ThreadWorker:

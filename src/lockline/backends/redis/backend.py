@@ -17,6 +17,7 @@ from ..resp.commands import ServerError, pack
 from ..resp.connection_asyncio import AsyncioLink
 from ..resp.connection_blocking import BlockingLink
 from ..resp.errors import NoAnswer, Refused, unavailable
+from ..resp.shared_blocking import SharingLink
 from ..resp.target import Address
 from . import doctor, hand_over, keeping
 from .batches import Batches
@@ -74,7 +75,7 @@ class RedisBackend:
             self._for_waits = Connections(target, AsyncioLink)
             self._subscriptions = AsyncioSubscriptions(target, prefix, self._take_note)
         else:
-            self._connections = Connections(target, partial(BlockingLink, most=max_connections))
+            self._connections = Connections(target, partial(SharingLink, most=max_connections))
             self._for_keeper = Connections(target, partial(BlockingLink, most=KEEPERS_CONNECTIONS))
             self._for_waits = Connections(target, partial(BlockingLink, most=max_connections))
             self._subscriptions = self.reader = BlockingSubscriptions(target, prefix, self._take_note)
@@ -245,8 +246,11 @@ class RedisBackend:
         doubtful = claim_id in self._doubts
         if address is not None and link is not None and not doubtful:
             try:
-                request = line.request_to_hand_on(claim_id, heir) if heir else line.request_to_leave(claim_id)
-                reply = await link.ask(request, until)
+                if heir:
+                    # In order: the heir's own leave shall not overtake this one, and make the server look for whom to tell.
+                    reply = await link.ask_in_order(line.request_to_hand_on(claim_id, heir), until)
+                else:
+                    reply = await link.ask(line.request_to_leave(claim_id), until)
                 if type(reply) is int:
                     return reply == 1
                 failed = Failed(address, reply)

@@ -19,6 +19,9 @@ class Link(Protocol):
     async def ask(self, request: bytes, until: float) -> Any:
         """The server's answer to one command."""
 
+    async def ask_in_order(self, request: bytes, until: float) -> Any:
+        """The same on a way on which none of these overtakes another, where there is one."""
+
     async def ask_all(self, requests: Sequence[bytes], until: float) -> list[Any]:
         """The answers to several commands that were sent together, on one connection."""
 

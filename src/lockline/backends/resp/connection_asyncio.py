@@ -260,6 +260,8 @@ class AsyncioLink:
         (answer,) = pipeline.ask((request,), until)
         return await answer
 
+    ask_in_order = ask
+
     async def ask_all(self, requests: Sequence[bytes], until: float) -> list[Any]:
         return await (await self.pipeline(until)).ask_all(requests, until)
 

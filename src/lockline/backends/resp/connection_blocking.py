@@ -9,7 +9,7 @@ import ssl
 import struct
 from collections.abc import Callable, Sequence
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import redis
 
@@ -114,7 +114,8 @@ class BlockingConnection:
         self.is_open = True
         return self
 
-    def _set_timeout(self, seconds: float) -> None:
+    def set_timeout(self, seconds: float) -> None:
+        """How long a read or a write may take from now on."""
         self._timeout = seconds
         if self.tls:
             self.sock.settimeout(seconds)
@@ -136,11 +137,11 @@ class BlockingConnection:
             timeout = self.patience
         elif timeout <= 0:
             raise NoAnswer(self.address, "no time left to ask", sent=False, late=True)
-        if now > self._used + IDLE and self._was_closed():
+        if now > self._used + IDLE and self.was_closed():
             raise DiedIdle(self.address, "the server closed the connection while it was idle", sent=False)
         self._used = now
         if timeout != self._timeout:
-            self._set_timeout(timeout)
+            self.set_timeout(timeout)
         sock = self.sock
         try:
             sock.sendall(request)
@@ -162,7 +163,7 @@ class BlockingConnection:
             replies.append(self.read(min(until, clock.now() + self.patience)))
         return replies
 
-    def _was_closed(self) -> bool:
+    def was_closed(self) -> bool:
         """Whether the other end has closed it: what is not sent then, was surely not received."""
         poll = select.poll()
         poll.register(self.sock, CLOSED)
@@ -194,13 +195,19 @@ class BlockingConnection:
             raise TimeoutError("no answer in time")
         if self.tls:
             # What has come may lie inside the library already, where no poll sees it.
-            self._set_timeout(left)
+            self.set_timeout(left)
         else:
             poll = select.poll()
             poll.register(self.sock, select.POLLIN)
             if not poll.poll(left * 1000):
                 raise TimeoutError("no answer in time")
         return self._some()
+
+    def wait_for_some(self, until: float) -> bytes | None:
+        """What comes next; None if nothing came by then."""
+        poll = select.poll()
+        poll.register(self.sock, select.POLLIN)
+        return self._some() if poll.poll(max(0.0, until - clock.now()) * 1000) else None
 
     def _some(self) -> bytes:
         data = self.sock.recv(BUFFER)
@@ -233,7 +240,22 @@ class BlockingConnection:
         self._connection.disconnect()
 
 
-class BlockingLink(Pool[BlockingConnection]):
+class Way(Protocol):
+    """What a thread asks through while it has it: a connection, or a seat on one that is shared."""
+
+    is_open: bool
+    gone: bool
+
+    def open(self, until: float) -> object: ...
+
+    def ask(self, request: bytes, until: float) -> Any: ...
+
+    def ask_all(self, requests: Sequence[bytes], until: float) -> list[Any]: ...
+
+    def close(self) -> None: ...
+
+
+class BlockingLink(Pool[Way]):
     """The way to one server, for threads: a few connections, opened when they are needed."""
 
     kept_after_fork = False
@@ -244,7 +266,7 @@ class BlockingLink(Pool[BlockingConnection]):
         self._vets = vets
         self._closed = False
 
-    def take(self, until: float) -> BlockingConnection:
+    def take(self, until: float) -> Way:
         """A connection of the caller's own until it is given back or dropped."""
         if self._closed:
             raise ClientClosed()
@@ -253,34 +275,42 @@ class BlockingLink(Pool[BlockingConnection]):
             raise NoAnswer(self._address, "every connection is in use", sent=False, late=True)
         if not connection.is_open:
             try:
-                connection.open(until)
-                if self._vets:
-                    vet(connection.ask(INFO, until), self._address)
-                    self._vets = False
+                self.make_ready(connection, until)
             except BaseException:
                 self.drop(connection)
                 raise
         return connection
 
-    def drop(self, connection: BlockingConnection) -> None:
+    def make_ready(self, connection: Way, until: float) -> None:
+        """Open it, and once look at who answers there."""
+        if self._closed:
+            raise ClientClosed()
+        connection.open(until)
+        if self._vets:
+            vet(connection.ask(INFO, until), self._address)
+            self._vets = False
+
+    def drop(self, connection: Way) -> None:
         """It is of no use any more."""
         connection.close()
         self.make_room()
 
     async def ask(self, request: bytes, until: float) -> Any:
-        return self._use(BlockingConnection.ask, request, until)
+        return self._use("ask", request, until)
+
+    ask_in_order = ask
 
     async def ask_all(self, requests: Sequence[bytes], until: float) -> list[Any]:
-        return self._use(BlockingConnection.ask_all, requests, until)  # type: ignore[no-any-return]
+        return self._use("ask_all", requests, until)  # type: ignore[no-any-return]
 
-    def _use(self, ask: Callable[[BlockingConnection, T, float], Any], what: T, until: float) -> Any:
+    def _use(self, how: Literal["ask", "ask_all"], what: object, until: float) -> Any:
         while True:
             try:
                 connection = self.take(until) if self.line else self.free.pop()
             except IndexError:
                 connection = self.take(until)
             try:
-                reply = ask(connection, what, until)
+                reply = getattr(connection, how)(what, until)
             except DiedIdle:
                 self.drop(connection)
                 continue
@@ -289,10 +319,14 @@ class BlockingLink(Pool[BlockingConnection]):
                 self.drop(connection)
                 raise
             # Not a part of the `try`: once it is among the free ones it is no longer ours to drop.
-            self.free.append(connection)
+            self.put_back(connection)
             if self.line:
                 self.call_next()
             return reply
+
+    def put_back(self, connection: Way) -> None:
+        """It is among the free ones from now on."""
+        self.free.append(connection)
 
     def forget(self) -> None:
         for connection in self.take_all_free():

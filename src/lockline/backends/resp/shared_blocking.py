@@ -1,0 +1,324 @@
+"""One connection that any number of threads use at the same time: requests go out as they come, answers come back in order.
+
+Whoever has something to send takes along what others have to send meanwhile; of those who wait for an answer one reads for all. So
+a crowd of threads needs few connections, few system calls, and nobody waits for the distance of anybody else.
+
+An exception may strike a thread between any two instructions. What it was in the middle of, nobody knows then: so that stream is
+given up, with all who wait for an answer on it, and they ask again on a new one. Every request may be repeated.
+"""
+
+from __future__ import annotations
+
+import socket
+import weakref
+from _thread import allocate_lock
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final, cast
+
+from ...errors import ClientClosed
+from ...runtime import clock
+from ...runtime.blocking import ring
+from ...runtime.section import Section
+from .commands import PUSHED
+from .connection_blocking import IDLE, BlockingConnection, BlockingLink, Way
+from .errors import NoAnswer
+from .target import Server
+
+LOOK_AGAIN: Final = 0.5
+"""Seconds after which one who waits looks unasked whether somebody reads: only one that was struck in the moment of ringing him
+can make him need it."""
+SEATS: Final = 32
+"""Threads that share one connection at the same time. More wait for a seat, in order of arrival: so many threads that are awake
+at once, for whatever reason, would take the interpreter from the one that renews."""
+
+
+class Question:
+    """What one thread asks, and the lock that it sleeps on until all its answers are there."""
+
+    __slots__ = ("answers", "gate", "over", "problem", "request", "wanted")
+
+    def __init__(self, request: bytes, wanted: int) -> None:
+        self.request = request
+        self.wanted = wanted
+        """How many answers it gets."""
+        self.gate = allocate_lock()
+        self.gate.acquire()
+        self.over = False
+        self.answers: list[Any] = []
+        self.problem: Exception | None = None
+        """Why no answer will come."""
+
+    def end(self, problem: Exception | None = None) -> None:
+        """All answers are there, or no more will come."""
+        self.problem = problem
+        # Last: whoever sees this sees the rest.
+        self.over = True
+        ring(self.gate)
+
+
+class Stream:
+    """One connection and those who wait for an answer on it, in the order of their requests."""
+
+    __slots__ = ("broken", "connection", "in_the_middle", "pending", "read_by", "used")
+
+    def __init__(self, connection: BlockingConnection) -> None:
+        self.connection = connection
+        self.pending: deque[Question] = deque()
+        self.broken: Exception | None = None
+        self.in_the_middle = False
+        """Whether a reader is between two answers; one who finds this and is alone knows that the last reader was struck there."""
+        self.read_by: Question | None = None
+        self.used = clock.now()
+
+    def send(self, questions: list[Question]) -> None:
+        """Send these; if that fails, nobody here will be answered."""
+        try:
+            # First: an answer may be here before the next instruction.
+            self.pending.extend(questions)
+            self.used = clock.now()
+            self.connection.sock.sendall(b"".join([question.request for question in questions]))
+        except OSError as problem:
+            self.fail(problem)
+        except BaseException:
+            self.fail(ConnectionAbortedError("the thread that was sending was struck down"))
+            raise
+        if self.broken is not None:
+            self.fail(self.broken)
+
+    def read(self, mine: Question, until: float) -> None:
+        """Wait for something to come, at most until then, and give everybody what is his."""
+        if mine.over or self.broken is not None:
+            return
+        if self.in_the_middle:
+            self.fail(ConnectionAbortedError("the thread that was reading was struck down"))
+            return
+        connection, pending = self.connection, self.pending
+        self.read_by = mine
+        try:
+            data = connection.wait_for_some(until)
+            if data is None:
+                return
+            self.in_the_middle = True
+            connection.feed(data)
+            while (reply := connection.gets()) is not Ellipsis:
+                if type(reply) is PUSHED:
+                    continue
+                asked = pending[0]
+                asked.answers.append(reply)
+                if len(asked.answers) == asked.wanted:
+                    pending.popleft()
+                    asked.end()
+            self.in_the_middle = False
+        except IndexError:
+            self.fail(ConnectionAbortedError("an answer that nobody asked for"))
+        except OSError as problem:
+            self.fail(problem)
+        except BaseException:
+            self.fail(ConnectionAbortedError("the thread that was reading was struck down"))
+            raise
+        finally:
+            self.read_by = None
+
+    def fail(self, why: Exception) -> None:
+        """Nobody who waits here will have an answer."""
+        # First: whoever joins from here on finds it.
+        self.broken = why
+        while self.pending:
+            try:
+                self.pending.popleft().end(why)
+            except IndexError:
+                break  # another one tells them too
+        try:
+            # Not closed under a thread that may read it: another one could get its number. It is closed with the last who knows it.
+            self.connection.sock.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass  # it is down already
+
+    def call_reader(self) -> None:
+        """If somebody waits and nobody reads, have the one read whose answer comes last: he can read for the others."""
+        if self.pending and self.read_by is None:
+            try:
+                ring(self.pending[-1].gate)
+            except IndexError:
+                pass  # answered just now
+
+
+class SharedConnection:
+    """What threads ask through together; opened when it is needed."""
+
+    def __init__(self, opened: Callable[[float], BlockingConnection], server: Server) -> None:
+        self._opened = opened
+        self._address = server.address
+        self._patience = server.patience
+        self._stream: Stream | None = None
+        self._unsent: deque[Question] = deque()
+        self._sending = Section()
+        self._reading = Section()
+
+    @property
+    def busy(self) -> bool:
+        """Whether somebody waits for an answer."""
+        stream = self._stream
+        return bool(self._unsent) or (stream is not None and bool(stream.pending))
+
+    def ask(self, request: bytes, wanted: int, until: float) -> list[Any]:
+        """The answers to that many commands."""
+        question = Question(request, wanted)
+        try:
+            self._unsent.append(question)
+            # Who is sending now looks for more after his last, as we do here: so nobody's is left lying.
+            while self._unsent and self._sending.attempt(self._send, until):
+                pass
+            return self._answer(question, until)
+        finally:
+            self._call_next()
+
+    def _call_next(self) -> None:
+        """Whatever ends a call, somebody sends what is left to be sent, and somebody reads what is left to be read."""
+        try:
+            if self._unsent:
+                ring(self._unsent[0].gate)
+        except IndexError:
+            pass  # sent just now
+        stream = self._stream
+        if stream is not None:
+            stream.call_reader()
+
+    def _send(self, until: float) -> None:
+        """Send what there is to be sent, whosever it is."""
+        stream = self._stream
+        if stream is None or stream.broken is not None or self._died_idle(stream):
+            stream = self._stream = Stream(self._opened(until))
+        questions: list[Question] = []
+        try:
+            while self._unsent:
+                questions.append(self._unsent.popleft())
+            stream.send(questions)
+        except BaseException as problem:
+            for question in questions:
+                question.end(ConnectionAbortedError("the thread that was sending was struck down"))
+            raise problem
+
+    def _died_idle(self, stream: Stream) -> bool:
+        """Whether the server has closed it while nobody used it: what is not sent then, was surely not received."""
+        return not stream.pending and clock.now() > stream.used + IDLE and stream.connection.was_closed()
+
+    def _answer(self, question: Question, until: float) -> list[Any]:
+        began = clock.now()
+        end = min(until, began + self._patience)
+        while not question.over:
+            left = end - clock.now()
+            if left <= 0:
+                raise self._late(question, silent=end < until)
+            stream = self._stream
+            if self._unsent and question in self._unsent:
+                # Who was sending could not: perhaps we can.
+                done = self._sending.attempt(self._send, end)
+            elif stream is not None and stream.broken is None:
+                done = self._reading.attempt(stream.read, question, end)
+            else:
+                done = False
+            if not done and not question.gate.acquire(True, min(left, LOOK_AGAIN)):
+                self._look_for(question)
+        if question.problem is not None:
+            raise NoAnswer(self._address, question.problem, sent=True) from question.problem
+        return question.answers
+
+    def _late(self, question: Question, *, silent: bool) -> NoAnswer:
+        try:
+            self._unsent.remove(question)
+        except ValueError:
+            pass
+        else:
+            return NoAnswer(self._address, "no time left to ask", sent=False, late=True)
+        stream = self._stream
+        if silent and stream is not None and question in stream.pending:
+            # Answers come in order: after one that does not come there is nothing to hope for.
+            stream.fail(TimeoutError("no answer in time"))
+        return NoAnswer(self._address, "no answer in time", sent=True)
+
+    def _look_for(self, question: Question) -> None:
+        """One whose sender was struck down with it in hand will have no answer."""
+        stream = self._stream
+        if question not in self._unsent and (stream is None or question not in list(stream.pending)):
+            question.end(ConnectionAbortedError("the thread that was sending was struck down"))
+
+    def forget(self) -> None:
+        """Close it, if it is idle."""
+        stream = self._stream
+        if stream is not None and not self.busy:
+            stream.fail(ConnectionAbortedError("dropped while idle"))
+            self._stream = None
+
+
+class Seat:
+    """One thread's right to ask through the shared connection: for whoever has it, a connection like another."""
+
+    __slots__ = ("__weakref__", "_shared", "gone", "is_open")
+
+    def __init__(self, shared: SharedConnection) -> None:
+        self._shared = shared
+        self.gone = False
+        self.is_open = True
+        """Whoever sends first opens what is shared."""
+
+    def open(self, until: float) -> None:
+        """Nothing to do."""
+
+    def ask(self, request: bytes, until: float) -> Any:
+        return self._shared.ask(request, 1, until)[0]
+
+    def ask_all(self, requests: Sequence[bytes], until: float) -> list[Any]:
+        return self._shared.ask(b"".join(requests), len(requests), until)
+
+    def close(self) -> None:
+        self.gone = True
+
+
+class SharingLink(BlockingLink):
+    """The way to one server, for threads: a few connections of their own, and one that those share who find none free."""
+
+    def __init__(self, server: Server, vets: bool, most: int) -> None:
+        # Two threads may not read and write one TLS session at the same time.
+        self._shares = most > 1 and not server.tls
+        self._own = most - 1 if self._shares else most
+        super().__init__(server, vets, self._own + SEATS * self._shares)
+        self._server = server
+        # Weakly: a client that was dropped closes its connections by that alone.
+        me = weakref.ref(self)
+        self._make = lambda: cast(SharingLink, me())._make_one()
+        self._shared = SharedConnection(lambda until: cast(SharingLink, me())._open_shared(until), server)
+
+    def _make_one(self) -> Way:
+        made = [one for ref in self._made if (one := ref()) is not None and not one.gone]
+        own = sum(type(one) is BlockingConnection for one in made)
+        return BlockingConnection(self._server) if own < self._own else Seat(self._shared)
+
+    def _open_shared(self, until: float) -> BlockingConnection:
+        connection = BlockingConnection(self._server)
+        try:
+            self.make_ready(connection, until)
+            connection.set_timeout(connection.patience)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def put_back(self, connection: Way) -> None:
+        # Who comes next takes the last one: a connection of its own, if there is any.
+        if type(connection) is Seat:
+            self.free.appendleft(connection)
+        else:
+            self.free.append(connection)
+
+    async def ask_in_order(self, request: bytes, until: float) -> Any:
+        if self._shares:
+            if self._closed:
+                raise ClientClosed()
+            return self._shared.ask(request, 1, until)[0]
+        return self._use("ask", request, until)
+
+    def forget(self) -> None:
+        super().forget()
+        self._shared.forget()
