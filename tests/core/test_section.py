@@ -15,6 +15,7 @@ import pytest
 from lockline.runtime.blocking import BlockingMailbox, BlockingRuntime, BlockingSignal, run
 from lockline.runtime.clock import now
 from lockline.runtime.section import Inside, Section
+from tests.servers.process import wait_for
 
 from ..cutting import Cut, CutAt
 
@@ -202,6 +203,66 @@ def test_a_leader_that_was_cut_anywhere_leaves_the_reading_to_another() -> None:
         if not cut.where:
             break
     assert nth > 100
+
+
+class Waiters:
+    """Threads that wait at one mailbox whose reader hears nothing, in order of arrival."""
+
+    def __init__(self, *names: str) -> None:
+        self.nudged: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self.nudges = 0
+        self.box = BlockingMailbox(lambda _: None, self._receive, self._nudge)
+        self._threads: dict[str, threading.Thread] = {}
+        for n, name in enumerate(names, 1):
+            self.box.open(name)
+            self._threads[name] = threading.Thread(target=self._wait, args=(name,))
+            self._threads[name].start()
+            wait_for(partial(self._waits, n), 10, f"{name} to wait")
+
+    def _wait(self, name: str) -> None:
+        run(self.box.wait(name, now() + 30))
+
+    def _waits(self, number: int) -> bool:
+        return len(self.box._waiting) == number and self.box._leader is not None
+
+    def _receive(self, seconds: float) -> list[str]:
+        try:
+            self.nudged.get(timeout=seconds)
+        except queue.Empty:
+            pass
+        return []
+
+    def _nudge(self) -> None:
+        self.nudges += 1
+        self.nudged.put("")
+
+    def leads(self, name: str) -> bool:
+        return self.box._leader is self.box._slots[name]
+
+    def wake(self, name: str) -> None:
+        self.box.deliver(name)
+        self._threads[name].join(10)
+        assert not self._threads[name].is_alive()
+
+
+def test_a_hint_for_one_who_follows_leaves_the_leader_where_it_is() -> None:
+    waiters = Waiters("a", "b", "c")
+    assert waiters.leads("a")
+    waiters.wake("b")
+    assert (waiters.nudges, waiters.leads("a")) == (0, True)
+    waiters.wake("a")
+    waiters.wake("c")
+
+
+def test_who_came_last_leads_next_because_its_turn_comes_last() -> None:
+    waiters = Waiters("a", "b", "c", "d")
+    waiters.wake("a")
+    wait_for(lambda: waiters.leads("d"), 1.5, "the last one to lead")
+    # Now each turn that is handed on wakes one thread, and no other.
+    waiters.wake("b")
+    waiters.wake("c")
+    assert (waiters.nudges, waiters.leads("d")) == (1, True)
+    waiters.wake("d")
 
 
 def test_a_worker_runs_though_its_starter_was_cut() -> None:

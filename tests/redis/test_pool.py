@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
 from functools import partial
 from types import FrameType
@@ -128,6 +128,7 @@ def test_a_connection_that_died_idle_is_replaced_before_anything_is_sent(
 ) -> None:
     port = port_of(2)
     assert ask(port, server) == b"PONG"
+    connection: Any
     (connection,) = pool_in(port, server).free
     server.command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
     wait_for(connection.was_closed, 5, "the end of the connection")
@@ -144,12 +145,12 @@ class Cut(BaseException):
 
 
 @contextmanager
-def cut_at(step: int) -> Iterator[list[int]]:
+def cut_at(step: int, ours: Container[str] = OURS) -> Iterator[list[int]]:
     """Raise in this thread before the bytecode of that number inside the pool and its connections; counts them."""
     seen = [0]
 
     def trace(frame: FrameType, event: str, _: object) -> Any:
-        if frame.f_code.co_filename not in OURS:
+        if frame.f_code.co_filename not in ours:
             return None
         frame.f_trace_opcodes = True
         if event == "opcode":
@@ -187,7 +188,7 @@ def test_an_exception_between_any_two_bytecodes_costs_no_connection(
         elif situation == "broken":
             pool.forget()
             all_can_be_had(pool, 1)
-            pool.free[0].sock.shutdown(2)
+            cast(Any, pool.free[0]).sock.shutdown(2)
         elif situation == "in line":
             connection = pool.take(clock.now() + 5)
             giver = threading.Timer(0.002, pool.give_back, [connection])
