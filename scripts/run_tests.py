@@ -33,14 +33,13 @@ GROUPS: dict[str, tuple[list[str], list[str]]] = {
     "verify": ([], ["tests/verify"]),
     "fence": (["bakery"], ["tests/fence", "tests/backends", "tests/observe"]),
     "pgbouncer": (["postgresql-pgbouncer"], ["tests/sql"]),
+    "lab": ([], ["tests/lab"]),
+    "pages": ([], ["tests/web", "tests/docs", "tests/recipes", "tests/packaging"]),
     "commands": (
         [],
         [
             "tests/cli",
             "tests/kit",
-            "tests/docs",
-            "tests/recipes",
-            "tests/packaging",
             "tests/types",
             "tests/test_shells.py",
             "tests/test_run_tests.py",
