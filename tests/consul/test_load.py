@@ -6,11 +6,12 @@ import asyncio
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lockline import aio
-from lockline.backends.consul import channel
+from lockline.backends.consul import channel, claims
 from lockline.errors import LocklineError
 
 from ..calm import calm
@@ -45,6 +46,36 @@ def test_three_hundred_threads_on_one_name_are_granted_in_order_and_a_held_lease
     assert granted == sorted(granted)
     assert held.valid
     held.release()
+
+
+def test_those_who_wait_behind_their_own_client_do_not_read_the_line_again_and_again(
+    url: str, client_of: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each look reads the whole of it: a thousand of them would keep a release from its connection."""
+    monkeypatch.setattr(claims, "NET", 0.1)
+    client = client_of(url)
+    lease = client.lock("x", ttl=60).acquire()
+    threads = [
+        threading.Thread(target=lambda: client.lock("x", ttl=60).acquire(timeout=60).release()) for _ in range(30)
+    ]
+    for thread in threads:
+        thread.start()
+    wait_for(lambda: len(client.inspect("x").waiters) == 30, 20, "thirty waiters")
+    sightings = backend_of(client)._claims.sightings
+    looks: list[str] = []
+    line = sightings.line
+
+    async def counted(name: str, *args: Any, **more: Any) -> Any:
+        looks.append(name)
+        return await line(name, *args, **more)
+
+    monkeypatch.setattr(sightings, "line", counted)
+    began = time.monotonic()
+    wait_for(lambda: time.monotonic() > began + 1, 5, "ten times as long as they would trust others")
+    assert not looks
+    lease.release()
+    for thread in threads:
+        thread.join(30)
 
 
 def test_six_hundred_tasks_on_as_many_names_are_granted_and_a_held_lease_outlives_them(url: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import secrets
 from collections.abc import Sequence
 from typing import Any, Final
@@ -29,8 +28,6 @@ GUARANTEES: Final = Guarantees(
     tolerates="A minority of the servers may fail, restart or be cut off, and messages may be lost or late; an agent that leaves "
     "for good ends the sessions that were made through it, and a new cluster takes the tokens back to its backup's age.",
 )
-NET: Final = 60.0
-"""How long a waiter trusts what it saw, or up to twice as long; those in its way are looked at much more often."""
 KEEPERS_CONNECTIONS: Final = 2
 """Beside those of the callers, so that renewals get their turn; the second, so that one that gets no answer does not hold up the next."""
 FAREWELL: Final = 1.0
@@ -99,7 +96,7 @@ class ConsulBackend(KeyedBackend[ConsulClaims]):
             if answer.failed:
                 return await self._settle(own, wait, until, await self._look(own, until))
             if known:
-                self._claims.wait_behind(own, known, self._runtime.now() + NET)
+                self._claims.wait_behind(own, known)
                 return Waiting(len(known))
             seen = told_claims(entry for entry in answer.entries if entry["Key"].startswith(line))
             self._claims.sightings.note(seen)
@@ -149,7 +146,7 @@ class ConsulBackend(KeyedBackend[ConsulClaims]):
         keepers = blockers(ahead, own.claim)
         if not keepers:
             return Grant(own.create)
-        self._claims.wait_behind(own, keepers, self._runtime.now() + NET * random.uniform(1, 2))
+        self._claims.wait_behind(own, keepers)
         return Waiting(len(ahead), ticket=own.create, behind=ahead[-1].id)
 
     # -- place -------------------------------------------------------------------------------------

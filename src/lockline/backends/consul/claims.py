@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import random
 import secrets
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from heapq import merge
 from operator import attrgetter, itemgetter
 from typing import Final
@@ -28,6 +30,10 @@ REMOVED_TOGETHER: Final = 15
 """Claims per transaction: each takes three steps and may need a look at its line, and one more is for their session."""
 A_GLANCE: Final = 1.5
 """How often, at the least, somebody who waits looks whether those in its way still move."""
+NET: Final = 60.0
+"""How long a waiter trusts what it saw, or up to twice as long; those in its way are looked at much more often."""
+LONG_NET: Final = 3600.0
+"""The same behind claims of its own client, whose end it is told: a thousand that looked again would each read the whole line."""
 SHORTEST_GLANCE: Final = 0.05
 FORGOTTEN: Final = 64
 """So many go while the answer to one look is on its way, at the most; who is missed by that is found by a glance."""
@@ -101,14 +107,18 @@ class ConsulClaims(KeyedClaims[ConsulClaim]):
         last = blockers([mine[-1].told(self._keys.client)], claim)
         return last or blockers([own.told(self._keys.client) for own in mine], claim)
 
-    def wait_behind(self, own: ConsulClaim, keepers: list[ToldClaim], trusts: float) -> None:
-        """It cannot hold before one of these goes: believed until then."""
-        own.ahead, own.trusts = keepers, trusts
+    def wait_behind(self, own: ConsulClaim, keepers: list[ToldClaim]) -> None:
+        """It cannot hold before one of these goes: believed until then, for a good while."""
+        mine = all(keeper.client == self._keys.client for keeper in keepers)
+        own.ahead = keepers
+        own.trusts = self._runtime.now() + (LONG_NET if mine else NET) * random.uniform(1, 2)
         for keeper in keepers:
             if keeper.client == self._keys.client:
                 self._followers.setdefault(keeper.key, set()).add(own.claim.id)
-                if keeper.key in self._left:
-                    # It went after the line was seen, and told those of whom it knew.
+                with suppress(ValueError):  # it is not among them
+                    # It went after the line was seen, and told those of whom it knew. Said once: should the store show it for longer,
+                    # a glance now and then is enough.
+                    self._left.remove(keeper.key)
                     self._followers.pop(keeper.key, None)
                     self.tell(own.claim.id)
 
