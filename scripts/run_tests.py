@@ -39,6 +39,7 @@ GROUPS: dict[str, tuple[list[str], list[str]]] = {
         [],
         [
             "tests/cli",
+            "tests/web",
             "tests/kit",
             "tests/types",
             "tests/test_shells.py",

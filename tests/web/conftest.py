@@ -136,8 +136,9 @@ def client(store: str) -> Iterator[lockline.Client]:
         yield client
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
+    """For one file of tests: while it is there, this thread counts as inside an event loop."""
     path = program("chromium", "chromium-browser", "google-chrome")
     with sync_playwright() as playwright:
         try:

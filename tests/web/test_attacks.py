@@ -322,12 +322,13 @@ def test_huge_metadata_and_long_names_are_cut(serve: Serve, local_url: str, hold
             meta = {f"{key}" * 8: "m" * 40 for key in range(60)} if number % 2 else {"one": "\x00" * 600}
             hold(client.lock(f"{number}-" + "ü" * 250, meta=meta))
         visitor = serve(local_url).visitor()
-        told: list[Any] = []
-        wait_for(
-            lambda: told.extend(visitor.get("/api/changes").json()) or any(one.get("all") for one in told),
-            what="lines",
-        )
-        lines = next(one["all"] for one in told if one.get("all"))
+        lines: list[Any] = []
+
+        def ask() -> bool:
+            lines[:] = visitor.get("/api/changes").json()[0]["all"]
+            return bool(lines)
+
+        wait_for(ask, what="lines")
         assert len(lines) == 30
         for line in lines:
             (held,) = line["hold"]

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import expect
 
 import lockline
+from lockline import web
 
 from ..calm import calm
 from .conftest import Browse, Serve
+from .mounted import under_uvicorn, under_wsgiref
 
 
 def test_a_grant_and_a_release_are_seen_within_a_second(
@@ -299,3 +303,36 @@ def test_every_text_stands_out_from_its_ground_and_everything_has_a_name(
         for landmark in ("banner", "main", "contentinfo", "search"):
             expect(visit.page.get_by_role(landmark)).to_have_count(1)
         expect(visit.page.get_by_role("heading", level=1)).to_have_text("Lines")
+
+
+@pytest.mark.parametrize("flavour", ["asgi", "wsgi"])
+def test_the_page_shows_memory_in_the_browser_and_evicts_under_the_users_login(
+    browse: Browse, flavour: str, hold: Any, tmp_path: Path
+) -> None:
+    with lockline.connect(f"memory:{flavour}", owner="me:1") as client:
+        lease = hold(client.lock("orders/42"))
+        options: dict[str, Any] = {
+            "allow_evict": True,
+            "audit": tmp_path / "audit",
+            "user": lambda request: "ada@example",
+        }
+        served = (
+            under_uvicorn(web.asgi(client, **options))
+            if flavour == "asgi"
+            else under_wsgiref(web.wsgi(client, **options))
+        )
+        with served as server:
+            visit = browse(server)  # type: ignore[arg-type]
+            visit.line("orders/42").get_by_role("button", name="orders/42").click()
+            visit.page.get_by_role("button", name="Evict me:1").click()
+            expect(visit.page.get_by_label("Your name")).to_be_hidden()
+            visit.page.get_by_label("Reason").fill("stuck")
+            visit.page.get_by_role("button", name="Evict this holder").click()
+            expect(visit.line("orders/42").locator(".flag")).to_have_text("evicted")
+            assert lease.lost.wait(20)
+            visit.page.goto("about:blank")
+        written = [json.loads(line) for line in (tmp_path / "audit").read_text().splitlines()]
+        assert [(line["outcome"], line["who"]) for line in written] == [
+            ("asked", "ada@example"),
+            ("evicted", "ada@example"),
+        ]

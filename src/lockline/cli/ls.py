@@ -13,17 +13,30 @@ EPILOG = """\
 Examples:
   lockline ls
   lockline ls orders/
+  lockline ls --watch
   lockline ls --json | jq -r '.[] | select(.waiting > 0) | .name'
 """
 
 
 @click.command(epilog=EPILOG)
 @click.argument("prefix", default="")
+@click.option(
+    "--watch",
+    "-w",
+    "watches",
+    is_flag=True,
+    help="Go on, and show each change: on a terminal in place, elsewhere a line each.",
+)
 @url_option
 @json_option
-def command(prefix: str, url: str | None, config: str | None, as_json: bool) -> None:
+def command(prefix: str, watches: bool, url: str | None, config: str | None, as_json: bool) -> None:
     """List the names that are held or waited for, those that begin with PREFIX."""
     with open_client(url, config) as client:
+        if watches:
+            from .watching import watch  # what it needs of the page's room is no concern of a plain list
+
+            watch(client, prefix, as_json=as_json)
+            return
         lines = [line for line in map(client.inspect, client.list(prefix)) if line.claims]
     if as_json:
         print_json([_json(line) for line in lines])

@@ -14,7 +14,7 @@ from ..errors import ConfigError
 from ..sync import Client
 from ..web import make_site
 from ..web.access import Access
-from ..web.asgi import AsgiPage
+from ..web.asgi_page import AsgiPage
 from ..web.server import is_loopback, listen, serve
 from .options import open_client
 from .text import printable, say

@@ -18,8 +18,8 @@ from .routes import Site, a_title
 from .watch import Watch
 
 if TYPE_CHECKING:
-    from .asgi import AsgiPage
-    from .wsgi import WsgiPage
+    from .asgi_page import AsgiPage
+    from .wsgi_page import WsgiPage
 
 __all__ = ["asgi", "wsgi"]
 
@@ -39,7 +39,7 @@ def asgi(
     `client` is one of `lockline.connect` or `lockline.aio.connect`, or several by the title of their tab. `user` says from the
     scope who asks, for the audit line of an eviction. Several processes behind one address share a `secret`.
     """
-    from .asgi import AsgiPage
+    from .asgi_page import AsgiPage
 
     return AsgiPage(
         make_site(client, allow_evict, audit, Access(None, None, secret), knows_user=user is not None), user
@@ -58,7 +58,7 @@ def wsgi(
 
     A browser that watches takes a thread of the server for as long as it does: give it threads (`gunicorn --threads 20`).
     """
-    from .wsgi import WsgiPage
+    from .wsgi_page import WsgiPage
 
     site = make_site(client, allow_evict, audit, Access(None, None, secret), knows_user=user is not None)
     for watch in site.watches:

@@ -11,7 +11,7 @@ from typing import Any, Final
 import uvicorn
 
 from ..errors import ConfigError
-from .asgi import AsgiPage
+from .asgi_page import AsgiPage
 
 MOST_CONNECTIONS: Final = 1000
 """More are refused with a word, before they cost anything."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -60,7 +61,7 @@ class Survey:
             found = await self._engine.ask(lambda until: backend.look_many(self._names, until))
             lines = {line.name: line for line in found}
         else:
-            lines = await self._ask_each(now() + BUDGET)
+            lines = await self._ask_each(BUDGET)
         self._lengths = {**self._lengths, **{name: len(line.claims) for name, line in lines.items()}}
         return Seen(lines, frozenset(self._names), self._total, now() - began)
 
@@ -72,17 +73,20 @@ class Survey:
             return names
         return sorted(names, key=lambda name: -self._lengths.get(name, 0))[:MOST_LINES]
 
-    async def _ask_each(self, until: float) -> dict[str, Line]:
-        """New names and the longest lines first, then whoever was not looked at for the longest time."""
+    async def _ask_each(self, budget: float) -> dict[str, Line]:
+        """The longest lines first, for half of the time; then whoever was not looked at for the longest time."""
+        now = self._engine.runtime.now
+        began = now()
         longest = sorted(self._names, key=lambda name: -self._lengths.get(name, 0))[:FIRST_ASKED]
-        new = [name for name in self._names if name not in self._looked]
-        others = sorted(self._names, key=lambda name: self._looked.get(name, 0.0))
+        stalest = sorted(self._names, key=lambda name: self._looked.get(name, 0.0))
         lines: dict[str, Line] = {}
-        for name in dict.fromkeys([*longest, *new, *others]):
-            if lines and self._engine.runtime.now() >= until:
-                break
-            lines[name] = await self._engine.ask(lambda until, name=name: self._engine.backend.look(name, until))  # type: ignore[misc]
-            self._looked[name] = self._engine.runtime.now()
+        for names, until in ((longest, began + budget / 2), (stalest, began + budget)):
+            for name in names:
+                if now() >= until:
+                    break
+                if name not in lines:
+                    lines[name] = await self._engine.ask(functools.partial(self._engine.backend.look, name))
+                    self._looked[name] = now()
         return lines
 
 

@@ -8,7 +8,7 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from ..runtime.blocking import run
-from .asgi import STILL_HERE
+from .asgi_page import STILL_HERE
 from .routes import LONGEST_BODY, STREAM_HEADERS, Answer, Change, NeedsBody, Request, Site, Stream, problem
 
 Start = Callable[[str, list[tuple[str, str]]], object]
