@@ -23,6 +23,7 @@ COMMANDS: Final = {
     "once": CommandHome("once", "Share the output of a command: one makes it, all get it."),
     "ls": CommandHome("ls", "List the names that are held or waited for."),
     "show": CommandHome("show", "Show one line: who holds it, who waits."),
+    "exporter": CommandHome("exporter", "Show the state of a store to Prometheus.", "prometheus"),
     "web": CommandHome("web", "Show every line in the browser, live.", "web"),
     "evict": CommandHome("evict", "Take a lock away from whoever holds it."),
     "doctor": CommandHome("doctor", "Say what a backend guarantees and what is dangerous about it."),

@@ -8,7 +8,8 @@ A story is `Asked`, perhaps `Waiting`, and then either `Withdrawn` or `Granted`,
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextvars import Context
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from ..errors import Cause, Reason
@@ -68,6 +69,8 @@ class Waiting(ClaimEvent):
     what = "waiting"
     ahead: int
     """How many were before it, as far as the store says."""
+    context: Context | None = field(default=None, repr=False, compare=False)
+    """The caller's, where a listener wants it: a tracer finds the span there in which the lock was asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Callable, Sequence
+from contextvars import Context, copy_context
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -79,6 +80,7 @@ class Stream:
         self.whole = whole
         """Whether every claim's story is told; else only what nobody expects: losses, late renewals, a silent store."""
         self.wants_holders = any(getattr(listener, "wants_holders", False) for listener in listeners)
+        self.wants_context = any(getattr(listener, "wants_context", False) for listener in listeners)
         self.silent = False
         self._silent_since: float | None = None
         self._stories: dict[str, Story] = {}
@@ -100,7 +102,7 @@ class Stream:
 
     def waiting(self, live: LiveClaim, stands: Waiting) -> None:
         """It stands in the line."""
-        self._note("waiting", live, stands.ahead)
+        self._note("waiting", live, stands.ahead, copy_context() if self.wants_context else None)
 
     def behind(self, live: LiveClaim, who: str) -> None:
         """These hold while it waits."""
@@ -187,13 +189,13 @@ class Stream:
         story = self._stories[live.claim.id] = Story(self._common(live), moment)
         self._tell(events.Asked, moment, **story.common)
 
-    def _tell_waiting(self, live: LiveClaim, moment: float, ahead: int) -> None:
+    def _tell_waiting(self, live: LiveClaim, moment: float, ahead: int, context: Context | None) -> None:
         story = self._stories.get(live.claim.id)
         if story is None or story.waiting or story.token is not None:
             return
         self._tell_answered(moment)
         story.waiting = True
-        self._tell(events.Waiting, moment, ahead=ahead, **story.common)
+        self._tell(events.Waiting, moment, ahead=ahead, context=context, **story.common)
 
     def _tell_behind(self, live: LiveClaim, moment: float, who: str) -> None:
         story = self._stories.get(live.claim.id)

@@ -68,7 +68,7 @@ def log_event(event: Event) -> None:
         level = logging.INFO
     if not log.isEnabledFor(level):
         return
-    said = {field.name: getattr(event, field.name) for field in fields(event)}
+    said = {field.name: getattr(event, field.name) for field in fields(event) if field.repr}
     text = words.format(**{key: _shown(key, value) for key, value in said.items()}, since=clock_time(event.at))
     log.log(level, "%s", text, extra={"lockline_event": event.what, **{f"lockline_{key}": _safe(value) for key, value in said.items()}})  # fmt: skip
 
