@@ -59,6 +59,18 @@ class LineFull(LocklineError):
         super().__init__(f"{waiting} wait for {name!r} already, and max_waiting is {most}; try again later")
 
 
+class OnceFailed(LocklineError):
+    """The computation that a caller of `once` waited for has failed in another process: `kind` is its error's type, `text` its text."""
+
+    def __init__(self, name: str, *, owner: str, kind: str, text: str) -> None:
+        self.name = name
+        self.owner = owner
+        self.kind = kind
+        self.text = text
+        what = printable(f"{kind}: {text}" if text else kind)
+        super().__init__(f"the value of {name!r} could not be computed by {printable(owner)}: {what}")
+
+
 Reason = Literal["expired", "evicted", "taken", "closed"]
 Cause = Literal["silent", "session", "paused", "ended", "dropped", "unrenewed", "max_hold", "gone", "closed"]
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import lockline
-from lockline import AcquireTimeout, ConfigError, aio
+from lockline import AcquireTimeout, ConfigError, OnceFailed, aio
 from lockline.core.backend import Keeping
 from lockline.runtime.blocking import run
 
@@ -156,18 +156,57 @@ def test_an_error_reaches_those_who_waited_for_that_flight_and_is_not_kept(world
     assert world.names() == []
 
 
-def test_who_waited_elsewhere_for_a_flight_that_failed_computes_it(world: Scene) -> None:
+def test_who_waited_elsewhere_for_a_flight_that_failed_hears_of_it(world: Scene) -> None:
     alice, bob = pair(world)
     failing, work = Work(world.flavour, lasts=True), Work(world.flavour, "mine")
     failing.error = OwnError("not now")
     flight = begin(alice, failing)
     world.wait_for(lambda: failing.times == 1)
     waiting = begin(bob, work)
-    world.wait_for_line("key", waiters=1)
+    also = begin(world.sibling(bob), work)
+    other = begin(world.party(), work)
+    world.wait_for_line("key", waiters=2)
     failing.over.set()
     with pytest.raises(OwnError):
         flight.result()
+    for one in (waiting, also, other):
+        with pytest.raises(OnceFailed, match=r"could not be computed by alice.*OwnError: not now") as failed:
+            one.result()
+        assert (failed.value.name, failed.value.owner, failed.value.text) == ("key", "alice", "not now")
+    assert work.times == 0
+    assert once(bob, work) == "mine", "it is not kept"
+    assert world.names() == []
+
+
+def test_an_error_of_before_is_nobodys(world: Scene) -> None:
+    """A flight fails; then another one dies without a word: who waited for that one computes, and does not hear of the first."""
+    alice, bob = pair(world)
+    failing, lost, work = Work(world.flavour), Work(world.flavour, lasts=True), Work(world.flavour, "mine")
+    failing.error = OwnError("not now")
+    with pytest.raises(OwnError):
+        once(alice, failing)
+    carol = world.party()
+    begin(carol, lost, ttl=60)
+    world.wait_for(lambda: lost.times == 1)
+    waiting = begin(bob, work)
+    world.wait_for_line("key", waiters=1)
+    world.evict("key")
     assert waiting.result() == "mine"
+    lost.over.set()
+
+
+def test_what_cannot_be_kept_is_told_elsewhere_too(world: Scene) -> None:
+    alice, bob = pair(world)
+    huge, work = Work(world.flavour, "x" * (1 << 21), lasts=True), Work(world.flavour, "mine")
+    flight = begin(alice, huge)
+    world.wait_for(lambda: huge.times == 1)
+    waiting = begin(bob, work)
+    world.wait_for_line("key", waiters=1)
+    huge.over.set()
+    with pytest.raises(ConfigError, match="bytes"):
+        flight.result()
+    with pytest.raises(OnceFailed, match="ConfigError"):
+        waiting.result()
 
 
 def test_a_slow_old_computation_never_overwrites_a_newer_one_and_its_callers_get_the_newer_value(world: Scene) -> None:

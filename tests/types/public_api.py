@@ -212,10 +212,11 @@ def errors(
     away: lockline.BackendUnavailable,
     stale: lockline.StaleToken,
     full: lockline.LineFull,
+    failed: lockline.OnceFailed,
 ) -> tuple[object, ...]:
     roots: tuple[type[lockline.LocklineError], ...] = (
         lockline.AcquireTimeout, lockline.BackendUnavailable, lockline.ClientClosed, lockline.ConfigError, lockline.LeaseLost,
-        lockline.LineFull, lockline.NotHeld, lockline.QuorumNotReached, lockline.StaleToken, lockline.WouldDeadlock, fence.ReadAgain,
+        lockline.LineFull, lockline.NotHeld, lockline.OnceFailed, lockline.QuorumNotReached, lockline.StaleToken, lockline.WouldDeadlock, fence.ReadAgain,
     )  # fmt: skip
     wrong: type[ValueError] = lockline.ConfigError
     timed_out: type[TimeoutError] = lockline.AcquireTimeout
@@ -228,6 +229,7 @@ def errors(
     assert_type(late.waited, float)
     assert_type(late.holders, tuple[str, ...])
     assert_type(late.ahead, int | None)
+    assert_type((failed.name, failed.owner, failed.kind, failed.text), tuple[str, str, str, str])
     assert_type(full.name, str)
     assert_type(full.waiting, int)
     assert_type(full.most, int)

@@ -133,6 +133,7 @@ def dropped_in(redis: Any) -> None:
     with lock as same:
         assert_type(same, drop_in.Lock)
     assert_type(drop_in.client_of(redis), lockline.Client)
+    assert_type(drop_in.Lock(redis, 42, bridge=True).bridge, bool)
 
 
 async def dropped_in_on_a_loop(redis: Any) -> None:

@@ -9,6 +9,7 @@ import click
 
 from ..backends import default
 from ..core.arguments import a_name, a_timeout, a_ttl
+from ..errors import OnceFailed
 from ..runtime.termination import exit_on_sigterm
 from ..sync import connect
 from . import codes
@@ -71,6 +72,10 @@ def command(
             if failed.problem:
                 say(failed.problem)
             output, code = failed.output, failed.code
+        except OnceFailed as failed:
+            # It ran elsewhere while we waited, and its output stayed there.
+            say(str(failed))
+            output, code = b"", int(failed.text) if failed.text.isdigit() else 1
     sys.stdout.flush()
     with open(sys.stdout.fileno(), "wb", closefd=False) as out:
         out.write(output)

@@ -170,8 +170,8 @@ class Kit:
     ) -> T:
         """The value of the key, computed by one of all who ask for it at a time, and given to all for `fresh` seconds.
 
-        Bytes are kept as they are, all else as JSON, or by `codec` (dumps and loads). An error reaches those in this process who
-        waited for that very computation, and is not kept. `timeout` ends the wait of this caller, not the computation.
+        Bytes are kept as they are, all else as JSON, or by `codec` (dumps and loads). An error reaches those who waited for that
+        very computation, in other processes as OnceFailed, and is not kept. `timeout` ends the wait of this caller, not the computation.
         """
         a_maker(make, awaited=True)
 

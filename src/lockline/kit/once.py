@@ -2,7 +2,7 @@
 
 Whoever finds nothing fresh tries to write on the line of the key; whoever finds somebody at it stands there as a reader, and all
 of those are let in together when the writer leaves. The value is kept under the writer's token, so a slow old
-computation never overwrites a newer one.
+computation never overwrites a newer one. An error is noted beside it for a moment, for those alone who waited while it was computed.
 """
 
 from __future__ import annotations
@@ -20,13 +20,19 @@ from ..core.handle import Handle
 from ..core.live import Call
 from ..core.shells import gives_instead
 from ..core.terms import Terms, terms_for
-from ..errors import AcquireTimeout, ConfigError, LocklineError
+from ..errors import AcquireTimeout, ConfigError, LocklineError, OnceFailed
 from ..runtime.clock import TRUSTED
 from ..runtime.fork import tell_after_fork
 from .once_per import keeping_of
 
 WHAT: Final = "once"
 """Under which name the value is kept beside the line."""
+FAILURE: Final = "once-error"
+"""And under which the last error, for those who waited for it."""
+TOLD_FOR: Final = 30.0
+"""Seconds for which an error is there to be found: whoever waited comes as soon as the one who failed has left."""
+LONGEST_TEXT: Final = 2000
+"""Characters of an error's text that travel."""
 LARGEST: Final = 1 << 20
 """Bytes of a value: more belongs into a store for large things, and its name into this one."""
 ROOM: Final = 16 << 20
@@ -80,6 +86,13 @@ class Fresh(NamedTuple):
     born: float
     """When it was written, at the latest, on the clock of deadlines."""
     ends: float
+
+
+class Seen(NamedTuple):
+    """A look at the store: the value, if it is fresh enough, and the store's time."""
+
+    data: bytes | None
+    now: float
 
 
 class Flight:
@@ -172,35 +185,65 @@ class Flights:
         """The fresh value from the store, or else computed here and kept there."""
         reads, writes = wish, wish._replace(kind="write", weight=WHOLE)
         may_wait = False
-        while True:
-            data = await self._look(wish.name, fresh)
-            if data is not None:
-                return data
+        seen = await self._look(wish.name, fresh)
+        while seen.data is None:
             handle = await self._engine.acquire(writes, None, _written, wait=may_wait)
             if handle is None:
                 # Somebody computes it: all who stand here are let in together when that one leaves.
                 reader = await self._engine.acquire(reads, None, _read)
                 assert reader is not None
+                began, seen = seen.now, await self._look(wish.name, fresh)
                 await self._leave(reader)
-                # If nothing is there then, the one who computed has failed, and they go one by one.
+                if seen.data is None:
+                    await self._raise_failure(wish.name, began, reader.token)
+                # The one who computed is gone without a word: they go one by one.
                 may_wait = True
                 continue
             try:
-                data = await self._look(wish.name, fresh, handle.token)
+                seen = await self._look(wish.name, fresh, handle.token)
+                data = seen.data
                 if data is None:
                     data = await self._compute(handle, wish.name, compute, fresh, codec)
             finally:
                 await self._leave(handle)
             if data is not None:
                 return data
+            seen = await self._look(wish.name, fresh)
+        return seen.data
+
+    async def _raise_failure(self, name: str, began: float, token: int) -> None:
+        """Raise the error of the computation that ended while one who came under this token waited, if it was one.
+
+        By the store's own time, and by tokens: an error from before this caller asked, or of one who came after it, is not its own.
+        """
+        record: Record = await self._engine.ask(lambda until: self._store.kept(name, FAILURE, until))
+        if record.value is None or record.written < began or record.token >= token:
+            return
+        owner, kind, text = json.loads(record.value)
+        raise OnceFailed(name, owner=owner, kind=kind, text=text)
+
+    async def _tell_failure(self, name: str, token: int, problem: Exception) -> None:
+        """Note the error for those who wait elsewhere; if that fails too, they compute it themselves."""
+        kind = type(problem)
+        known = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+        told = json.dumps([self._engine.owner, known, str(problem)[:LONGEST_TEXT]]).encode()
+        try:
+            await self._engine.ask(lambda until: self._store.keep(name, FAILURE, told, token, TOLD_FOR, until))
+        except LocklineError:
+            pass
 
     async def _compute(
         self, handle: Handle, name: str, compute: Callable[[], Awaitable[Any]], fresh: float, codec: Codec | None
     ) -> bytes | None:
         """The value, kept; None if a newer holder has come meanwhile, whose value counts."""
-        data = encode(name, await compute(), codec)
-        sent = self._engine.runtime.now()
         token = handle.token
+        try:
+            data = encode(name, await compute(), codec)
+        except Exception as problem:
+            if handle.valid:  # else another one may be at it, and nobody waits for this one any more
+                await self._tell_failure(name, token, problem)
+            raise
+        sent = self._engine.runtime.now()
         if not await self._engine.ask(lambda until: self._store.keep(name, WHAT, data, token, fresh, until)):
             return None
         self._remember(name, Fresh(data, sent, sent + fresh * TRUSTED))
@@ -212,16 +255,16 @@ class Flights:
         except LocklineError:
             pass  # the value is kept under its token, or not: that this lease was lost changes nothing
 
-    async def _look(self, name: str, fresh: float, token: int = 0) -> bytes | None:
+    async def _look(self, name: str, fresh: float, token: int = 0) -> Seen:
         """The value that is kept, if it is fresh enough; with a token, no older holder writes from now on."""
         sent = self._engine.runtime.now()
         marked = max(MARKED, fresh)
         record: Record = await self._engine.ask(lambda until: self._store.kept(name, WHAT, until, token, marked))
         if record.value is None or record.now - record.written >= fresh:
-            return None
+            return Seen(None, record.now)
         born, left = sent - (record.now - record.written), record.expires - record.now
         self._remember(name, Fresh(record.value, born, sent + left * TRUSTED))
-        return record.value
+        return Seen(record.value, record.now)
 
     def _remembered(self, name: str, fresh: float) -> bytes | None:
         seen = self._seen.get(name)
