@@ -45,7 +45,7 @@ def test_odd_defaults_of_the_server_do_not_matter(odd: Database) -> None:
         for lease in leases:
             lease.extend(20)
             lease.release()
-        with client.rwlock("rw").write(timeout=5) as lease:
+        with client.rwlock("rw").write() as lease:
             lease.downgrade()
 
     async def story() -> None:

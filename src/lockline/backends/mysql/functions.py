@@ -33,7 +33,10 @@ def _procedure(name: str, takes: str, body: str) -> str:
     words = {"ID": _ID, "NAME": _NAME, "TEXT": _TEXT, "NOW": _NOW, "UNDO": _UNDO}
     for word, meaning in words.items():
         text = text.replace("{" + word + "}", meaning)
-    return text
+    # In full: by completion_type the next transaction could begin at once, and stay open, or the session end.
+    return text.replace("COMMIT;", "COMMIT AND NO CHAIN NO RELEASE;").replace(
+        "ROLLBACK;", "ROLLBACK AND NO CHAIN NO RELEASE;"
+    )
 
 
 _BEGIN: Final = _procedure("begin", "", """
