@@ -7,11 +7,12 @@ from collections.abc import Callable
 
 import aiomysql
 import pymysql
+from pymysql.constants import CLIENT
 
 from ...runtime import clock
 from ..sql.calls import Call, Rows
 from ..sql.errors import DiedIdle, NoAnswer, Refused
-from .commands import UNDONE, failed_login, problem_of, read, written
+from .commands import NO_TLS, UNDONE, failed_login, problem_of, read, written
 from .connection import READ_ONLY, Attempts, refuse_plain, was_closed
 from .target import Server, Target
 
@@ -23,6 +24,12 @@ class _Quiet(aiomysql.Connection):  # type: ignore[misc]
     async def _read_bytes(self, num_bytes: int) -> bytes:
         async with asyncio.timeout(self.patience):
             return await super()._read_bytes(num_bytes)  # type: ignore[no-any-return]
+
+    async def _get_server_information(self) -> None:
+        await super()._get_server_information()
+        if self._ssl_context and not self.server_capabilities & CLIENT.SSL:
+            # The library would go on, and hear nothing more of a server that does not understand it.
+            raise pymysql.err.OperationalError(NO_TLS, "the server does not speak TLS")
 
     def __del__(self) -> None:
         """Nothing: one that a child inherited is the parent's, and to close it would end what the parent's loop hears."""
