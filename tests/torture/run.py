@@ -61,7 +61,7 @@ def torture(
             except Exception as problem:
                 problems.append(f"{kind}: {type(problem).__name__}: {problem}")
                 tell(f"  {ground.name}: {problems[-1]}")
-            machine.note(Fault(f"server: {kind}", begun, now() + life + AFTER))
+            machine.note(Fault(f"server: {kind}", begun, now(), felt=now() + life + AFTER))
 
     thread = threading.Thread(target=work, name="deeds", daemon=True)
     thread.start()

@@ -30,7 +30,7 @@ def test_exclusion_is_broken_and_the_fence_holds() -> None:
                 servers.reverse()
                 begun = now()
                 address.move("127.0.0.1", servers[0].port)
-                machine.note(Fault("failover", begun, now() + 3.0))
+                machine.note(Fault("failover", begun, now(), felt=now() + 3.0))
 
         thread = threading.Thread(target=fail_over)
         thread.start()

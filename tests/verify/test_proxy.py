@@ -86,10 +86,14 @@ def test_a_cut_breaks_what_is_there_and_lets_new_ones_in(proxy: Proxy) -> None:
         assert ask(line) == b"x"
 
 
-def test_a_delay_is_one_each_way(proxy: Proxy) -> None:
+def test_a_delay_is_one_each_way_and_on_every_second_connection(proxy: Proxy) -> None:
     with connect(proxy) as line:
         ask(line)
         proxy.delay(A_WHILE)
+        with connect(proxy) as other:
+            began = time.monotonic()
+            ask(other)
+            assert time.monotonic() - began < 2 * A_WHILE
         began = time.monotonic()
         ask(line)
         assert time.monotonic() - began >= 2 * A_WHILE
@@ -118,6 +122,18 @@ def test_what_is_held_comes_late(proxy: Proxy, echo: Echo) -> None:
         proxy.heal()
         line.settimeout(10)
         assert line.recv(100) == b"late"
+
+
+def test_answers_alone_come_late(proxy: Proxy, echo: Echo) -> None:
+    with connect(proxy) as line:
+        ask(line)
+        proxy.hold_replies()
+        with pytest.raises(TimeoutError):
+            ask(line, b"done", A_WHILE)
+        assert b"done" in echo.heard
+        proxy.heal()
+        line.settimeout(10)
+        assert line.recv(100) == b"done"
 
 
 def test_another_server_at_the_same_address(proxy: Proxy) -> None:

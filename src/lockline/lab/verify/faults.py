@@ -31,7 +31,16 @@ class Blow:
     quiet: float
 
 
-NETWORK: Final = ("cut", "delay", "lose replies", "lose requests", "black hole", "long black hole", "refuse")
+NETWORK: Final = (
+    "cut",
+    "delay",
+    "lose replies",
+    "lose requests",
+    "late replies",
+    "black hole",
+    "long black hole",
+    "refuse",
+)
 WORKERS: Final = ("freeze a holder", "freeze", "kill", "step a clock")
 
 
@@ -80,8 +89,9 @@ class Striker:
         finally:
             self.doing = ""
 
-    def _note(self, kind: str, begun: float, ended: float, worker: int | None = None, detail: str = "") -> None:
-        self.faults.append(Fault(kind, begun, ended, worker, detail))
+    def _note(self, kind: str, begun: float, felt: float, worker: int | None = None, detail: str = "") -> None:
+        """It is over now, and may be felt so much longer."""
+        self.faults.append(Fault(kind, begun, now(), worker, detail, now() + felt))
 
     def _network(self, blow: Blow) -> None:
         # All servers at once, or one of several.
@@ -98,6 +108,8 @@ class Striker:
                         proxy.lose_replies()
                     case "lose requests":
                         proxy.lose_requests()
+                    case "late replies":
+                        proxy.hold_replies()
                     case "refuse":
                         proxy.refuse()
                     case _:
@@ -109,7 +121,7 @@ class Striker:
             self._note(
                 blow.kind,
                 begun,
-                now() + self._life + GRACE,
+                self._life + GRACE,
                 detail=f"{len(struck)} of {len(self._proxies)}, {blow.seconds:.1f} s",
             )
 
@@ -131,7 +143,7 @@ class Striker:
             case "step a clock":
                 offset = self._dice.choice((-1, 1)) * self._dice.uniform(10, 86400)
                 worker.tell(f"clock {offset:.3f}")
-                self._note(blow.kind, begun, now(), worker.number, f"{offset:+.0f} s")
+                self._note(blow.kind, begun, 0.0, worker.number, f"{offset:+.0f} s")
             case _:
                 if blow.kind == "freeze a holder":
                     worker.tell("freeze")
@@ -141,11 +153,10 @@ class Striker:
                 begun = now()
                 self._pause(blow.seconds)
                 worker.send(signal.SIGCONT)
-                self._note(blow.kind, begun, now() + GRACE, worker.number, f"{blow.seconds:.1f} s")
+                self._note(blow.kind, begun, GRACE, worker.number, f"{blow.seconds:.1f} s")
 
     def _killed(self, kind: str, worker: Worker) -> None:
-        at = now()
-        self._note(kind, at, at + self._life, worker.number)
+        self._note(kind, now(), self._life, worker.number)
         self._crew.replace(worker)
 
     def calm(self) -> None:
@@ -183,7 +194,7 @@ class Hooks:
             if code and not self._over.is_set():
                 told = said.decode(errors="replace").strip().splitlines()
                 self.failed.append(f"{shlex.quote(command)} ended with {code}{': ' + told[-1] if told else ''}")
-            self._note(Fault("your fault", begun, now() + AFTER_A_HOOK, detail=command))
+            self._note(Fault("your fault", begun, now(), detail=command, felt=now() + AFTER_A_HOOK))
 
     def stop(self) -> None:
         """No more of them; one that runs is ended."""

@@ -75,6 +75,13 @@ class Fault:
     worker: int | None = None
     """The one that it was done to; None for what may concern all."""
     detail: str = ""
+    felt: float = 0.0
+    """Until when its traces may be felt, where that is longer."""
+
+    @property
+    def over(self) -> float:
+        """When nothing of it is left."""
+        return max(self.ended, self.felt)
 
     def touches(self, begin: float, end: float) -> bool:
         """Whether it was going on at any time between these."""

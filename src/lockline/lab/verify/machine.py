@@ -177,6 +177,7 @@ class Machine:
                 if found_out:
                     crew.kill()
                 late = crew.stop(within=settings.timeout + 15)
+                ended = now()
                 notes += [f"worker {number} did not come to its end and was killed" for number in late]
                 notes += [
                     f"worker {number} ended with {code}: {self._error_of(number)}"
@@ -185,6 +186,7 @@ class Machine:
                 notes += hooks.failed
                 debris = None if found_out else self._debris(client, life)
                 whole = history(debris)
+                whole.ended = ended
             return Outcome(
                 wish, judge(whole, rules), whole, guarantees, client.url, way.why_none if wish.strikes else "no faults were wanted",
                 notes, self._prefix, life,

@@ -1,11 +1,12 @@
 """A TCP proxy before each server of a URL: faults of the network, without the server's help.
 
 with Proxy("db.example", 6379) as proxy:
-    proxy.delay(0.2)        # everything takes that much longer, each way
+    proxy.delay(0.2)        # on every second connection everything takes that much longer, each way
     proxy.cut()             # every connection breaks now
     proxy.lose_replies()    # requests arrive, answers vanish
     proxy.lose_requests()   # the other way round
     proxy.hold()            # nothing passes and nobody is told; what was sent arrives after `heal`, late
+    proxy.hold_replies()    # the same for answers alone: all is done, and nobody knows yet
     proxy.refuse()          # every connection breaks, new ones at once
     proxy.heal()
 """
@@ -38,6 +39,9 @@ class Proxy:
         self._refuses = False
         self._passing = asyncio.Event()
         self._passing.set()
+        self._replying = asyncio.Event()
+        self._replying.set()
+        self._accepted = 0
         self.lossy = False
         """Whether bytes were lost on the connections that are open: they cannot be used again."""
         started = threading.Event()
@@ -54,7 +58,7 @@ class Proxy:
     # -- what happens to the network -----------------------------------------------------------------
 
     def delay(self, seconds: float) -> None:
-        """Hold each piece back for that long."""
+        """Hold each piece back for that long, on every second connection: who is slow meets who is not."""
         self._soon(lambda: setattr(self, "_delay", seconds))
 
     def cut(self) -> None:
@@ -72,6 +76,10 @@ class Proxy:
     def hold(self) -> None:
         """Nothing passes until it is healed."""
         self._soon(self._passing.clear)
+
+    def hold_replies(self) -> None:
+        """What the server says does not arrive until it is healed."""
+        self._soon(self._replying.clear)
 
     def refuse(self) -> None:
         """As if nobody were there."""
@@ -120,6 +128,7 @@ class Proxy:
             self.lossy = False
             self._cut()
         self._passing.set()
+        self._replying.set()
 
     def _run(self, started: threading.Event) -> None:
         asyncio.set_event_loop(self._loop)
@@ -137,6 +146,7 @@ class Proxy:
         task = asyncio.current_task()
         assert task is not None
         self._links.add(task)
+        self._accepted += 1
         try:
             if not self._refuses:
                 await self._passing.wait()
@@ -159,9 +169,10 @@ class Proxy:
         there: asyncio.StreamReader,
         here: asyncio.StreamWriter,
     ) -> None:
+        slow = bool(self._accepted % 2)
         pumps = [
-            asyncio.create_task(self._pump(reader, here, "request")),
-            asyncio.create_task(self._pump(there, writer, "reply")),
+            asyncio.create_task(self._pump(reader, here, "request", slow)),
+            asyncio.create_task(self._pump(there, writer, "reply", slow)),
         ]
         try:
             await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
@@ -170,11 +181,13 @@ class Proxy:
                 pump.cancel()
             await asyncio.gather(*pumps, return_exceptions=True)
 
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way: Way) -> None:
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way: Way, slow: bool) -> None:
         while data := await reader.read(MOST):
-            if self._delay:
+            if slow and self._delay:
                 await asyncio.sleep(self._delay)
             await self._passing.wait()
+            if way == "reply":
+                await self._replying.wait()
             if self._loses == way:
                 continue
             writer.write(data)

@@ -42,7 +42,7 @@ class Disturbed:
         self._begun = [fault.begun for fault in self._faults]
         self._latest: list[float] = []
         for fault in self._faults:
-            self._latest.append(max(fault.ended, self._latest[-1] if self._latest else fault.ended))
+            self._latest.append(max(fault.over, self._latest[-1] if self._latest else fault.over))
 
     def between(self, begin: float, end: float) -> bool:
         """By any of these faults."""

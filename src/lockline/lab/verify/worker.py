@@ -26,8 +26,9 @@ import lockline
 from lockline import aio
 from lockline.core.claim import WHOLE
 from lockline.errors import AcquireTimeout, LeaseLost, LocklineError
-from lockline.runtime.blocking import run
+from lockline.runtime.blocking import BlockingRuntime, run
 from lockline.runtime.clock import now
+from lockline.runtime.looping import LoopRuntime
 
 from .history import Pen
 from .plan import DEADLINE_TTL, LIMIT, Dice, Settings, Step
@@ -83,6 +84,9 @@ class Orders:
         real, real_ns = time.time, time.time_ns
         time.time = lambda: real() + self._offset
         time.time_ns = lambda: real_ns() + int(self._offset * 1e9)
+        # These have the real one in hand already.
+        for runtime in (BlockingRuntime, LoopRuntime):
+            runtime.wall = staticmethod(time.time)
 
 
 async def outcome(of: Any) -> Any:
