@@ -14,7 +14,7 @@ from lockline.backends.redlock import cluster as operator
 from lockline.backends.redlock.channel import TROUBLE
 from lockline.backends.redlock.target import understand
 from lockline.errors import LocklineError
-from lockline.lab.servers.clock import StepClock
+from lockline.lab.servers.clock import Clock, needed_library
 from lockline.lab.servers.process import NotInstalled
 from tests.redlock.servers import Servers
 from tests.servers.process import wait_for
@@ -58,7 +58,7 @@ def forgetful(folder: Path) -> Iterator[Ground]:
     server = RedisServer(folder / "redis")
     deeds: dict[str, Deed] = {"restart without data": killed([server]), "freeze": frozen([server])}
     with contextlib.suppress(NotInstalled):
-        clock, ahead = StepClock(folder / "clock" / "offset"), [0]
+        clock, ahead = Clock(needed_library(folder / "clock"), folder / "clock" / "offset"), [0]
         server._env = clock.env
 
         def step(dice: random.Random) -> None:

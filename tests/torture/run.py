@@ -41,7 +41,17 @@ def torture(
     ground: Ground, seconds: float, seed: int, workers: int = 8, tell: Callable[[str], None] = print
 ) -> Tortured:
     """Do to this ground what can be done, for so long."""
-    machine = Machine(Wish(ground.url, seconds=seconds, workers=workers, seed=seed, ttl=TTL, strikes=ground.strikes))
+    machine = Machine(
+        Wish(
+            ground.url,
+            seconds=seconds,
+            workers=workers,
+            seed=seed,
+            ttl=TTL,
+            strikes=ground.strikes,
+            firm=not ground.forgiven,
+        )
+    )
     dice, over, problems = random.Random(f"{seed}/{ground.name}"), threading.Event(), list[str]()
     life = life_after_death(ground.url, TTL)
 

@@ -91,6 +91,13 @@ def test_a_lower_token_for_one_who_held_after_the_other() -> None:
     assert state(history(held("1.1", 8, 0.0, 0.1, 0.2), held("2.1", 7, 0.0, 0.4, 0.5)), RISING) == "broken"
 
 
+def test_where_two_may_hold_the_order_of_answers_is_not_that_of_grants() -> None:
+    two = held("1.1", 8, 0.0, 0.1, 0.2), held("2.1", 7, 0.0, 0.4, 0.5)
+    assert state(history(*two), RISING, Rules(firm=False, least=1, least_waits=1)) == "not exercised"
+    beside = held("3.1", 9, 0.3, 0.41, 0.5)
+    assert judge(history(*two, beside), FEW).of(RISING).broken == 0
+
+
 def test_tokens_of_answers_that_crossed_say_nothing() -> None:
     assert state(history(held("1.1", 8, 0.0, 0.1, 0.0), held("2.1", 7, 0.0, 0.4, 0.5)), RISING) == "not exercised"
 

@@ -67,11 +67,7 @@ def unique(granted: Sequence[Operation]) -> Finding:
 
 
 def rising(granted: Sequence[Operation]) -> Finding:
-    """Whoever was granted later has the higher token; `granted` is in the order of `got`.
-
-    Of any two: if one had its answer before the other asked, the grants came in this order. Of two that exclude each other
-    this is known of more pairs: where both said valid, and not at one instant, the one that did so first was granted first.
-    """
+    """Whoever asked after the other was answered has the higher token; `granted` is in the order of `got`."""
     finding = Finding(RISING)
     answered = iter(granted)
     nearest = next(answered, None)
@@ -82,6 +78,15 @@ def rising(granted: Sequence[Operation]) -> Finding:
                 highest = nearest
             nearest = next(answered, None)
         _compare(finding, highest, operation)
+    return finding
+
+
+def rising_by_validity(granted: Sequence[Operation]) -> Finding:
+    """The same of pairs that exclude each other, of which more is known: the one that said valid first was granted first.
+
+    This is so only where the store never lets two in: one that was in already, and heard of it late, looks like a later one.
+    """
+    finding = Finding(RISING)
     shared: Operation | None = None
     alone: Operation | None = None
     for operation in granted:

@@ -38,6 +38,8 @@ class Rules:
     push: bool = True
     shares: bool = True
     """Whether the store has read-write locks and semaphores at all."""
+    firm: bool = True
+    """Whether it promises that nobody gets in beside another, whatever is done to it here."""
     ttl: float = 2.0
     life: float = 2.0
     """How long a claim stands in the store after its client has died."""
@@ -71,17 +73,21 @@ def judge(history: History, rules: Rules = DEFAULT) -> Verdict:
         findings[READERS].missing = findings[PERMITS].missing = "this store refuses read-write locks and semaphores"
     calm, disturbed = turns.Calm(history.stalls), turns.Disturbances(history.faults)
     kills = [fault for fault in history.faults if fault.kind.startswith("kill")]
+    by_validity = Finding(RISING)
     for operations in _by_name(history.operations).values():
         granted = sorted((one for one in operations if one.got), key=attrgetter("got"))
         if not granted:
             continue
         for found in (holding.sharing(granted), holding.unique(granted), holding.rising(granted)):
             findings[found.promise].take(found)
+        by_validity.take(holding.rising_by_validity(granted))
         if rules.fifo:
-            findings[ORDER].take(turns.order(operations, disturbed))
+            findings[ORDER].take(turns.order(operations, disturbed, calm))
         if rules.push:
             findings[WAKE_UP].take(turns.wake_up(operations, disturbed, calm))
         findings[RECOVERY].take(turns.recovery(operations, kills, rules.life, history, calm))
+    if rules.firm and not any(findings[promise].broken for promise in (EXCLUSION, READERS)):
+        findings[RISING].take(by_validity)
     if not rules.fifo:
         findings[ORDER].missing = "this store promises no order"
     elif not findings[ORDER].checked:

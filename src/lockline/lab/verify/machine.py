@@ -24,7 +24,7 @@ from .history import Fault, History
 from .judge import Rules, judge
 from .plan import Names, Settings
 from .stalls import Stalls
-from .systems import DIRECT, Way, life_after_death, way_to
+from .systems import DIRECT, Way, gone_after, life_after_death, way_to
 from .verdict import Verdict
 from .witness import Witness
 from .worker import a_client
@@ -54,6 +54,8 @@ class Wish:
     subject: str = ""
     mutation: str = ""
     ports: Mapping[str, int] = field(default_factory=lambda: DIRECT)
+    firm: bool = True
+    """Whether the store promises exclusion under all that is done to it here."""
     until_broken: bool = False
     """End as soon as a promise is found broken."""
     least: int = 100
@@ -151,7 +153,7 @@ class Machine:
         settings = replace(settings, ends=began + wish.seconds + 2 * BEGINS_WITHIN)
         life = life_after_death(wish.url, wish.ttl)
         guarantees: Guarantees = client.guarantees
-        rules = Rules(guarantees.fifo, guarantees.push, names.shares, wish.ttl, life, wish.least)
+        rules = Rules(guarantees.fifo, guarantees.push, names.shares, wish.firm, wish.ttl, life, wish.least)
         self.started = True
         crew = Crew(settings, wish.workers)
         hooks: Hooks | None = None
@@ -184,7 +186,7 @@ class Machine:
                     for number, code in crew.failures().items()
                 ]
                 notes += hooks.failed
-                debris = None if found_out else self._debris(client, life)
+                debris = None if found_out else self._debris(client, gone_after(wish.url, wish.ttl))
                 whole = history(debris)
                 whole.ended = ended
             return Outcome(

@@ -95,3 +95,8 @@ def life_after_death(url: str, ttl: float) -> float:
     if scheme == "consul":
         return ttl + 1.5
     return ttl
+
+
+def gone_after(url: str, ttl: float) -> float:
+    """How long it may be seen there: a claim that is no obstacle any more may still be listed until its session ends."""
+    return 2 * max(10.0, 1.5 * ttl) if scheme_of(url) == "consul" else life_after_death(url, ttl)

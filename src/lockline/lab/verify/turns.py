@@ -28,6 +28,11 @@ class Calm:
         """Seconds from one moment to the other, without those that were nobody's fault."""
         return end - begin - (self._so_far(end, 1) - self._so_far(begin, 0))
 
+    def stalled(self, operation: Operation) -> bool:
+        """Whether its worker may have been kept from renewing its place in the line."""
+        begin, end = operation.begun, _turn(operation)
+        return end - begin - self.between(begin, end) > operation.ttl / 2
+
     def _so_far(self, moment: float, upwards: int) -> float:
         # The sample before the beginning and the one after the end: too much is forgiven rather than too little.
         at = bisect_right(self._moments, moment) - 1 + upwards
@@ -76,7 +81,7 @@ class Disturbances:
         return self._all.between(begin, end) or (own is not None and own.between(begin, end))
 
 
-def order(operations: Sequence[Operation], disturbed: Disturbances) -> Finding:
+def order(operations: Sequence[Operation], disturbed: Disturbances, calm: Calm) -> Finding:
     """Nobody holds who came when another was seen waiting, before that one does; of one name, and in pairs of which one is exclusive.
 
     Whoever gave up by a timeout was overtaken as well, if he was still waiting then. A claim that its store may have
@@ -96,7 +101,7 @@ def order(operations: Sequence[Operation], disturbed: Disturbances) -> Finding:
                     f"{one.begun - earlier.begun:.3f} s, and held before it"
                 )
                 finding.breaks(Violation(one.got, text, (earlier, one)))
-        if one.seen and not disturbed.of(one, one.begun, _turn(one)):
+        if one.seen and not disturbed.of(one, one.begun, _turn(one)) and not calm.stalled(one):
             if waited is None or one.seen < waited.seen:
                 waited = one
             if one.alone and (waited_alone is None or one.seen < waited_alone.seen):
