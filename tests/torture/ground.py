@@ -48,23 +48,19 @@ def frozen(servers: Sequence[ServerProcess], shortest: float = 0.2, longest: flo
 
 def killed(servers: Sequence[ServerProcess]) -> Deed:
     """One of them is killed, and comes back with what it had written down."""
-
-    def deed(dice: random.Random) -> None:
-        server = dice.choice(servers)
-        server.kill()
-        time.sleep(dice.uniform(0.0, 1.0))
-        server.start()
-
-    return deed
+    return _ended(servers, lambda server: server.kill())
 
 
 def restarted(servers: Sequence[ServerProcess]) -> Deed:
     """One of them is stopped in good order, and started again."""
+    return _ended(servers, lambda server: server.stop())
 
+
+def _ended(servers: Sequence[ServerProcess], end: Callable[[ServerProcess], None]) -> Deed:
     def deed(dice: random.Random) -> None:
         server = dice.choice(servers)
-        server.stop()
-        time.sleep(dice.uniform(0.0, 0.5))
+        end(server)
+        time.sleep(dice.uniform(0.0, 1.0))
         server.start()
 
     return deed
