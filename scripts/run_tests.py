@@ -23,6 +23,7 @@ FULL = bool(os.environ.get("LOCKLINE_FULL"))
 """Also the contract on every other topology, and whole where another store on the same core shows it: it takes an hour more."""
 GROUPS: dict[str, tuple[list[str], list[str]]] = {
     "redlock": (["redlock-3"], ["tests/redlock"]),
+    "lab": ([], ["tests/lab"]),
     "core": (["memory", "local"], ["tests/core", "tests/local"]),
     "etcd": (["etcd"], ["tests/etcd"]),
     "consul": (["consul"], ["tests/consul"]),

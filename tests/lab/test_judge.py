@@ -29,15 +29,31 @@ class TestTwoHolders:
         assert two_holders(events, knows=False) is None
 
     def test_a_holder_that_knows_its_deadline_counts_only_as_far_as_it_acts(self) -> None:
-        events = told((1, "A", "granted"), (2, "A", "checked"), (3, "B", "granted"), (4, "A", "gave up"), (5, "B", "wrote"))
+        events = told(
+            (1, "A", "granted"), (2, "A", "checked"), (3, "B", "granted"), (4, "A", "gave up"), (5, "B", "wrote")
+        )
         assert two_holders(events, knows=True) is None
         acts = told((1, "A", "granted"), (3, "B", "granted"), (4, "A", "checked"), (5, "B", "wrote"))
         assert two_holders(acts, knows=True) == 3
 
     def test_behind_a_fence_only_what_was_let_in_counts(self) -> None:
-        refused = told((1, "A", "granted"), (2, "A", "read"), (3, "B", "granted"), (4, "B", "read"), (5, "A", "checked"), (6, "B", "wrote"))
+        refused = told(
+            (1, "A", "granted"),
+            (2, "A", "read"),
+            (3, "B", "granted"),
+            (4, "B", "read"),
+            (5, "A", "checked"),
+            (6, "B", "wrote"),
+        )
         assert two_holders(refused, knows=True, fenced=True) is None
-        let_in = told((1, "A", "granted"), (2, "A", "read"), (3, "B", "granted"), (4, "B", "read"), (5, "A", "wrote"), (6, "B", "wrote"))
+        let_in = told(
+            (1, "A", "granted"),
+            (2, "A", "read"),
+            (3, "B", "granted"),
+            (4, "B", "read"),
+            (5, "A", "wrote"),
+            (6, "B", "wrote"),
+        )
         assert two_holders(let_in, knows=True, fenced=True) is not None
 
 

@@ -356,7 +356,7 @@ class MysqlFamily(Servers):
 
         super().__init__(folder, wants)
         self.labels = ["MariaDB"]
-        self._server = MariadbServer(folder / "mysql", "--innodb-flush-log-at-trx-commit=0")
+        self._server = MariadbServer(folder / "mysql", "--innodb-flush-log-at-trx-commit=2")
         self._server._env = self.clock_env(0)
 
     @property

@@ -50,6 +50,8 @@ class Nursery:
 
     def close(self) -> None:
         """No client lives on."""
+        if self._process.poll() is not None:
+            return
         self._orders.close()
         self._process.kill()
         self._process.wait(10)

@@ -83,10 +83,16 @@ class Laboratory:
         try:
             for done in as_completed(asked):
                 yield done.result()
-        finally:
+        except BaseException:
+            # Whoever still plays has no clients and no servers any more, and ends by that.
             self._stopping = True
+            pool.shutdown(wait=False, cancel_futures=True)
+            self.close()
+            raise
+        finally:
             pool.shutdown(wait=True, cancel_futures=True)
-            self._stopping = False
+            if self._stopping:
+                self.world.close()  # what a cell was about to start in that moment
 
     def close(self) -> None:
         """Stop everything."""

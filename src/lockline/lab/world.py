@@ -78,11 +78,15 @@ class World:
         servers = FAMILIES[family](a_folder(self.folder, family), wants)
         self._own.add(servers)
         servers.start()
+        if self._closed:  # meanwhile
+            servers.stop()
+            raise RuntimeError("the laboratory is closed")
         return servers
 
     def close(self) -> None:
         """Stop every server and take the folder away."""
         self._closed = True
         for servers in list(self._own):
-            servers.stop()
+            with contextlib.suppress(Exception):
+                servers.stop()
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -60,7 +60,7 @@ HERD = Failure(
 )  # fmt: skip
 
 NEAR = 7
-SECONDS = 3.0
+SECONDS = 5.0
 
 
 def starvation(stage: Stage) -> None:

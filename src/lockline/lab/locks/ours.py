@@ -56,6 +56,8 @@ EXPECTED: dict[str, dict[str, str]] = {
     "mysql": {
         **{failure: verdict for failure, verdict in LEASE.items() if failure != "failover"},
         "server-restarts-empty": "safe",
+        # MySQL pushes nothing: whoever waits asks again, the next in line most often.
+        "herd": "costly",
     },
     # The kernel drops a lock of the process that is killed: that is noticed at once. And there is no server to lose.
     "local": {

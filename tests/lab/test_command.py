@@ -1,0 +1,114 @@
+"""`lockline lab` on the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ..servers.process import wait_for
+
+RUN = [sys.executable, "-m", "lockline.cli", "lab"]
+
+
+def run(folder: Path, *words: str, path: str | None = None) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "TMPDIR": str(folder), "COLUMNS": "100", **({"PATH": path} if path else {})}
+    return subprocess.run([*RUN, *words], env=env, capture_output=True, text=True, timeout=120)
+
+
+def processes_of(folder: Path) -> dict[int, str]:
+    """Every process that works in this folder, or was started with it for its temporary files."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            environ, words = (entry / "environ").read_bytes(), (entry / "cmdline").read_bytes()
+            here = (entry / "cwd").readlink()
+        except OSError:
+            continue
+        # A server may have written its title over its environment; but it works in its own folder.
+        if words and (f"TMPDIR={folder}".encode() in environ.split(b"\0") or here.is_relative_to(folder)):
+            found[int(entry.name)] = words.replace(b"\0", b" ").decode(errors="replace")
+    return found
+
+
+def test_it_names_its_locks_and_failures(tmp_path: Path) -> None:
+    told = json.loads(run(tmp_path, "list", "--json").stdout)
+    assert len(told["locks"]) >= 30
+    assert len(told["failures"]) == 19
+    assert "redlock-as-published" in run(tmp_path, "list").stdout
+
+
+@pytest.mark.parametrize(
+    "words", [("show", "nonsense", "frozen"), ("show", "setnx", "nonsense"), ("--lock", "nonsense"), ("--failure", "x")]
+)
+def test_an_unknown_name_is_wrong_use_and_starts_nothing(tmp_path: Path, words: tuple[str, ...]) -> None:
+    done = run(tmp_path, *words)
+    assert done.returncode == 64
+    assert "lockline lab list" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.server
+def test_one_cell_is_run_and_drawn(tmp_path: Path) -> None:
+    picture = tmp_path / "cell.svg"
+    done = run(tmp_path, "show", "redlock-as-published", "one-of-five-restarts-empty", "--svg", str(picture))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "lost update" in done.stdout
+    assert "second majority" in done.stdout
+    assert "Redis 3" in done.stdout
+    assert "<svg" in picture.read_text()
+    picture.unlink()
+    assert list(tmp_path.iterdir()) == []
+    assert processes_of(tmp_path) == {}
+
+
+@pytest.mark.server
+def test_a_missing_server_greys_its_cells_with_the_command_that_installs_it(tmp_path: Path) -> None:
+    nowhere = tmp_path / "bin"
+    nowhere.mkdir()
+    done = run(tmp_path, "--lock", "setnx", "--failure", "holder-crashes", path=str(nowhere))
+    assert done.returncode == 0, done.stderr
+    assert "apt-get install redis-server" in done.stdout
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_in_the_middle_leaves_no_process_and_no_folder(tmp_path: Path, number: signal.Signals) -> None:
+    lab = subprocess.Popen(
+        [*RUN, "--lock", "setnx", "--lock", "redlock-as-published", "--lock", "lockline-redis"],
+        env={**os.environ, "TMPDIR": str(tmp_path)}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        wait_for(lambda: sum("redis-server" in words for words in processes_of(tmp_path).values()) > 6, 60, "servers")
+        time.sleep(1.0)  # in the middle: some clients are frozen, some wait
+        lab.send_signal(number)
+        assert lab.wait(60) == 128 + signal.SIGINT
+        wait_for(lambda: processes_of(tmp_path) == {}, 10, "the end of all processes")
+        assert list(tmp_path.iterdir()) == []
+    finally:
+        lab.kill()
+
+
+@pytest.mark.server
+def test_clients_do_not_outlive_a_laboratory_that_is_killed(tmp_path: Path) -> None:
+    lab = subprocess.Popen(
+        [*RUN, "--lock", "setnx", "--failure", "frozen"],
+        env={**os.environ, "TMPDIR": str(tmp_path)}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    wait_for(lambda: len(processes_of(tmp_path)) > 3, 60, "clients")
+    lab.kill()
+    lab.wait()
+    wait_for(
+        lambda: not any("nursery" in words for words in processes_of(tmp_path).values()), 10, "the end of its clients"
+    )
+    for pid, words in processes_of(tmp_path).items():
+        assert "redis-server" in words
+        os.kill(pid, signal.SIGKILL)
