@@ -37,7 +37,7 @@ $(TYPES): pyproject.toml | $(READY)
 
 setup: $(READY) $(SERVERS) ## the virtual environment, the packages and the servers for the tests
 
-demo: $(BASE) ## the main job in under a minute: lost updates, a lock, and a frozen holder that is refused
+demo: $(BASE) ## the main job in under a minute: lost updates, a lock, and a frozen holder that wins, and then is refused
 	@$(RUN) examples/demo.py
 
 test: $(READY) $(SERVERS) ## everything, on real servers

@@ -15,8 +15,13 @@ from typing import Any
 
 import click
 
+# Each has a lock of its own in the laboratory: what is missing is told before anything is started.
+import kazoo  # noqa: F401
+import psycopg  # noqa: F401
+import redis  # noqa: F401
+
 from ..lab.draw import terminal
-from ..lab.draw.page import page
+from ..lab.draw.page import HOME, page
 from ..lab.draw.svg import svg
 from ..lab.runner import Laboratory
 from ..lab.verdicts import Outcome, Verdict
@@ -65,7 +70,7 @@ def a_laboratory() -> Iterator[Laboratory]:
 @click.option(
     "--html", type=click.Path(dir_okay=False, writable=True), help="Write the matrix and all pictures as one page."
 )
-@click.option("--docs", default="", metavar="BASE", help="Where the page's links to the documentation begin.")
+@click.option("--docs", default=HOME, metavar="BASE", help="Where the page's links to the documentation begin.")
 @json_option
 @click.pass_context
 def command(

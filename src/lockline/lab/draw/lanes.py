@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
 
 from ..trace import Event, short
 from ..verdicts import Outcome, Verdict
@@ -57,6 +59,15 @@ class Picture:
     marks: list[Mark] = field(default_factory=list)
     violation: float | None = None
     length: float = 1.0
+    knots: list[tuple[float, float]] = field(default_factory=list)
+    """Moments, and where they stand between 0 and 1: long waits are shortened, or what matters would be a dot at the edge."""
+
+    def where(self, at: float) -> float:
+        """Where a moment stands, from 0 to 1."""
+        at = min(max(at, 0.0), self.length)
+        right = min(bisect_right(self.knots, (at, 2.0)), len(self.knots) - 1)
+        (begin, left_at), (end, right_at) = self.knots[right - 1], self.knots[right]
+        return left_at + (right_at - left_at) * (at - begin) / ((end - begin) or 1.0)
 
 
 def picture(outcome: Outcome) -> Picture:
@@ -86,7 +97,19 @@ def picture(outcome: Outcome) -> Picture:
     ]
     if outcome.violation is not None and outcome.verdict in (Verdict.LOST_UPDATE, Verdict.TWO_HOLDERS):
         drawn.violation = outcome.violation - zero
+    drawn.knots = scale(drawn)
     return drawn
+
+
+def scale(drawn: Picture) -> list[tuple[float, float]]:
+    """A gap between two moments takes the root of its length: a wait of two seconds is longer than one of 20 ms, but ten times only."""
+    moments = {0.0, drawn.length}
+    moments.update(mark.at for mark in drawn.marks if 0 <= mark.at <= drawn.length)
+    moments.update(edge for bar in drawn.bars for edge in (bar.began, bar.ended) if 0 <= edge <= drawn.length)
+    ordered = sorted(moments)
+    gaps = [(later - earlier) ** 0.5 for earlier, later in pairwise(ordered)]
+    whole = sum(gaps) or 1.0
+    return list(zip(ordered, [0.0, *(so_far / whole for so_far in accumulate(gaps))], strict=True))
 
 
 def lasting(events: Sequence[Event], zero: float, last: float) -> list[Bar]:

@@ -26,13 +26,16 @@ CLASSES = {
     Verdict.FAILED: "failed",
 }
 
+HOME = "https://github.com/lockline/lockline/blob/main/"
+"""Where the documentation is."""
+
 
 def page(
     outcomes: Mapping[tuple[str, str], Outcome],
     locks: Mapping[str, type[PublishedLock]],
     failures: Mapping[str, Failure],
     seconds: float,
-    home: str = "",
+    home: str = HOME,
 ) -> str:
     """The page, with every run's picture in it."""
     rows = [lock for lock in locks if any(key[0] == lock for key in outcomes)]

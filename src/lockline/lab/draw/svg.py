@@ -13,6 +13,8 @@ RIGHT = 16
 LANE = 58
 TOP = 30
 BAR = 22
+TICK = 62
+"""Between two times that are written out."""
 STYLE = """
 svg.run{--ink:#1c2330;--soft:#6b7686;--line:#d5dbe4;--hold:#2f6fde;--hold-soft:#dfe9fb;--wait:#aab4c2;--bad:#d1242f;--good:#1a7f4b;
 --ice:#9aa6b6;--paper:#fff;font:12px system-ui,sans-serif}
@@ -40,8 +42,7 @@ class _Drawing:
         self.labels: dict[str, list[tuple[float, float]]] = {}
 
     def x(self, at: float) -> float:
-        at = min(max(at, 0.0), self.drawn.length)
-        return LEFT + (WIDTH - LEFT - RIGHT) * at / self.drawn.length
+        return LEFT + (WIDTH - LEFT - RIGHT) * self.drawn.where(at)
 
     def y(self, lane: str) -> float:
         return TOP + LANE * self.lanes.index(lane) + LANE / 2
@@ -55,6 +56,10 @@ class _Drawing:
             self.bar(bar)
         for arrow in self.drawn.arrows:
             self.arrow(arrow)
+        for mark in self.drawn.marks:
+            if mark.kind in ("read", "wrote", "killed"):
+                x = self.x(mark.at)
+                self.labels.setdefault(mark.lane + "=", []).append((x - 5, x + 5))
         for mark in self.drawn.marks:
             self.mark(mark)
         self.violation()
@@ -76,18 +81,20 @@ class _Drawing:
             self.add(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}" stroke="var(--line)"/>')
             self.add(f'<text x="12" y="{y - 1}" fill="var(--ink)" font-weight="600">{escape(lane)}</text>')
             self.add(f'<text x="12" y="{y + 14}" fill="var(--soft)" font-size="10">{escape(more)}</text>')
-        step = next(s for s in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 1000) if self.drawn.length / s <= 12)
-        at = 0.0
         bottom = TOP + LANE * len(self.lanes)
-        while at <= self.drawn.length:
+        free_from = float(LEFT) - 1
+        for at, _ in self.drawn.knots:
             x = self.x(at)
+            if x < free_from:
+                continue
+            free_from = x + TICK
             self.add(
                 f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{bottom}" stroke="var(--line)" stroke-dasharray="1 5"/>'
             )
             self.add(
-                f'<text x="{x:.1f}" y="{bottom + 16}" text-anchor="middle" fill="var(--soft)" font-size="10">{at:g} s</text>'
+                f'<text x="{x:.1f}" y="{bottom + 16}" text-anchor="middle" fill="var(--soft)" font-size="10">{at:.2f} s</text>'
             )
-            at = round(at + step, 6)
+        self.add(f'<text x="12" y="{bottom + 16}" fill="var(--soft)" font-size="10">not to scale</text>')
 
     def bar(self, bar: Bar) -> None:
         x, y = self.x(bar.began), self.y(bar.lane)
@@ -105,7 +112,8 @@ class _Drawing:
         elif bar.kind == "frozen":
             self.add(
                 f'<rect x="{x:.1f}" y="{y - BAR / 2}" width="{wide:.1f}" height="{BAR}" rx="4" fill="url(#ice)" stroke="var(--ice)"/>'
-                f'<text x="{x + wide / 2:.1f}" y="{y - BAR / 2 - 4}" text-anchor="middle" fill="var(--soft)" font-size="10">frozen</text>'
+                f'<text x="{x + wide / 2:.1f}" y="{y + 4}" text-anchor="middle" fill="var(--ink)" font-size="10" '
+                f'paint-order="stroke" stroke="var(--paper)" stroke-width="5">frozen</text>'
             )
         else:
             self.add(f'<rect x="{x:.1f}" y="{y - 5}" width="{wide:.1f}" height="10" fill="var(--bad)" opacity=".55"/>')
@@ -132,15 +140,16 @@ class _Drawing:
         if arrow.text and arrow.kind != "reply":
             self.label(x + slant + 3, begin + (12 if down else -8), arrow.text, "var(--soft)", 9, arrow.source + "'")
 
-    def label(self, x: float, y: float, text: str, colour: str, size: int, row: str) -> None:
+    def label(self, x: float, y: float, text: str, colour: str, size: int, row: str) -> bool:
         """A word, unless another is there already."""
         wide = len(text) * size * 0.62
         x = min(x, WIDTH - RIGHT - wide)
         taken = self.labels.setdefault(row, [])
         if any(x < right and left < x + wide for left, right in taken):
-            return
+            return False
         taken.append((x, x + wide))
         self.add(f'<text x="{x:.1f}" y="{y:.1f}" fill="{colour}" font-size="{size}">{escape(text)}</text>')
+        return True
 
     def mark(self, mark: Mark) -> None:
         x, y = self.x(mark.at), self.y(mark.lane)
@@ -148,14 +157,10 @@ class _Drawing:
         if mark.kind in ("read", "wrote"):
             fill = "var(--hold)" if mark.kind == "wrote" else "var(--paper)"
             self.add(f'<circle cx="{x:.1f}" cy="{y}" r="4" fill="{fill}" stroke="var(--hold)"/>')
-            self.label(
-                x + 6,
-                y + 4,
-                f"{'reads' if mark.kind == 'read' else 'writes'} {mark.text}",
-                "var(--ink)",
-                10,
-                mark.lane + "=",
-            )
+            word = "reads" if mark.kind == "read" else "writes"
+            for text in (f"{word} {mark.text}", mark.text):
+                if self.label(x + 6, y + 4, text, "var(--ink)", 10, mark.lane + "="):
+                    break
         elif mark.kind == "fence refused":
             self.add(f'<path d="M{x - 6:.1f} {y - 6}h12v12h-12z" fill="var(--good)"/>')
             self.label(x - 8, high, f"refused by the fence: {mark.text}", "var(--good)", 10, mark.lane)

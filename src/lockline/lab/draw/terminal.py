@@ -44,7 +44,7 @@ def show(outcome: Outcome, width: int = 100) -> str:
     if drawn.violation is not None:
         at = _column(drawn, drawn.violation, room)
         lines.append(" " * (LABEL + at) + click.style("▲ here", fg="red", bold=True))
-    lines.append(" " * LABEL + f"0 s{f'{drawn.length:.1f} s':>{room - 3}}")
+    lines.append(" " * LABEL + f"0 s{f'(not to scale)  {drawn.length:.1f} s':>{room - 3}}")
     lines.append(
         " " * LABEL
         + click.style(
@@ -74,7 +74,7 @@ def headline(outcome: Outcome) -> str:
 
 
 def _column(drawn: Picture, at: float, room: int) -> int:
-    return min(room - 1, max(0, int(at / drawn.length * (room - 1))))
+    return int(drawn.where(at) * (room - 1))
 
 
 def _lane(drawn: Picture, lane: str, room: int) -> list[str]:
