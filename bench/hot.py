@@ -179,6 +179,7 @@ def measure(source: Path, flavour: str, many: int, port: int, seconds: float, st
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--baseline", type=Path, help="the src folder of another version, to be measured side by side")
+    parser.add_argument("--only", nargs="*", default=["tasks", "threads"], help="tasks, threads or both")
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--rounds", type=int, default=2)
     options = parser.parse_args()
@@ -202,9 +203,12 @@ def main() -> None:
                 ("1 ms away", far, "tasks", 32, True),
                 ("1 ms away", far, "threads", 32, False),
                 ("1 ms away", far, "threads", 32, True),
+                ("near", server.port, "threads", 32, False),
                 ("near", server.port, "tasks", 100, False),
                 ("near", server.port, "tasks", 100, True),
             ):
+                if flavour not in options.only:
+                    continue
                 best: dict[str, dict[str, Any]] = {}
                 # Turn by turn, so that all meet the same machine.
                 for _ in range(options.rounds):
