@@ -173,6 +173,7 @@ def test_a_server_that_is_gone_is_told_to_each_at_once(share: Share, server: Red
     for each in crowd:
         each.join(30)
     assert len(problems) == 8
+    assert not shared.busy, "what was given up is not sent later"
     server.start()
     assert echo(shared, "back") == b"back"
 

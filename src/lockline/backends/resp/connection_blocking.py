@@ -81,6 +81,8 @@ class BlockingConnection:
         "patience", "sock", "tls",
     )  # fmt: skip
 
+    seat = False
+
     def __init__(self, server: Server) -> None:
         self.address = server.address
         self.patience = server.patience
@@ -245,6 +247,7 @@ class Way(Protocol):
 
     is_open: bool
     gone: bool
+    seat: bool
 
     def open(self, until: float) -> object: ...
 
@@ -319,14 +322,14 @@ class BlockingLink(Pool[Way]):
                 self.drop(connection)
                 raise
             # Not a part of the `try`: once it is among the free ones it is no longer ours to drop.
-            self.put_back(connection)
+            if connection.seat:
+                # Whoever comes next takes the last one: a connection of its own, if there is any.
+                self.free.appendleft(connection)
+            else:
+                self.free.append(connection)
             if self.line:
                 self.call_next()
             return reply
-
-    def put_back(self, connection: Way) -> None:
-        """It is among the free ones from now on."""
-        self.free.append(connection)
 
     def forget(self) -> None:
         for connection in self.take_all_free():

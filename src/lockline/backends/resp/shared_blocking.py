@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
 
-from ...errors import ClientClosed
+from ...errors import BackendUnavailable, ClientClosed
 from ...runtime import clock
 from ...runtime.blocking import ring
 from ...runtime.section import Section
@@ -171,8 +171,24 @@ class SharedConnection:
             while self._unsent and self._sending.attempt(self._send, until):
                 pass
             return self._answer(question, until)
+        except BaseException as problem:
+            # What somebody else sends later must not be told as never sent: it would be in force, and nobody would undo it.
+            if not question.over and not self._take_back(question):
+                _tell_as_sent(problem)
+            raise
         finally:
             self._call_next()
+
+    def _take_back(self, question: Question) -> bool:
+        """Whether it was not sent; then it will not be."""
+        while True:
+            try:
+                self._unsent.remove(question)
+                return True
+            except ValueError:
+                return False
+            except IndexError:
+                pass  # the line changed under the search
 
     def _call_next(self) -> None:
         """Whatever ends a call, somebody sends what is left to be sent, and somebody reads what is left to be read."""
@@ -226,11 +242,7 @@ class SharedConnection:
         return question.answers
 
     def _late(self, question: Question, *, silent: bool) -> NoAnswer:
-        try:
-            self._unsent.remove(question)
-        except ValueError:
-            pass
-        else:
+        if self._take_back(question):
             return NoAnswer(self._address, "no time left to ask", sent=False, late=True)
         stream = self._stream
         if silent and stream is not None and question in stream.pending:
@@ -252,10 +264,20 @@ class SharedConnection:
             self._stream = None
 
 
+def _tell_as_sent(problem: BaseException) -> None:
+    """The same problem, of one whose request may have been received."""
+    if isinstance(problem, NoAnswer):
+        problem.sent = True
+    elif isinstance(problem, BackendUnavailable):
+        problem.unsent = False
+
+
 class Seat:
     """One thread's right to ask through the shared connection: for whoever has it, a connection like another."""
 
     __slots__ = ("__weakref__", "_shared", "gone", "is_open")
+
+    seat = True
 
     def __init__(self, shared: SharedConnection) -> None:
         self._shared = shared
@@ -304,13 +326,6 @@ class SharingLink(BlockingLink):
             connection.close()
             raise
         return connection
-
-    def put_back(self, connection: Way) -> None:
-        # Who comes next takes the last one: a connection of its own, if there is any.
-        if type(connection) is Seat:
-            self.free.appendleft(connection)
-        else:
-            self.free.append(connection)
 
     async def ask_in_order(self, request: bytes, until: float) -> Any:
         if self._shares:
