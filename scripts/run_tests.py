@@ -34,13 +34,11 @@ GROUPS: dict[str, tuple[list[str], list[str]]] = {
     "verify": ([], ["tests/verify"]),
     "fence": (["bakery"], ["tests/fence", "tests/backends", "tests/observe"]),
     "pgbouncer": (["postgresql-pgbouncer"], ["tests/sql"]),
-    "lab": ([], ["tests/lab"]),
     "pages": ([], ["tests/web", "tests/docs", "tests/recipes", "tests/packaging"]),
     "commands": (
         [],
         [
             "tests/cli",
-            "tests/web",
             "tests/kit",
             "tests/types",
             "tests/test_shells.py",
