@@ -37,7 +37,7 @@ def test_a_loss_is_said_and_a_name_cannot_steer_the_terminal(shell: Shell, on_sc
     with lockline.connect(shell.url, owner="evil\x1b[31m:1") as client:
         screen = on_screen(*LOCKLINE, "ls", "--watch")
         screen.wait_for("nothing is held")
-        lease = client.lock("name\x1b]0;title\x07", ttl=2, renew=False).acquire()
+        lease = client.lock("name\x1b]0;title\x07", ttl=3, renew=False).acquire()
         screen.wait_for(r"name\\x1b]0;title\\x07 +lock")
         screen.wait_for(r"lost: name\\x1b]0;title\\x07 by evil\\x1b\[31m:1")
         assert not lease.valid

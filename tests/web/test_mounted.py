@@ -67,7 +67,7 @@ def test_wsgi_streams_and_ends_the_thread_when_the_browser_goes() -> None:
             assert streamed(visitor, "orders/42")["hold"][0]["token"] == str(lease.token)
             assert visitor.get("api/changes").json()[0]["all"]
             # Found out by the next look, when there is something to write.
-            wait_for(lambda: page._places._value == MOST_STREAMS, 20, "the end of the stream")  # type: ignore[attr-defined]
+            wait_for(lambda: page._places._value == MOST_STREAMS, 20, "the end of the stream")
 
 
 def test_the_page_can_be_mounted_below_a_path() -> None:

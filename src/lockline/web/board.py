@@ -124,8 +124,12 @@ class Board:
                     self._lines[name] = Kept(Line(name), now)
             self._note(news, now)
             gone = self._sweep(now)
-            self._compares = True
             self._status = {"state": "live", "took": round(seen.took, 3), "total": seen.total}
+            if not self._compares:
+                # The first look, or the first after a while: everybody is told everything, which is no change to write down.
+                self._compares, changed, renewed = True, [], []
+                self._changes.clear()
+                self.version += 1
             self._tell(now, [name for name in changed if name not in gone], gone, renewed, news)
             return news
 
@@ -136,6 +140,8 @@ class Board:
             news = since is None
             since = now if since is None else since
             self._status = {"state": "silent", "since": round(since, 2), "problem": view.text(problem, 400)}
+            # What happens while nobody sees it happens at a time that nobody knows.
+            self._compares = False
             self._tell(now, [], [], [], [])
             return news
 
@@ -216,7 +222,10 @@ class Board:
     def _gone(self, name: str, before: Kept, claim: Standing, now: float) -> News:
         what: What
         why = self._evicted.pop((name, claim.token), "")
-        ran_out = before.expires(claim) <= now + min(LATE, claim.ttl / 10)
+        # A healthy holder never has less than two thirds of its ttl: one that had them when it was last seen may well have been
+        # renewed since, and let go.
+        failing = claim.remaining < claim.ttl / 2
+        ran_out = failing and before.expires(claim) <= now + min(LATE, claim.ttl / 10)
         if why:
             what = "evicted"
         elif ran_out:
