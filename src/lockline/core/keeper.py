@@ -117,8 +117,7 @@ class Keeper:
         """The store has confirmed the claim in this form, by a request that was sent then."""
         margin = live.deadline - self._runtime.now()
         live.acknowledge(sent, claim.ttl)
-        # Asked for with less than its ttl, it was only to be seen whether it is there.
-        if self.stream is not None and live.token is not None and live.lost is None and claim.ttl >= live.claim.ttl:
+        if self.stream is not None and live.token is not None and live.lost is None:
             self.stream.renewed(live, sent, margin)
 
     def hear_of_loss(self, live: LiveClaim) -> None:
@@ -320,7 +319,11 @@ class Keeper:
             if self._kept.get(claim.id) is not live:
                 continue
             if fate is None:
-                self.confirm(live, sent, claim)
+                if claim.ttl < live.claim.ttl:
+                    # That only asked whether it is there.
+                    live.acknowledge(sent, claim.ttl)
+                else:
+                    self.confirm(live, sent, claim)
                 live.ask_at = float("inf")
             elif isinstance(fate, Unanswered):
                 live.put_off(self._runtime.now() + min(live.claim.ttl / 10, 1.0), fate.problem)
