@@ -92,6 +92,8 @@ def trust_for_ever() -> None:
         return 1.0 if self.state is HOLDING else 0.0
 
     LiveClaim.remaining = remaining  # type: ignore[method-assign]
+    # Nor does the keeper find that its time is over.
+    LiveClaim.deadline = property(lambda self: float("inf"))  # type: ignore[method-assign, assignment]
 
 
 def trust_twice_as_long() -> None:

@@ -132,28 +132,31 @@ class Striker:
         worker = self._dice.choice(well)
         begun = now()
         match blow.kind:
-            case "kill a holder":
-                worker.tell("die")
-                if self._crew.wait_stopped(worker) and not worker.alive:
-                    self._killed("kill a holder", worker)
-            case "kill":
+            case "kill a holder" | "kill":
+                itself = blow.kind == "kill a holder" and self._let_strike(worker, "die")
                 worker.send(signal.SIGKILL)
                 worker.process.wait()
-                self._killed("kill", worker)
+                self._killed("kill a holder" if itself else "kill", worker)
             case "step a clock":
                 offset = self._dice.choice((-1, 1)) * self._dice.uniform(10, 86400)
                 worker.tell(f"clock {offset:.3f}")
                 self._note(blow.kind, begun, 0.0, worker.number, f"{offset:+.0f} s")
             case _:
-                if blow.kind == "freeze a holder":
-                    worker.tell("freeze")
-                    self._crew.wait_stopped(worker)
-                else:
-                    worker.send(signal.SIGSTOP)
+                itself = blow.kind == "freeze a holder" and self._let_strike(worker, "freeze")
+                worker.send(signal.SIGSTOP)
                 begun = now()
                 self._pause(blow.seconds)
                 worker.send(signal.SIGCONT)
-                self._note(blow.kind, begun, GRACE, worker.number, f"{blow.seconds:.1f} s")
+                kind = "freeze a holder" if itself else "freeze"
+                self._note(kind, begun, GRACE, worker.number, f"{blow.seconds:.1f} s")
+
+    def _let_strike(self, worker: Worker, order: str) -> bool:
+        """Have the worker do it itself, in the middle of a hold; whether it did. One that holds nothing for long is told to forget it."""
+        worker.tell(order)
+        if self._crew.wait_stopped(worker):
+            return True
+        worker.tell("")
+        return False
 
     def _killed(self, kind: str, worker: Worker) -> None:
         self._note(kind, now(), self._life, worker.number)
