@@ -91,12 +91,13 @@ class WholeSeconds(Store):
 
 
 class ClientsExpiry(Store):
-    def enter(self, claim: Claim, client: str, wait: bool) -> list[Any]:
-        line = self.line(claim.name)
-        if self.find(line, claim) is None:
-            # What the client's clock says now, and the server's clock reads later.
-            self.insert(line, Stand(claim, client, self.ticket(claim), now() + claim.since + claim.ttl - time.time()))
-        return super().enter(claim, client, wait)
+    """What the client's clock said when it came, and the server's clock reads later."""
+
+    def lasts(self, claim: Claim) -> float:
+        return claim.since + claim.ttl - time.time()
+
+    def renew(self, claim: Claim) -> list[Any]:
+        return super().renew(claim._replace(since=time.time()))
 
 
 class RenewalShortens(Store):

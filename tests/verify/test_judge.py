@@ -177,6 +177,16 @@ def test_nobody_holds_for_ever_after_a_kill() -> None:
     assert state(history(killed, refused("2.1", 0.3, 3.0), faults=(kill,)), RECOVERY) == "not exercised"
 
 
+def test_a_line_in_which_nothing_moves_is_stuck() -> None:
+    gave_back = held("1.1", 1, 0.0, 0.1, 0.5)
+    assert state(history(gave_back, refused("2.1", 0.3, 6.3)), RECOVERY) == "broken"
+    # Nobody was there to hold it, or not for long enough; or the store was out of reach.
+    assert state(history(gave_back, held("2.1", 2, 9.0, 9.1, 9.2)), RECOVERY) == "not exercised"
+    assert state(history(gave_back, refused("2.1", 0.3, 3.4)), RECOVERY) == "not exercised"
+    away = Fault("black hole", 2.0, 3.0)
+    assert state(history(gave_back, refused("2.1", 0.3, 6.3), faults=(away,)), RECOVERY) == "not exercised"
+
+
 def test_what_is_left_in_the_store() -> None:
     whole = history(held("1.1", 1, 0.0, 0.1, 0.2))
     whole.debris = ["lockline-verify/1/x"]

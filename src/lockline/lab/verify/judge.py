@@ -86,6 +86,7 @@ def judge(history: History, rules: Rules = DEFAULT) -> Verdict:
         if rules.push:
             findings[WAKE_UP].take(turns.wake_up(operations, disturbed, calm))
         findings[RECOVERY].take(turns.recovery(operations, kills, rules.life, history, calm))
+        findings[RECOVERY].take(turns.stuck(operations, rules.life, history, disturbed, calm))
     if rules.firm and not any(findings[promise].broken for promise in (EXCLUSION, READERS)):
         findings[RISING].take(by_validity)
     if not rules.fifo:

@@ -192,3 +192,29 @@ def recovery(
                 )
                 finding.breaks(Violation(kill.begun, text, (held, first)))
     return finding
+
+
+def stuck(
+    operations: Sequence[Operation], life: float, history: History, disturbed: Disturbances, calm: Calm
+) -> Finding:
+    """Of one name: where nobody holds, whoever waits does so for a claim's life and a second at most, whatever died before it."""
+    finding = Finding(RECOVERY)
+    granted = sorted((one for one in operations if one.got), key=_got)
+    free = history.began
+    for number in range(len(granted) + 1):
+        turn = granted[number].got if number < len(granted) else history.ended
+        # Most gaps are none; so the walk stays linear.
+        if turn - free > life + SOON:
+            for one in operations:
+                begin, end = max(free, one.begun), min(turn, _turn_or_end(one, history.ended))
+                if calm.between(begin, end) > life + SOON and not disturbed.of(one, begin, end):
+                    text = f"{one.name!r}: {one.op} waited for {end - begin:.1f} s while nobody held it"
+                    finding.checked += 1
+                    finding.breaks(Violation(begin + life + SOON, text, (*granted[max(0, number - 1) : number], one)))
+                    break
+        if number < len(granted):
+            one = granted[number]
+            # Of one whose end is not known the store may believe for a while that it holds.
+            known = one.outcome in ("released", "lost") and one.ended
+            free = max(free, one.ended if known else max(one.until, one.got) + 2 * life)
+    return finding
