@@ -50,7 +50,12 @@ def schedule(seed: int, ttl: float, life: float, network: bool) -> Iterator[Blow
     A holder is killed first, with quiet after it: whether the next one holds in time can be said of a quiet time only.
     """
     dice = random.Random(seed)
-    lengths = {"long black hole": 1.3 * ttl, "freeze a holder": 1.3 * ttl, "black hole": 0.5 * ttl}
+    lengths = {
+        "long black hole": 1.3 * ttl,
+        "freeze a holder": 1.3 * ttl,
+        "black hole": 0.5 * ttl,
+        "late replies": 0.5 * ttl,
+    }
     while True:
         yield Blow("kill a holder", 0.0, life + 2.5)
         kinds = [*WORKERS, *(NETWORK if network else ())]

@@ -105,8 +105,8 @@ class Dice:
         self._random = random.Random(f"{settings.seed}/{settings.number}/{party}")
         self._names = Names(settings.prefix, settings.shares)
         self._settings = settings
-        # A few parties stay long, on names of their own: all others would only stand in line there.
-        self._patient = party == settings.parties - 1 and settings.number % 4 < 2
+        # Some parties stay long, on names of their own: all others would only stand in line there.
+        self._patient = party == settings.parties - 1 and settings.number % 4 < 3
 
     def step(self) -> Step:
         """The next one."""
@@ -114,9 +114,9 @@ class Dice:
         names, ttl = self._names, self._settings.ttl
         pause = chance.uniform(0.0, 2 * self._settings.pace)
         roll = chance.random()
-        if self._patient and roll < 0.4:
+        if self._patient and roll < 0.55:
             return Step(names.locks[4], "lock", "deadline", 3 * DEADLINE_TTL, pause, chance.random() < 0.5)
-        if self._patient and roll < 0.7:
+        if self._patient and roll < 0.8:
             return Step(names.locks[3], "lock", "kept", chance.uniform(0.5, 1.3) * ttl, pause)
         hold = chance.uniform(0.0, 0.01)
         roll = chance.random()
