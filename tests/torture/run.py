@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from lockline.lab.verify.history import Fault
 from lockline.lab.verify.machine import Machine, Outcome, Wish
 from lockline.lab.verify.systems import life_after_death
 from lockline.lab.verify.verdict import Finding
@@ -64,14 +63,13 @@ def torture(
                 queue = sorted(ground.deeds)
                 dice.shuffle(queue)
             kind = queue.pop()
-            begun = now()
-            # Known from its beginning: what happens meanwhile is judged meanwhile.
+            fault = machine.begin(f"server: {kind}")
             try:
                 ground.deeds[kind](dice)
             except Exception as problem:
                 problems.append(f"{kind}: {type(problem).__name__}: {problem}")
                 tell(f"  {ground.name}: {problems[-1]}")
-            machine.note(Fault(f"server: {kind}", begun, now(), felt=now() + life + AFTER))
+            machine.end(fault, life + AFTER)
 
     thread = threading.Thread(target=work, name="deeds", daemon=True)
     thread.start()

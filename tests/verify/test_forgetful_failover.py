@@ -7,11 +7,9 @@ import time
 
 import pytest
 
-from lockline.lab.verify.history import Fault
 from lockline.lab.verify.machine import Machine, Wish
 from lockline.lab.verify.proxy import Proxy
 from lockline.lab.verify.verdict import BROKEN, EXCLUSION, FENCE, HELD, RISING, UNIQUE
-from lockline.runtime.clock import now
 from tests.servers.redis import a_redis
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
@@ -28,9 +26,9 @@ def test_exclusion_is_broken_and_the_fence_holds() -> None:
             while machine.working.is_set():
                 time.sleep(0.6)
                 servers.reverse()
-                begun = now()
+                fault = machine.begin("failover")
                 address.move("127.0.0.1", servers[0].port)
-                machine.note(Fault("failover", begun, now(), felt=now() + 3.0))
+                machine.end(fault, 3.0)
 
         thread = threading.Thread(target=fail_over)
         thread.start()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import secrets
 import shutil
 import tempfile
@@ -113,6 +114,17 @@ class Machine:
     def note(self, fault: Fault) -> None:
         """Something was done to the run from elsewhere."""
         self._extra.append(fault)
+
+    def begin(self, kind: str) -> Fault:
+        """Something is being done to the run from elsewhere, and nobody knows for how long."""
+        fault = Fault(kind, now(), now(), felt=math.inf)
+        self.note(fault)
+        return fault
+
+    def end(self, fault: Fault, felt: float) -> None:
+        """It is over, and may be felt so much longer."""
+        at = now()
+        self._extra[self._extra.index(fault)] = replace(fault, ended=at, felt=at + felt)
 
     def stop(self) -> None:
         """End now, without a verdict: `run` raises Interrupted."""
