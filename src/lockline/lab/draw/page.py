@@ -103,17 +103,8 @@ def _row(
     return f'<tr{group}><th scope="row" title="{escape(made.source)}">{escape(made.title)}</th>{"".join(cells)}</tr>'
 
 
-SHORT = {
-    Verdict.LOST_UPDATE: "lost",
-    Verdict.TWO_HOLDERS: "two",
-    Verdict.STUCK: "stuck",
-    Verdict.LATE: "late",
-    Verdict.COSTLY: "costly",
-    Verdict.SAFE: "safe",
-    Verdict.NOT_APPLICABLE: "-",
-    Verdict.MISSING: "?",
-    Verdict.FAILED: "!",
-}
+SHORT = {**CLASSES, Verdict.NOT_APPLICABLE: "-", Verdict.MISSING: "?", Verdict.FAILED: "!"}
+"""What stands in a cell that has no figure."""
 
 
 def _runs(
