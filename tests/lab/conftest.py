@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -11,6 +11,7 @@ import pytest
 from lockline.lab.runner import Laboratory
 from lockline.lab.verdicts import Outcome, Verdict
 
+from ..calm import calm
 from ..servers.process import missing
 
 
@@ -32,11 +33,11 @@ class Ran:
 
 @pytest.fixture(scope="session")
 def ran() -> Iterator[Ran]:
-    lab = Laboratory()
+    lab = Laboratory(pace=float(os.environ.get("LOCKLINE_TEST_PACE", "1")))
     try:
-        began = time.monotonic()
+        began = calm()
         cells = [(lock, failure) for lock in lab.locks for failure in lab.failures]
         outcomes = {(outcome.lock, outcome.failure): outcome for outcome in lab.matrix(cells)}
-        yield Ran(lab, outcomes, time.monotonic() - began)
+        yield Ran(lab, outcomes, calm() - began)
     finally:
         lab.close()

@@ -44,14 +44,14 @@ Exit code 1 if a cell is not what the literature says.
 
 
 @contextlib.contextmanager
-def a_laboratory() -> Iterator[Laboratory]:
+def a_laboratory(pace: float = 1.0) -> Iterator[Laboratory]:
     """Open for as long as the block lasts; Ctrl-C and SIGTERM end it, and leave nothing behind."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)}
-    lab = Laboratory()
+    lab = Laboratory(pace)
     try:
         yield lab
     finally:
@@ -71,15 +71,27 @@ def a_laboratory() -> Iterator[Laboratory]:
     "--html", type=click.Path(dir_okay=False, writable=True), help="Write the matrix and all pictures as one page."
 )
 @click.option("--docs", default=HOME, metavar="BASE", help="Where the page's links to the documentation begin.")
+@click.option(
+    "--pace",
+    type=click.FloatRange(0.5, 20),
+    default=1.0,
+    help="Make every ttl so many times longer, on a busy machine.",
+)
 @json_option
 @click.pass_context
 def command(
-    ctx: click.Context, locks: tuple[str, ...], failures: tuple[str, ...], html: str | None, docs: str, as_json: bool
+    ctx: click.Context,
+    locks: tuple[str, ...],
+    failures: tuple[str, ...],
+    html: str | None,
+    docs: str,
+    pace: float,
+    as_json: bool,
 ) -> int | None:
     """Run the locks of the literature against its failures, on real servers, and show what becomes of each."""
     if ctx.invoked_subcommand is not None:
         return None
-    with a_laboratory() as lab:
+    with a_laboratory(pace) as lab:
         rows = chosen(locks, list(lab.locks), "lock")
         columns = chosen(failures, list(lab.failures), "failure")
         began = time.monotonic()

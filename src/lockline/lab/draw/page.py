@@ -133,8 +133,8 @@ def _runs(
             "facts": {key: str(value) for key, value in outcome.facts.items() if key != "writes"},
             "svg": svg(_slim(outcome), style=""),
         }
-    # Inside a script element only this can end it early.
-    return json.dumps(runs, ensure_ascii=True, separators=(",", ":")).replace("</", "<\\/")
+    # Inside a script element nothing may look like the beginning or the end of one.
+    return json.dumps(runs, ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")
 
 
 def _slim(outcome: Outcome) -> Outcome:

@@ -10,7 +10,7 @@ from .schedule import collide, finish, holder, in_turn, must_get
 
 
 def crash(stage: Stage) -> None:
-    a, b = holder(stage), stage.client("B")
+    b, a = stage.client("B"), holder(stage)
     a.kill()
     if must_get(stage, b, time.monotonic()):
         finish(stage, b)
@@ -63,7 +63,7 @@ CRASH_BETWEEN = Failure(
 
 
 def outlive(stage: Stage) -> None:
-    a, b = holder(stage), stage.client("B")
+    b, a = stage.client("B"), holder(stage)
     began = time.monotonic()
     if collide(stage, a, b, wait=2.2 * stage.ttl):
         a.do("release")
@@ -139,7 +139,7 @@ FOREIGN_RELEASE = Failure(
 
 
 def frozen(stage: Stage) -> None:
-    a, b = holder(stage), stage.client("B")
+    b, a = stage.client("B"), holder(stage)
     a.do("check")
     a.freeze()
     began = time.monotonic()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
+from ..locks.face import PublishedLock
 from ..servers.proxy import Proxy
 from ..stage import Client, Stage
 from .face import Failure
@@ -14,6 +15,11 @@ CHEAP = 8.0
 """Requests per release that are a constant, whatever the number of waiters: let go, be told, look, renew."""
 FAIR = 0.9
 """Jain's index: 1 is everybody's same share, 1/n is one who has it all."""
+
+
+def takes_part(lock: type[PublishedLock]) -> str:
+    """Who waits has not come to the resource yet."""
+    return "a fence takes no part in waiting: see the row without it" if lock.fenced else ""
 
 
 def herd(stage: Stage) -> None:
@@ -35,7 +41,7 @@ def herd(stage: Stage) -> None:
     per_release = requests / max(1, got)
     stage.facts |= {"waiters": WAITERS, "granted": got, "requests per release": round(per_release, 1)}
     stage.facts |= {"seconds": round(took, 2), "asked": round(since - began, 2)}
-    stage.figure = f"{per_release:.0f} requests" if lines else f"{took / max(1, got) * 1000:.0f} ms"
+    stage.figure = f"{per_release:.0f} req." if lines else f"{took / max(1, got) * 1000:.0f} ms"
     if got < WAITERS:
         stage.stuck = f"{WAITERS - got} of {WAITERS} waiters got nothing in 40 s"
     elif per_release > CHEAP:
@@ -56,11 +62,12 @@ HERD = Failure(
         "safe": "{figure} per release, whatever the number of waiters: only the one whose turn it is hears of it.",
         "stuck for ever": "{stuck}.",
     },
-    "A line in order of arrival, and a push to the one whose turn it is.", "docs/road.md#7-everybody-polls", ttl=20.0,
+    "A line in order of arrival, and a push to the one whose turn it is.", "docs/road.md#7-everybody-polls", ttl=20.0, crowded=True,
+    applies=takes_part,
 )  # fmt: skip
 
 NEAR = 7
-SECONDS = 5.0
+SECONDS = 4.0
 
 
 def starvation(stage: Stage) -> None:
@@ -98,7 +105,8 @@ STARVATION = Failure(
         "late": "Whoever asks at the lucky moment gets it, and the one that just let go is nearest: {figure}, and the longest wait took all of the {late} there were.",
         "safe": "Everybody got the same share, near and far: {figure}.",
     },
-    "First come, first served.", "docs/road.md#7-everybody-polls", ttl=20.0,
+    "First come, first served.", "docs/road.md#7-everybody-polls", ttl=20.0, crowded=True,
+    applies=takes_part,
 )  # fmt: skip
 
 ALL = [HERD, STARVATION]

@@ -36,3 +36,5 @@ class Failure:
     applies: Applies = field(default=always)
     """Why it does not apply to a lock; empty where it does."""
     ttl: float = TTL
+    crowded: bool = False
+    """Whether it needs the machine for many clients: such cells come last, few at a time."""

@@ -6,7 +6,7 @@ import time
 
 from ..stage import Client, Stage
 
-LATE = 0.4
+LATE = 0.6
 """Of a ttl: who waits for less was not kept waiting by a failure, but by a busy machine."""
 
 

@@ -12,7 +12,7 @@ from .schedule import collide, finish, holder, in_turn, must_get
 
 
 def restart(stage: Stage) -> None:
-    a, b = holder(stage), stage.client("B")
+    b, a = stage.client("B"), holder(stage)
     a.do("check")
     for label in stage.servers.labels:
         stage.trace.add(label, "down")
@@ -25,7 +25,7 @@ def restart(stage: Stage) -> None:
 def after(stage: Stage, a: Client, b: Client, wait: float | None = None) -> None:
     """Is anybody let in beside the holder? It looked at its lock just before, and a later look is not more of a proof."""
     began = time.monotonic()
-    wait = (0.6 if not stage.lock.renews else 1.2) * stage.ttl if wait is None else wait
+    wait = 0.6 * stage.ttl if wait is None else wait
     if collide(stage, a, b, wait=wait, checks=False):
         a.do("release")
         b.do("release")
@@ -47,13 +47,13 @@ RESTART = Failure(
         "stuck for ever": "After the restart nobody gets the lock: {stuck}.",
     },
     "A store that writes before it answers; tokens that go on rising after a loss, and a fence.", "docs/guarantees.md",
-    wants="plain", disturbs=True, applies=has_a_server,
+    wants="plain", disturbs=True, applies=has_a_server, ttl=6.0,
 )  # fmt: skip
 
 
 def failover(stage: Stage) -> None:
     stage.servers.isolate()
-    a, b = holder(stage), stage.client("B")
+    b, a = stage.client("B"), holder(stage)
     a.do("check")
     stage.trace.add(stage.servers.labels[0], "down", "before its replica heard of the lock")
     address = stage.servers.fail_over()
@@ -82,7 +82,7 @@ FAILOVER = Failure(
         "late": "The new leader let the next one in {late} late.",
     },
     "A store with consensus; or, where a rare double is bearable, one server and a fence.", "docs/backends/redis.md",
-    wants="replica", disturbs=True, applies=has_a_replica,
+    wants="replica", disturbs=True, applies=has_a_replica, ttl=4.0,
 )  # fmt: skip
 
 
@@ -108,7 +108,7 @@ ONE_OF_FIVE = Failure(
         "safe": "A server that comes back without its memory has no vote until it is let in again.",
     },
     "A server that forgot stays out for the longest ttl (antirez' delayed restart), or until it is told what was granted.", "docs/backends/redlock.md",
-    applies=five_only,
+    applies=five_only, ttl=4.0,
 )  # fmt: skip
 
 
@@ -147,7 +147,7 @@ MINORITY = Failure(
 
 
 def majority(stage: Stage) -> None:
-    a, b = holder(stage), stage.client("B")
+    b, a = stage.client("B"), holder(stage)
     for line in a.lines[: len(a.lines) // 2 + 1]:
         line.black_hole()
     stage.trace.add("A", "note", "cut off from a majority of the servers")

@@ -37,7 +37,7 @@ ONE_OBJECT = Failure(
 
 
 def fork(stage: Stage) -> None:
-    a, b = holder(stage), stage.client("B")
+    b, a = stage.client("B"), holder(stage)
     a.do("fork_and_release")
     if collide(stage, a, b, wait=0.3 * stage.ttl):
         a.do("release")
@@ -58,7 +58,7 @@ FORK = Failure(
 
 
 def pooled(stage: Stage) -> None:
-    a, b = holder(stage), stage.client("B")
+    b, a = stage.client("B"), holder(stage)
     if collide(stage, a, b, wait=0.3 * stage.ttl):
         a.do("release")
         b.do("release")
