@@ -279,6 +279,7 @@ def test_where_evicting_was_not_allowed_even_the_right_words_do_nothing(
         for method in ("POST", "PUT", "DELETE", "PATCH"):
             for path in ("/api/evict", "/", "/api/line"):
                 assert visitor.request(method, path, json=wish(lease.token)).status_code in (403, 405)
+        assert "only shows" in visitor.post("/api/evict", json=wish(lease.token)).json()["problem"]
         assert client.inspect("prize").holders[0].token == lease.token
 
 
