@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 import lockline
 from lockline import BackendUnavailable, ConfigError, LeaseLost
+from lockline.core import engine
 from tests.guarded import freeze_a_holder
 from tests.servers.process import wait_for
 
@@ -123,7 +124,10 @@ def _slot(client: lockline.Client, name: str) -> int:
     return int(client._engine.backend._places(name).at & 1023)  # type: ignore[attr-defined]
 
 
-def test_an_operator_and_a_release_wait_for_the_commit_and_say_why(account: str, shared: Database) -> None:
+def test_an_operator_and_a_release_wait_for_the_commit_and_say_why(
+    account: str, shared: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "PATIENCE", 1.0)
     with lockline.connect(account) as client, lockline.connect(account) as operator:
         lease = client.lock("account/1").acquire()
         with shared.connect(autocommit=False) as mine:
@@ -148,26 +152,26 @@ def test_outside_a_transaction_or_elsewhere_it_is_refused(account: str, shared: 
 
 
 def test_it_takes_what_a_fence_takes_also_awaited(account: str, shared: Database) -> None:
-    engine = sqlalchemy.create_engine(engine_url(shared))
-    with lockline.connect(account) as client, client.lock("account/1") as lease, engine.begin() as mine:
+    pool = sqlalchemy.create_engine(engine_url(shared))
+    with lockline.connect(account) as client, client.lock("account/1") as lease, pool.begin() as mine:
         mine.execute(sqlalchemy.text(ADD))
         lease.guard(mine)
-    engine.dispose()
+    pool.dispose()
 
     async def story() -> None:
-        engine = create_async_engine(shared.url.replace("mysql:", "mysql+aiomysql:"))
+        pool = create_async_engine(shared.url.replace("mysql:", "mysql+aiomysql:"))
         async with lockline.aio.connect(account) as client:
-            async with client.lock("account/1") as lease, engine.begin() as mine:
+            async with client.lock("account/1") as lease, pool.begin() as mine:
                 await mine.execute(sqlalchemy.text(ADD))
                 await lease.guard(mine)
             lease = await client.lock("account/1").acquire()
             await client.evict("account/1")
-            async with engine.connect() as mine:
+            async with pool.connect() as mine:
                 await mine.execute(sqlalchemy.text(ADD))
                 with pytest.raises(LeaseLost):
                     await lease.guard(mine)
                 await mine.commit()
-        await engine.dispose()
+        await pool.dispose()
 
     asyncio.run(story())
     assert balance(shared) == 102

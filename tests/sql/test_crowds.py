@@ -44,7 +44,7 @@ def test_more_threads_than_connections_get_the_lock_one_after_the_other(
     inside = threading.Semaphore(1)
 
     def work(_: int) -> None:
-        with client.lock("one", ttl=3, timeout=110) as lease:
+        with client.lock("one", timeout=110) as lease:
             assert inside.acquire(blocking=False)
             tokens.append(lease.token)
             lease.check()
@@ -79,7 +79,7 @@ def test_a_burst_of_six_hundred_tasks_is_served(store: Store, names: int) -> Non
 
         async def work(number: int) -> None:
             name = f"n{number % names}"
-            async with client.lock(name, ttl=3, timeout=110) as lease:
+            async with client.lock(name, timeout=110) as lease:
                 tokens.setdefault(name, []).append(lease.token)
                 lease.check()
 
