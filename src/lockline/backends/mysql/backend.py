@@ -45,6 +45,7 @@ class Mysql:
     """Where it is, and how it is reached."""
 
     system = "MySQL"
+    claims_per_call = 100
     guarantees = GUARANTEES
 
     def __init__(self, target: Target) -> None:

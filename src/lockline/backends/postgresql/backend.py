@@ -47,6 +47,7 @@ class Postgresql:
     """Where it is, and how it is reached."""
 
     system = "PostgreSQL"
+    claims_per_call = 500
     guarantees = GUARANTEES
 
     def __init__(self, target: Target) -> None:

@@ -40,7 +40,6 @@ KEEPERS_CONNECTIONS: Final = 2
 """Kept for renewals, so that they stand in no line behind the callers: one, and one more for when that hangs."""
 KEEPERS_LOGIN: Final = 10.0
 """Seconds that a login of the keeper's may take in all, whatever the renewal has left that asked for it: the next one finds it done."""
-CLAIMS_PER_CALL: Final = 500
 LISTENING: Final = 2.0
 """How long it may take to begin to listen for claims that are held."""
 
@@ -78,6 +77,8 @@ class Dialect(Protocol):
     prefix: str
     guarantees: Guarantees
     max_connections: int
+    claims_per_call: int
+    """How many are renewed at once: so many that it takes a small part of the time after which a try is given up."""
 
     def link(self, runtime: Runtime, most: int, login: float = 0.0) -> Link:
         """At most so many connections; a login may take so many seconds although its caller has less, while the server goes on answering."""
@@ -255,8 +256,9 @@ class SqlBackend:
 
     async def renew(self, claims: Sequence[Claim], until: float) -> Sequence[Gone | Unanswered | None]:
         fates: list[Gone | Unanswered | None] = []
-        for at in range(0, len(claims), CLAIMS_PER_CALL):
-            some = claims[at : at + CLAIMS_PER_CALL]
+        most = self.dialect.claims_per_call
+        for at in range(0, len(claims), most):
+            some = claims[at : at + most]
             call = calls.renew([self._places(claim.name) for claim in some], some, self._channel_now)
             try:
                 rows, _ = await self._keepers.run(call, until)
