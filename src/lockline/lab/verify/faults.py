@@ -143,9 +143,11 @@ class Striker:
                 worker.process.wait()
                 self._killed("kill a holder" if itself else "kill", worker)
             case "step a clock":
-                offset = self._dice.choice((-1, 1)) * self._dice.uniform(10, 86400)
-                worker.tell(f"clock {offset:.3f}")
-                self._note(blow.kind, begun, 0.0, worker.number, f"{offset:+.0f} s")
+                # One is behind from now on, another ahead.
+                for sign, one in zip((-1, 1), self._dice.sample(well, min(2, len(well))), strict=False):
+                    offset = sign * self._dice.uniform(10, 86400)
+                    one.tell(f"clock {offset:.3f}")
+                    self._note(blow.kind, begun, 0.0, one.number, f"{offset:+.0f} s")
             case _:
                 itself = blow.kind == "freeze a holder" and self._let_strike(worker, "freeze")
                 worker.send(signal.SIGSTOP)
