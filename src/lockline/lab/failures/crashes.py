@@ -36,13 +36,13 @@ def crash_between(stage: Stage) -> None:
         a.reaches(stage.lock.crash_at)
     elif a.lines:
         # In one step: so between the request and its reply.
-        before = sum(line.lost for line in a.lines)
         a.do("warm_up")
         for line in a.lines:
             line.mute()
         a.begin("acquire", 5.0)
         until = time.monotonic() + 10
-        while sum(line.lost for line in a.lines) == before and time.monotonic() < until:
+        # A majority has done it, where there are several: fewer would hold nothing.
+        while sum(line.lost > 0 for line in a.lines) < len(a.lines) // 2 + 1 and time.monotonic() < until:
             time.sleep(0.002)
     else:
         a.do("acquire", 5.0)
