@@ -7,9 +7,11 @@ import random
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import TextIO
 
 import lockline
+from lockline.fence import FileFence
 from lockline.runtime.clock import now
 
 CALLERS = 25
@@ -80,7 +82,40 @@ def pool(client: lockline.Client, file: TextIO) -> None:
             pass
 
 
-JOBS = {"once": once, "once_per": once_per, "pool": pool}
+def relay(client: lockline.Client, file: TextIO) -> None:
+    """Hand one lease round by its ticket, which lies in a file; write when it was found valid, and to what a fence protects, also late."""
+    folder, fence = Path(file.name).parent, FileFence()
+    mailbox, mine, protected = folder / "mailbox", folder / f"mine-{os.getpid()}", folder / "protected"
+    while True:
+        try:
+            os.rename(mailbox, mine)
+            lease = client.attach(mine.read_text())
+        except FileNotFoundError:
+            # Nobody has posted a ticket; whose was lost with its process frees the lock when its time is over.
+            found = client.lock("baton", ttl=TTL).try_acquire()
+            if found is None:
+                time.sleep(0.005)
+                continue
+            lease = found
+        except lockline.NotHeld:
+            continue
+        try:
+            fence.append(protected, lease, f"{lease.token}\n")
+            before = now()
+            if lease.valid:
+                write(file, lease.token, repr(before), repr(now()))
+            ticket = lease.detach(TTL)
+            mine.write_text(ticket)
+            os.rename(mine, mailbox)
+            time.sleep(random.uniform(0, 0.01))
+            # Too late, as soon as the next one was there; before that it is still the newest, and in order.
+            fence.append(protected, lease.token, f"{lease.token}\n", lock="baton")
+            write(file, "late")
+        except (lockline.LeaseLost, lockline.StaleToken) as problem:
+            write(file, type(problem).__name__)
+
+
+JOBS = {"once": once, "once_per": once_per, "pool": pool, "relay": relay}
 
 
 def main() -> None:

@@ -11,15 +11,24 @@ from pathlib import Path
 
 import pytest
 
+from tests.servers.process import wait_for
+
 from .conftest import Start, line_of
 from .crowd import FRESH, PERIOD
 from .test_leaders import judge
 
+SLOTS = 60
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
-def crowd(start: Start, job: str, url: str, folder: Path, *, size: int, seconds: float, kills: int) -> Iterator[str]:
-    """What the processes of a crowd wrote, line by line; now and then one is killed and another takes its place."""
+def crowd(
+    start: Start, job: str, url: str, folder: Path, *, size: int, seconds: float, kills: int, lines: int = 0
+) -> Iterator[str]:
+    """What the processes of a crowd wrote, line by line; now and then one is killed and another takes its place.
+
+    However slow the machine is, it ends when there are so many lines.
+    """
     chance = random.Random(seed := random.randrange(10**6))
     print("seed", seed)
     numbers = count()
@@ -33,9 +42,14 @@ def crowd(start: Start, job: str, url: str, folder: Path, *, size: int, seconds:
         running[victim].kill()
         running[victim].wait(20)
         running[victim] = start("crowd", job, url, folder / f"{job}-{next(numbers)}")
+    wait_for(lambda: len(list(written(folder, job))) >= lines, 200, f"{lines} lines")
     for process in running:
         process.kill()
         process.wait(20)
+    yield from written(folder, job)
+
+
+def written(folder: Path, job: str) -> Iterator[str]:
     for file in folder.glob(f"{job}-*"):
         # A last line without an end was cut short by a kill.
         yield from file.read_text().splitlines(keepends=True)
@@ -65,11 +79,22 @@ def test_of_two_hundred_callers_one_computes_at_a_time_and_nobody_sees_an_old_va
 
 
 def test_of_twenty_processes_one_runs_the_job_of_each_slot(start: Start, url: str, tmp_path: Path) -> None:
-    slots = [
-        int(slot) for (slot,) in whole(crowd(start, "once_per", url, tmp_path, size=20, seconds=60 * PERIOD, kills=15))
-    ]
+    told = whole(crowd(start, "once_per", url, tmp_path, size=20, seconds=60 * PERIOD, kills=15, lines=SLOTS))
+    slots = [int(slot) for (slot,) in told]
     assert [slot for slot, times in Counter(slots).items() if times > 1] == []
-    assert len(slots) > 10
+    assert len(slots) >= SLOTS
+
+
+def test_a_lease_that_goes_round_is_never_had_twice_and_the_fence_refuses_who_detached_it(
+    start: Start, url: str, tmp_path: Path
+) -> None:
+    (tmp_path / "protected").touch()
+    seen = whole(crowd(start, "relay", url, tmp_path, size=8, seconds=5, kills=6, lines=200))
+    judge([" ".join(words) for words in seen if len(words) == 3], 0)
+    assert ["StaleToken"] in seen
+    tokens = [int(token) for token in (tmp_path / "protected").read_text().split()]
+    assert len(set(tokens)) > 30
+    assert tokens == sorted(tokens), "nobody writes after a newer one"
 
 
 def test_no_item_of_a_pool_is_had_twice(start: Start, url: str, tmp_path: Path) -> None:

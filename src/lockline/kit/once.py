@@ -192,8 +192,8 @@ class Flights:
                 # Somebody computes it: all who stand here are let in together when that one leaves.
                 reader = await self._engine.acquire(reads, None, _read)
                 assert reader is not None
-                began, seen = seen.now, await self._look(wish.name, fresh)
                 await self._leave(reader)
+                began, seen = seen.now, await self._look(wish.name, fresh)
                 if seen.data is None:
                     await self._raise_failure(wish.name, began, reader.token)
                 # The one who computed is gone without a word: they go one by one.
