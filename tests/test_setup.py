@@ -8,7 +8,19 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 TOOLS = ["sh", "dirname", "id", "env", "ls"]
-SERVERS = ["redis-server", "redis-sentinel", "etcd", "zkServer.sh", "java", "initdb", "pgbouncer", "mariadbd", "ip", "chromium", "cc"]
+SERVERS = [
+    "redis-server",
+    "redis-sentinel",
+    "etcd",
+    "zkServer.sh",
+    "java",
+    "initdb",
+    "pgbouncer",
+    "mariadbd",
+    "ip",
+    "chromium",
+    "cc",
+]
 
 
 def asked_for(folder: Path, *, there: list[str]) -> list[str]:

@@ -17,7 +17,7 @@ from tests.servers.process import free_port, wait_for
 
 from .conftest import LOCKLINE, OnScreen, Shell, end
 
-CLAIM = {"id", "owner", "kind", "token", "holds", "weight", "capacity", "ttl", "remaining", "since", "meta"}
+CLAIM = {"id", "owner", "kind", "token", "holds", "weight", "capacity", "ttl", "remaining", "since", "meta", "detached"}
 
 
 @pytest.fixture
@@ -267,7 +267,7 @@ def test_completion_knows_commands_and_names(busy: Shell) -> None:
         done = busy(_LOCKLINE_COMPLETE="bash_complete", COMP_WORDS=line, COMP_CWORD=str(len(line.split(" ")) - 1))
         return [answer.partition(",")[2] for answer in done.stdout.split()]
 
-    assert complete("lockline e") == ["evict"]
+    assert complete("lockline ev") == ["evict"]
     assert complete("lockline show jo") == ["job", "jobs/other"]
 
 
