@@ -224,6 +224,7 @@ class ToyBackend:
         self._address = (host, int(port))
         self._runtime = runtime
         self._own = threading.local()
+        self._open: set[socket.socket] = set()
         self.me = secrets.token_hex(6)
         self._closed = False
         self._subscribed = False
@@ -237,6 +238,7 @@ class ToyBackend:
     def _listen(self) -> None:
         while not self._closed:
             with contextlib.suppress(OSError, ValueError), socket.create_connection(self._address, ONE_TRY) as line:
+                self._open.add(line)
                 line.sendall((json.dumps(["subscribe", self.me]) + "\n").encode())
                 line.settimeout(None)
                 self._heard_all()
@@ -254,6 +256,7 @@ class ToyBackend:
                 line = getattr(self._own, "line", None)
                 if line is None:
                     line = self._own.line = socket.create_connection(self._address, ONE_TRY)
+                    self._open.add(line)
                     self._own.read = line.makefile()
                 line.settimeout(max(0.01, min(ONE_TRY, until - now())))
                 line.sendall((json.dumps(request) + "\n").encode())
@@ -263,7 +266,9 @@ class ToyBackend:
             except (OSError, ValueError) as found:
                 problem = found
                 if getattr(self._own, "line", None) is not None:
+                    self._own.read.close()
                     self._own.line.close()
+                    self._open.discard(self._own.line)
                 self._own.line = None
                 time.sleep(0.02)
         raise BackendUnavailable(f"{self.url} did not answer: {problem}")
@@ -321,6 +326,10 @@ class ToyBackend:
 
     async def close(self) -> None:
         self._closed = True
+        for line in list(self._open):
+            with contextlib.suppress(OSError):
+                line.shutdown(socket.SHUT_RDWR)
+            line.close()
 
     def forked(self) -> None: ...
 
