@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
@@ -27,7 +26,7 @@ from .commands import OVERHEAD, Kept, PreparedLine, Route, Wish, key_of, words
 from .connection import Connections
 from .inspection import Inspection
 from .replicas import Replicas
-from .scripts import ENTER, EVICT, LEAVE, NO_CHANNEL, PLACE
+from .scripts import ENTER, LEAVE, NO_CHANNEL, PLACE
 from .subscription import AsyncioSubscriptions, BlockingSubscriptions
 from .target import Target
 from .topology import topology_of
@@ -104,10 +103,6 @@ class RedisBackend:
     def report_to(self, hints: Hints) -> None:
         self._hints = self._subscriptions.hints = hints
 
-    def now(self) -> float:
-        """The moment, on the clock of deadlines."""
-        return self._runtime.now()
-
     def _line(self, name: str) -> PreparedLine:
         line = PreparedLine(key_of(name, self.prefix))
         return self._lines.keep(name, line, line.size)
@@ -167,8 +162,7 @@ class RedisBackend:
             raise
         if type(reply) is int:
             if channel == NO_CHANNEL:
-                own = self._claims[claim_id] = OwnClaim()
-                own.state, own.key = "holds", key
+                self._claims[claim_id] = OwnClaim.that_holds(key)
             elif wait:
                 self._claims.pop(claim_id, None)
             if self.wait_replicas:
@@ -311,9 +305,7 @@ class RedisBackend:
         return await self._inspection.names(prefix, until)
 
     async def evict(self, name: str, until: float, token: int | None = None) -> int:
-        args = (secrets.token_hex(8), "" if token is None else str(token))
-        answer = await self.channel.run(Call(EVICT, (self._key(name),), args), until, insists=False)
-        return int(answer.value)
+        return await self._inspection.evict(self._key(name), token, until)
 
     async def kept(self, name: str, what: str, until: float, token: int = 0, ttl: float = 0.0) -> Record:
         return await keeping.look(self.channel, self._key(name) + b":" + what.encode(), token, ttl, until)
@@ -330,8 +322,7 @@ class RedisBackend:
             return fate
         self._claims.pop(old, None)
         if channel == NO_CHANNEL and not kept:
-            own = self._claims[claim.id] = OwnClaim()
-            own.state, own.key = "holds", key
+            self._claims[claim.id] = OwnClaim.that_holds(key)
         if self.wait_replicas:
             await self._replicate(claim, key, until)
         return fate

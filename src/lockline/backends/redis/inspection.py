@@ -1,7 +1,8 @@
-"""What an operator asks: how a line stands, and which names have one. Nothing is changed but what is over anyway."""
+"""What an operator asks and does: how a line stands, which names have one, who has to go."""
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -11,7 +12,7 @@ from ..resp.errors import NoAnswer, Refused, code_of, refusal, unavailable
 from ..resp.target import Address
 from .channel import Call, Channel
 from .commands import name_of, pattern, read
-from .scripts import ALIVE, LOOK
+from .scripts import ALIVE, EVICT, LOOK
 
 PAGE: Final = 5000
 """Keys that one SCAN passes over: a few milliseconds of the server's time."""
@@ -52,6 +53,11 @@ class Inspection:
                     odd = isinstance(reply, ServerError)
                     lines[name] = await self.look(name, key, until) if odd else _line(name, reply)
         return [lines[name] for name, _ in wanted]
+
+    async def evict(self, key: bytes, token: int | None, until: float) -> int:
+        """Remove the holders of the line, or the one that has this token; how many they were."""
+        args = (secrets.token_hex(8), "" if token is None else str(token))
+        return int((await self._channel.run(Call(EVICT, (key,), args), until, insists=False)).value)
 
     async def names(self, prefix: str, until: float) -> list[str]:
         """The names that have a live claim, sorted."""
