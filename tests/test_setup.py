@@ -10,6 +10,7 @@ ROOT = Path(__file__).parents[1]
 TOOLS = ["sh", "dirname", "id", "env", "ls"]
 SERVERS = [
     "redis-server",
+    "prometheus",
     "redis-sentinel",
     "etcd",
     "zkServer.sh",
