@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Self
@@ -19,10 +20,17 @@ PORTS = range(10_240, 32_768)
 """Below those that the system gives to outgoing connections: one of these could have the port of a server that restarts."""
 
 
+# Module state with a reason: a port is free until its server has begun, and somebody else may ask in between.
+_given: deque[int] = deque(maxlen=2_000)
+
+
 def free_port() -> int:
-    """A port that nobody listens on now."""
+    """A port that nobody listens on now, and that nobody of this process has been given lately."""
     while True:
         port = secrets.choice(PORTS)
+        if port in _given:
+            continue
+        _given.append(port)
         try:
             with socket.socket() as probe:
                 probe.bind(("127.0.0.1", port))
