@@ -45,9 +45,10 @@ GUARANTEES = Guarantees(
     ),
 )
 
-WIDEST = 0.03
 LOOK_EVERY = 2.0
 """How often a waiter tries although nothing was heard: the net under the hints."""
+FEW = 4.0
+"""Answers' times within which those who hear of a release come, at most, where the last one came through."""
 SHORT_WAIT = 0.01
 """Who waits no longer than that is not worth showing."""
 TOGETHER = 100
@@ -125,7 +126,9 @@ class RedlockBackend:
         for more in range(TRIES - 1, -1, -1):
             try:
                 if wait:
-                    grant = await self.protocol.insist(lambda: self._try(stood, until), until)
+                    grant = await self.protocol.insist(
+                        lambda: self._try(stood, until), until, lambda: self._pause(stood)
+                    )
                 else:
                     grant = await self._try(stood, until)
             except BackendUnavailable as problem:
@@ -205,8 +208,13 @@ class RedlockBackend:
                 await self._subscriptions.subscribe(FREED + name, until)
             # What is heard of while it tries makes it sooner than what the try itself finds out.
             stood.next_try = float("inf")
+            stood.silence = None
             try:
                 grant = await self._try(stood, until)
+            except QuorumNotReached as problem:
+                stood.silence = problem
+                stood.next_try = min(stood.next_try, self._runtime.now() + self._pause(stood))
+                raise
             except BaseException:
                 stood.next_try = 0.0
                 raise
@@ -218,6 +226,9 @@ class RedlockBackend:
                         await inspection.hide(self.channel, name, claim.id, self._runtime.now() + A_MOMENT)
                 return grant
             stood.next_try = min(stood.next_try, self._next_try(stood))
+        elif stood.silence is not None and self.lines.first(name) == claim.id:
+            # Not to be asked again yet; and what was not answered is still all that is known.
+            raise stood.silence.with_traceback(None)
         now = self._runtime.now()
         if now >= stood.show_at:
             stood.show_at, stood.shown = now + claim.ttl / 2, True
@@ -232,13 +243,24 @@ class RedlockBackend:
         jitter = self._random.random()
         if not self._taken(stood):
             # Nobody has it; those who met half-way try again soon, and not together.
-            stood.spread = min(WIDEST, stood.spread * 2)
-            return now + jitter * stood.spread
-        stood.spread = SPREAD
+            return now + self._widen(stood)
+        # How long the answer took tells how many ask: one that is alone comes at once when it hears of the release.
+        stood.spread = max(SPREAD, min(stood.spread / 2, FEW * stood.took(now)))
         times = sorted(left for _, left in self._blockers(stood))
         spare = len(self.channel.labels) - rules.majority(len(self.channel.labels))
         enough = times[max(0, len(times) - spare - 1)]
         return now + min(enough + 0.002 + jitter * stood.spread, LOOK_EVERY * (0.5 + jitter))
+
+    def _pause(self, stood: RedlockClaim) -> float:
+        """Seconds until servers that a majority of did not answer are asked again."""
+        return self._widen(stood) if stood.attempt is not None and stood.attempt.silent else 0.0
+
+    def _widen(self, stood: RedlockClaim) -> float:
+        """Seconds until the next try of one among many, at random: those who come again before one of them can have got through
+        only meet again."""
+        took = stood.took(self._runtime.now())
+        stood.spread = min(LOOK_EVERY, stood.claim.ttl / 4, 2 * max(stood.spread, took))
+        return self._random.random() * stood.spread
 
     def _no_longer_waits(self, claim: Claim) -> None:
         name = self._prefix + claim.name

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from ...core.claim import Claim
+from ...errors import QuorumNotReached
 from ...runtime import Runtime
 from ...runtime.section import Inside
 from . import rules
@@ -163,7 +164,7 @@ def _yes_or_no(reply: Reply) -> bool:
 class RedlockClaim:
     """A claim of this client, and its latest attempt."""
 
-    __slots__ = ("attempt", "claim", "next_try", "show_at", "shown", "spread", "subscribed", "tries")
+    __slots__ = ("attempt", "claim", "next_try", "show_at", "shown", "silence", "spread", "subscribed", "tries")
 
     def __init__(self, claim: Claim) -> None:
         self.claim = claim
@@ -171,11 +172,17 @@ class RedlockClaim:
         self.tries = 0
         self.next_try = 0.0
         self.spread = SPREAD
+        self.silence: QuorumNotReached | None = None
+        """Why the latest try got no answer, while it is too early for the next one."""
         self.show_at = float("inf")
         """When people are to be told (again) that it waits."""
         self.shown = False
         self.subscribed = False
         """Whether it is the one of its line that hears of releases."""
+
+    def took(self, now: float) -> float:
+        """How long the latest attempt has taken: where many ask at once, each takes as long as all of them."""
+        return now - self.attempt.sent if self.attempt is not None and self.attempt.sent else 0.0
 
 
 class OwnLines:

@@ -151,8 +151,13 @@ class Protocol:
 
     # -- insisting ---------------------------------------------------------------------------------
 
-    async def insist(self, one_round: Callable[[], Awaitable[T]], until: float) -> T:
-        """What a round gave, repeated until a majority took part; after `until`, what kept it from that."""
+    async def insist(
+        self, one_round: Callable[[], Awaitable[T]], until: float, wait: Callable[[], float] = lambda: 0.0
+    ) -> T:
+        """What a round gave, repeated until a majority took part; after `until`, what kept it from that.
+
+        `wait`: for how long one that is among many holds back, beside the usual pause.
+        """
         channel = self.channel
         told: QuorumNotReached | None = None
         pause = PAUSE
@@ -169,7 +174,7 @@ class Protocol:
             left = until - channel.now()
             if left <= TOO_SHORT:
                 raise told
-            await channel.sleep(min(pause, left / 2))
+            await channel.sleep(min(pause + wait(), left / 2))
             pause = min(2 * pause, LONGEST_PAUSE)
 
     # -- extend ------------------------------------------------------------------------------------
