@@ -53,6 +53,11 @@ class Obedient:
     def detach(self, ttl: float) -> dict[str, Any]:
         return {"ticket": self.lease.detach(ttl)}
 
+    def attach(self, ticket: str) -> dict[str, Any]:
+        self.sent = now()
+        self.lease = self.party.client.attach(ticket)
+        return {"token": self.lease.token}
+
     def look_at(self) -> dict[str, Any]:
         return {"valid": self.lease.valid, "lost": self.lease.lost.is_set(), "remaining": self.lease.remaining()}
 

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from lockline import ConfigError, LeaseLost
-from lockline.core.backend import EndingWithClient
+from lockline.core.backend import EndingWithClient, HandingOver
 
 from ..calm import calm
 from .scene import Scene
@@ -98,6 +98,22 @@ def test_after_a_killed_holder_the_next_one_waits_for_the_delay(world: Scene) ->
     ttl, delay = world.ttl(0.4), world.ttl(0.6)
     sent = time.monotonic()
     token = other.ask("acquire", name="x", ttl=ttl, lock_delay=delay)["token"]
+    other.kill()
+    lease = alice.lock("x").acquire(timeout=20)
+    assert time.monotonic() - sent >= (ttl + delay) * 0.98
+    assert lease.token > token
+    lease.release()
+
+
+@pytest.mark.processes
+def test_a_lease_that_was_attached_keeps_its_delay_when_its_holder_is_killed(world: Scene) -> None:
+    if not isinstance(world.party().client.real._engine.backend, HandingOver):
+        return
+    alice, other = world.party(), world.process()
+    ttl, delay = world.ttl(0.4), world.ttl(0.6)
+    ticket = alice.lock("x", ttl=ttl, lock_delay=delay).acquire().detach(60)
+    sent = time.monotonic()
+    token = other.ask("attach", ticket=ticket)["token"]
     other.kill()
     lease = alice.lock("x").acquire(timeout=20)
     assert time.monotonic() - sent >= (ttl + delay) * 0.98

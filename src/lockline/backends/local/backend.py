@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from ...core.backend import Findings
-from ...core.claim import Claim, Gone, Grant, Line, Record, Waiting
+from ...core.claim import DETACHED, Claim, Gone, Grant, Line, Record, Waiting
 from ...core.waiting import Hints
 from ...errors import BackendUnavailable, LocklineError
 from ...guarantees import Guarantees
@@ -272,6 +272,9 @@ class LocalBackend:
         fate = await self._step(lambda: hand_over(self._steps, old, claim, self._peers.me, pid), until)
         if type(fate) is Grant:
             self._steps.forget(old)
+            if claim.id.startswith(DETACHED):
+                # Whoever comes for it may be anybody.
+                self._steps.forget(claim.id)
         return fate
 
     async def last(self, claim: Claim, ttl: float, until: float) -> bool:

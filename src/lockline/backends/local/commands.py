@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from ...core.claim import Claim, Gone, Grant, Waiting
+from ...core.claim import DETACHED, Claim, Gone, Grant, Waiting
 from ...core.rule import Tally
 from .connection import Busy, SqliteConnections
 from .schema import prepare, raise_ceiling
@@ -179,7 +179,7 @@ class Steps:
 
     def leave(self, claim: Claim) -> tuple[bool, list[Told]]:
         """Remove this claim; whether it was there, and whom to wake."""
-        if claim.id not in self._places:
+        if claim.id not in self._places and not claim.id.startswith(DETACHED):
             return False, []
         return self.step(lambda db: self._leave(db, claim))
 
@@ -198,7 +198,9 @@ class Steps:
         now = self.now()
         ticket = self._ticket(claim)
         if ticket is None:
-            return False, []
+            # What keeps a place for somebody else is not remembered here.
+            found = claim.id.startswith(DETACHED) and self._has_moved(db, claim)
+            return self._leave(db, claim) if found else (False, [])
         inside, first_out = walk(db, claim.name, now)
         behind = first_out is not None and ticket > first_out.ticket
         # The walk ends at the first who waits: whether one behind it has run out is to be asked for.
@@ -266,7 +268,7 @@ class Steps:
 
     def _has_moved(self, db: sqlite3.Connection, claim: Claim) -> bool:
         """Whether it has a higher ticket than we knew, since somebody ahead of it handed over; noted, if so."""
-        found = db.execute(MOVED, (claim.name, claim.id, self._ticket(claim))).fetchone()
+        found = db.execute(MOVED, (claim.name, claim.id, self._ticket(claim) or 0)).fetchone()
         if found is not None:
             self.note(claim.id, *found)
         return found is not None

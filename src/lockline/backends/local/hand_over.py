@@ -7,7 +7,7 @@ import time
 from typing import Final
 
 from ...core.claim import DETACHED, Claim, Gone, Grant, Waiting
-from .commands import DELETE, INSERT, LAST_TICKET, LINE, NEXT_TICKET, CeilingReached, Row, Steps, walk
+from .commands import DELETE, INSERT, LAST_TICKET, LINE, NEXT_TICKET, STAYS, CeilingReached, Row, Steps, walk
 from .schema import raise_ceiling
 
 MOVE: Final = "UPDATE claims SET ticket = ? WHERE name = ? AND ticket = ?"
@@ -18,6 +18,8 @@ def hand_over(steps: Steps, old: str, claim: Claim, client: str, pid: int) -> Gr
     if claim.id.startswith(DETACHED):
         # As nobody's, nobody's death removes it.
         client, pid = "", 0
+    elif claim.stays:
+        client = STAYS + client
     try:
         return steps.step(lambda db: _hand_over(steps, db, old, claim, client, pid))
     except CeilingReached:
