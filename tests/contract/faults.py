@@ -98,15 +98,15 @@ class Faults:
 
         self._add(name, False, times, act)
 
-    def hold(self, name: str, *, times: int | None = None) -> threading.Event:
-        """Let nothing through to the store until the event is set."""
+    def hold(self, name: str, *, after: bool = False, times: int | None = None) -> threading.Event:
+        """Let nothing through to the store, or (`after`) no answer from it, until the event is set."""
         opened = threading.Event()
 
         async def act(until: float) -> None:
             while not opened.is_set():
                 await self._engine.runtime.sleep(0.002)
 
-        self._add(name, False, times, act)
+        self._add(name, after, times, act)
         return opened
 
     def heal(self) -> None:

@@ -18,11 +18,12 @@ import weakref
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from ..errors import BackendUnavailable, ClientClosed, ConfigError, NotHeld
+from ..errors import BackendUnavailable, ClientClosed, ConfigError, LocklineError, NotHeld
 from . import arguments
 from .backend import HandingOver
 from .claim import DETACHED, Claim, Gone, Waiting
 from .handle import H, Handle
+from .keeper import WITHDRAWAL
 from .live import Call, LiveClaim
 from .terms import Terms
 from .waiting import PAUSE
@@ -106,7 +107,7 @@ def handing_over(backend: Backend) -> HandingOver:
 async def detach(engine: Engine, handle: Handle, ttl: float, until: float) -> str:
     """End the lease here, and keep its place for so long for whoever comes with the ticket.
 
-    If it fails the lease is as it was, or lost, and nothing is kept for anybody.
+    While that is under way the lease is not valid. If it fails the lease is as it was, or lost, and nothing is kept for anybody.
     """
     store, live, keeper = handing_over(engine.backend), handle._live, engine._keeper
     handle.check()
@@ -122,13 +123,19 @@ async def detach(engine: Engine, handle: Handle, ttl: float, until: float) -> st
     kept = claim._replace(id=ticket.place, ttl=ttl)
     # A renewal would find the claim gone as soon as the store has done it, and take that for its loss.
     keeper.drop(live)
+    live.begin_detach()
     try:
         fate = await _hand_over(engine, store, claim.id, kept, min(until, live.deadline))
     except BaseException as problem:
-        if not getattr(problem, "unsent", False):
-            await keeper.withdraw(kept)
-        keeper.add(live)
-        keeper.hints.for_keeper(claim.id)
+        ours = getattr(problem, "unsent", False)
+        try:
+            ours = ours or await _is_still_ours(engine, live, kept)
+        finally:
+            if ours:
+                live.hold_on()
+                keeper.add(live)
+            else:
+                _lose(engine, live)
         raise
     if isinstance(fate, Gone):
         live.find_gone()
@@ -143,6 +150,30 @@ async def detach(engine: Engine, handle: Handle, ttl: float, until: float) -> st
     engine._forget(live)
     live.tell()
     return ticket.written()
+
+
+async def _is_still_ours(engine: Engine, live: LiveClaim, kept: Claim) -> bool:
+    """Whether the lease has its place after a detach without an answer: that is withdrawn, so nothing more can come of it, and then asked for."""
+    if not await engine._keeper.withdraw(kept):
+        return False
+    sent = engine.runtime.now()
+    # For what it has left: a lease that is not renewed lives no longer by this.
+    asked = live.claim._replace(ttl=max(live.ends - sent, 0.001))
+    try:
+        (fate,) = await engine.backend.renew([live.stored(asked)], sent + WITHDRAWAL)
+    except LocklineError:
+        return False
+    return fate is None
+
+
+def _lose(engine: Engine, live: LiveClaim) -> None:
+    """Nobody knows whose the place is: then it is not the lease's, and nobody's for longer than need be."""
+    live.lose("taken")
+    if live.lock_delay:
+        engine._keeper.strike(live.claim)
+    else:
+        engine._keeper.owe(live.claim)
+    engine._forget(live)
 
 
 def attach(engine: Engine, ticket: Ticket, make: Callable[[LiveClaim], H], until: float) -> Coroutine[Any, Any, H]:

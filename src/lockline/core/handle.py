@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from ..errors import ConfigError, LeaseDropped, NotHeld
 from ..runtime.block import Block
-from .live import GIVEN_BACK, LiveClaim, takes_an_argument
+from .live import DETACHING, GIVEN_BACK, LiveClaim, takes_an_argument
 
 H = TypeVar("H", bound="Handle")
 
@@ -68,7 +68,7 @@ class Handle:
 
     @property
     def valid(self) -> bool:
-        """Whether the lease may still be trusted. No I/O; once False, for ever False."""
+        """Whether the lease may still be trusted. No I/O; once False, for ever False, unless a `detach` was under way that failed."""
         return self._open and self._live.remaining() > 0
 
     def remaining(self) -> float:
@@ -135,7 +135,7 @@ class Handle:
 
 def not_held(live: LiveClaim) -> NotHeld:
     """The error for a lease that was released before."""
-    how = "detached" if live.detached else "released"
+    how = "detached" if live.detached or live.state is DETACHING else "released"
     return NotHeld(f"the lease on {live.claim.name!r} (token {live.token}) has been {how} already")
 
 

@@ -148,17 +148,18 @@ class Keeper:
             # Whoever owes has an error of its own to tell; the next one who wakes the worker starts it.
             log.error("a claim on %r is left to its ttl for now: %s", claim.name, problem)
 
-    async def withdraw(self, claim: Claim, deadline: float | None = None) -> None:
-        """Undo a claim that may have been applied; what cannot be undone soon, at a caller's deadline at once, is owed."""
+    async def withdraw(self, claim: Claim, deadline: float | None = None) -> bool:
+        """Undo a claim that may have been applied; what cannot be undone soon, at a caller's deadline at once, is owed (False)."""
         now = self._runtime.now()
         until = now + WITHDRAWAL if deadline is None else min(deadline, now) + WITHDRAWAL
         if now >= until:
             self.owe(claim)
-            return
+            return False
         try:
             await self._backend.leave(claim, until)
         except LocklineError:
             self.owe(claim)
+            return False
         except BaseException:
             self.owe(claim)
             raise
@@ -167,6 +168,7 @@ class Keeper:
             if live is not None:
                 close_up(live, self.books)
             self.strike(claim)
+            return True
 
     def others_under_way(self, me: object) -> bool:
         """Whether a call that is not this thread's or task's own is at a claim that it will strike out."""

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("lockline")
 
 RENEWALS_PER_TTL = 3
+A_DETACH = 0.25
+"""How often whoever waits for the end of a lease looks what became of its detach."""
 
 
 NO_CEILING = Ceiling(float("inf"))
@@ -51,10 +53,12 @@ class Watcher(Protocol):
 
 
 class State(Enum):
-    """The life of a claim, which only ever goes forward."""
+    """The life of a claim, which only ever goes forward; but a detach that did not happen leaves it holding."""
 
     WAITING = "waiting"
     HOLDING = "holding"
+    DETACHING = "detaching"
+    """A detach went out, and what became of it is not known."""
     RELEASING = "releasing"
     """A release went out, and no answer has come."""
     RELEASED = "released"
@@ -62,7 +66,7 @@ class State(Enum):
 
 
 # By names of the module: an attribute of an Enum takes longer to find, and these are looked at several times per grant.
-WAITING, HOLDING, RELEASING, RELEASED, LOST = State
+WAITING, HOLDING, DETACHING, RELEASING, RELEASED, LOST = State
 GIVEN_BACK = (RELEASING, RELEASED)
 
 
@@ -228,6 +232,15 @@ class LiveClaim:
         if first:
             self.keeper.hear_of_loss(self)
 
+    def begin_detach(self) -> None:
+        """A detach goes out: what it keeps may be over, or withdrawn, before its answer is here, so nothing looks like a good lease."""
+        self.state = DETACHING if self.lost is None else LOST
+
+    def hold_on(self) -> None:
+        """The detach did not happen, and never will."""
+        if self.state is DETACHING:
+            self.state = HOLDING if self.lost is None else LOST
+
     def begin_release(self) -> bool:
         """A release goes out: from here on nothing looks like a good lease, wherever it is cut short. Whether it is the first."""
         first = self.state is not RELEASING
@@ -305,12 +318,16 @@ class LiveClaim:
             now = self.runtime.now()
             if until is not None and now >= until:
                 return False
-            # The deadline is looked at here too, so that loss is told in time even if the keeper hangs.
-            await self._signal.wait(self.deadline if until is None else min(until, self.deadline))
+            # The deadline is looked at here too, so that loss is told in time even if the keeper hangs. But while a detach is
+            # under way it says nothing: that one tells what came of it.
+            end = self.deadline if self.state is not DETACHING else now + A_DETACH
+            await self._signal.wait(end if until is None else min(until, end))
 
 
 def why_lost(live: LiveClaim, reason: Reason) -> tuple[Cause, str]:
     """Why a claim ended like that, as far as can be known here, with the cure where there is one."""
+    if live.state is DETACHING and reason == "taken":
+        return "silent", "its detach got no answer, and its place was given up, so that nobody has it twice"
     if reason == "closed":
         return "closed", "its client was closed"
     if reason != "expired":
