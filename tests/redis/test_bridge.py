@@ -7,17 +7,20 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import redis
 import redis.asyncio
 from redis.exceptions import LockError, LockNotOwnedError
 
-from lockline import ConfigError
-from lockline.drop_in import AsyncLock, Lock
+from lockline import BackendUnavailable, ConfigError
+from lockline.backends.redis.bridge import TAKE
+from lockline.drop_in import AsyncLock, Lock, client_of
 from tests.servers.redis import RedisServer
 
 pytestmark = pytest.mark.server
@@ -114,6 +117,91 @@ def test_a_key_that_somebody_deleted_is_a_loss(client: redis.Redis, monkeypatch:
         ours.release()
     assert theirs.owned(), "another one's key is left alone"
     theirs.release()
+
+
+class TakesTheKey:
+    """Stands between the bridge and its server while it takes the key: what is done before the first request, and after it."""
+
+    def __init__(self, client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.bridge = cast(Any, client_of(client, bridge=True)._engine.backend)
+        self.before: Callable[[], object] = int
+        self.after: Callable[[], object] = int
+        self.client, self._run, self._times = client, self.bridge._inner.channel.run, 0
+        monkeypatch.setattr(self.bridge._inner.channel, "run", self)
+
+    async def __call__(self, call: Any, *args: Any, **options: Any) -> Any:
+        first = call.script is TAKE and not self.client.exists("x") and not self._times
+        if first:
+            self._times = 1
+            self.before()
+        answer = await self._run(call, *args, **options)
+        if first:
+            self.after()
+        return answer
+
+
+def in_a_thread(lock: Lock, taking: TakesTheKey) -> Callable[[], Any]:
+    """Acquire it there, up to where only the key is missing; the function gives the lease, or raises what was raised."""
+    done: Future[Any] = Future()
+
+    def acquire() -> None:
+        try:
+            lock.acquire()
+            done.set_result(lock.lease)
+        except BaseException as problem:
+            done.set_exception(problem)
+
+    threading.Thread(target=acquire, daemon=True).start()
+    end = time.monotonic() + 20
+    while not taking.bridge._won and time.monotonic() < end:
+        time.sleep(0.01)
+    return lambda: done.result(30)
+
+
+def test_a_key_whose_answer_was_lost_is_good_for_as_long_as_the_lease(
+    client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Taken, no answer, the claim renewed in between, and asked again."""
+    monkeypatch.setattr("lockline.drop_in.KEPT_FOR", 3)
+    theirs = client.lock("x", timeout=60)
+    assert theirs.acquire()
+    taking = TakesTheKey(client, monkeypatch)
+
+    def lose_the_answer() -> None:
+        time.sleep(1.6)
+        raise BackendUnavailable("injected: the answer was lost")
+
+    taking.after = lose_the_answer
+    ours = client.lock("x", lock_class=Bridged, thread_local=False)
+    got = in_a_thread(ours, taking)
+    theirs.release()
+    left = got().remaining()
+    assert client.pttl("x") / 1000 > left - 0.5
+    ours.release()
+
+
+def test_one_that_is_evicted_while_it_takes_the_key_comes_again(
+    client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lockline.drop_in.KEPT_FOR", 3)
+    theirs = client.lock("x", timeout=60)
+    assert theirs.acquire()
+    taking = TakesTheKey(client, monkeypatch)
+
+    def evict() -> None:
+        assert client_of(client).evict("x") == 1
+        end = time.monotonic() + 20
+        while taking.bridge._won and time.monotonic() < end:
+            time.sleep(0.01)
+
+    taking.before = evict
+    ours = client.lock("x", lock_class=Bridged, thread_local=False)
+    got = in_a_thread(ours, taking)
+    theirs.release()
+    assert got().valid
+    assert ours.owned()
+    ours.release()
+    assert client.keys("x*") == []
 
 
 def test_a_key_that_is_no_lock_at_all_keeps_it_out(client: redis.Redis) -> None:

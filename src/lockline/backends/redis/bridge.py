@@ -24,21 +24,15 @@ from .channel import Answer, Call
 LOOKS_EVERY: Final = 0.05
 """How often the first in the line looks whether a redis-py lock has let go: twice as often as that one's own waiters do."""
 
-# In: id, milliseconds. Out: 1 if the key is ours; again it changes nothing.
-TAKE: Final = Script(
-    """
-if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then return 1 end
-return redis.pcall('GET', KEYS[1]) == ARGV[1] and 1 or 0
-"""
-)
-# The same, of one that has it: never creates, never shortens.
-KEEP: Final = Script(
-    """
+_KEEP: Final = """
 if redis.pcall('GET', KEYS[1]) ~= ARGV[1] then return 0 end
 if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[2]) then redis.call('PEXPIRE', KEYS[1], ARGV[2]) end
 return 1
 """
-)
+# In: id, milliseconds. Out: 1 if the key is ours, from now on for at least that long. Never creates, never shortens.
+KEEP: Final = Script(_KEEP)
+# The same, of one that may have it or not: a repeat lengthens it too, because the claim may have been renewed since the first time.
+TAKE: Final = Script("if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then return 1 end" + _KEEP)
 DROP: Final = Script("return redis.pcall('GET', KEYS[1]) == ARGV[1] and redis.call('DEL', KEYS[1]) or 0")
 
 
@@ -97,8 +91,13 @@ class Bridge:
         call = Call(TAKE, (_key(claim),), (claim.id, _millis(claim)))
         if not (await self._inner.channel.run(call, until)).value:
             return Waiting(1, self._now() + LOOKS_EVERY)
+        token = self._won.pop(claim.id, None)
+        if token is None:
+            # Its place in the line was lost meanwhile, and a renewal has cleared it away: the next look says so. The key is to be dropped.
+            self._asked.add(claim.id)
+            return Waiting(1, self._now())
         self._held.add(claim.id)
-        return Grant(self._won.pop(claim.id))
+        return Grant(token)
 
     async def leave(self, claim: Claim, until: float, *, heir: str = "") -> bool:
         # First the key: whoever waits in the line would only find it taken.
