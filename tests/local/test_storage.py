@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import lockline
-from lockline.backends.local import commands, inspection, schema, target
+from lockline.backends.local import commands, inspection, keeping, schema, target
 from lockline.core.claim import Claim, Gone, Grant
 from lockline.runtime import clock
 
@@ -304,3 +304,11 @@ def test_what_a_crash_left_on_an_unused_name_is_swept(file: Path, monkeypatch: p
             lease.lost.wait(0.05)
         lease.release()
     assert list((file.parent / "local.db-peers").iterdir()) == []
+
+
+def test_to_clear_away_what_is_kept_no_longer_does_not_look_at_all_that_is(client: lockline.Client, file: Path) -> None:
+    client.once("key", lambda: "value", fresh=60)
+    db = sqlite3.connect(file)
+    (plan,) = db.execute("EXPLAIN QUERY PLAN " + keeping.SWEEP, (0,))
+    db.close()
+    assert "INDEX kept_until" in plan[-1]

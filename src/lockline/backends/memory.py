@@ -87,6 +87,7 @@ class Room:
         self._alone = Section()
         self._changes = 0
         self._keeps: dict[tuple[str, str], Marked] = {}
+        self._sweep_at = SWEEP_FROM
 
     def _step(self, work: Callable[..., T], *args: Any) -> T:
         while True:
@@ -279,8 +280,10 @@ class Room:
         found = self._found(name, what, now)
         if found.mark > token:
             return False
-        if len(self._keeps) >= SWEEP_FROM:
+        if len(self._keeps) >= self._sweep_at:
             self._keeps = {key: marked for key, marked in self._keeps.items() if marked.until > now}
+            # As many again first: else each would pay for all who stay.
+            self._sweep_at = max(SWEEP_FROM, 2 * len(self._keeps))
         kept = Record(now, value, token, now, now + ttl)
         self._keeps[name, what] = Marked(token, max(found.until, now + ttl), kept)
         return True

@@ -23,6 +23,8 @@ TABLE: Final = """
         PRIMARY KEY (name, what)
     ) WITHOUT ROWID
 """
+# For the sweep, which is a part of every write: it finds what is over without a look at all the rest.
+INDEX: Final = "CREATE INDEX IF NOT EXISTS kept_until ON kept (until)"
 READ: Final = "SELECT mark, until, value, token, written, expires FROM kept WHERE name = ? AND what = ?"
 MARK: Final = (
     "INSERT INTO kept VALUES (?, ?, ?, ?, NULL, 0, 0, 0) "
@@ -58,7 +60,7 @@ def arrive(steps: Steps, name: str, what: str, token: int, ttl: float) -> Record
 
     def work(db: sqlite3.Connection) -> Record:
         now = time.time()
-        db.execute(TABLE)
+        _make(db)
         mark, kept = _read(db, name, what, now)
         if token > mark:
             db.execute(MARK, (name, what, token, now + ttl))
@@ -72,7 +74,7 @@ def keep(steps: Steps, name: str, what: str, value: bytes, token: int, ttl: floa
 
     def work(db: sqlite3.Connection) -> bool:
         now = time.time()
-        db.execute(TABLE)
+        _make(db)
         if _read(db, name, what, now)[0] > token:
             return False
         db.execute(WRITE, (name, what, token, now + ttl, value, token, now, now + ttl))
@@ -86,6 +88,12 @@ def let_last(steps: Steps, claim: Claim, ttl: float) -> bool:
     """Let a claim end by its own time and by nothing else: as nobody's, nobody's death removes it."""
     now = steps.now()
     return steps.step(lambda db: db.execute(LET_LAST, (now + ttl, claim.name, claim.id, now)).rowcount > 0)
+
+
+def _make(db: sqlite3.Connection) -> None:
+    """Make the table, unless it is there."""
+    db.execute(TABLE)
+    db.execute(INDEX)
 
 
 def _read(db: sqlite3.Connection, name: str, what: str, now: float) -> tuple[int, Record]:
