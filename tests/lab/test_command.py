@@ -98,17 +98,37 @@ def test_a_signal_in_the_middle_leaves_no_process_and_no_folder(tmp_path: Path, 
 
 
 @pytest.mark.server
-def test_clients_do_not_outlive_a_laboratory_that_is_killed(tmp_path: Path) -> None:
+def test_neither_clients_nor_servers_outlive_a_laboratory_that_is_killed(tmp_path: Path) -> None:
     lab = subprocess.Popen(
         [*RUN, "--lock", "setnx", "--failure", "frozen"],
         env={**os.environ, "TMPDIR": str(tmp_path)}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
-    wait_for(lambda: len(processes_of(tmp_path)) > 3, 60, "clients")
+
+    def of_both_kinds() -> bool:
+        running = processes_of(tmp_path).values()
+        return any("redis-server" in words for words in running) and len(running) > 3
+
+    wait_for(of_both_kinds, 60, "clients and a server")
     lab.kill()
     lab.wait()
-    wait_for(
-        lambda: not any("nursery" in words for words in processes_of(tmp_path).values()), 10, "the end of its clients"
+    wait_for(lambda: processes_of(tmp_path) == {}, 10, "the end of its clients and servers")
+
+
+def test_a_server_that_was_stopped_is_nobody_to_the_watcher(tmp_path: Path) -> None:
+    """Its number may be another's by the time that the program is killed."""
+    others = subprocess.Popen(["sleep", "60"])
+    program = (
+        "import os, signal, sys\n"
+        "from lockline.lab.servers.watcher import WATCHER\n"
+        "WATCHER.guards(int(sys.argv[1])); WATCHER.guards(int(sys.argv[2])); WATCHER.forgets(int(sys.argv[1]))\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    for pid, words in processes_of(tmp_path).items():
-        assert "redis-server" in words
-        os.kill(pid, signal.SIGKILL)
+    guarded = subprocess.Popen(["sleep", "60"])
+    try:
+        subprocess.run([sys.executable, "-c", program, str(others.pid), str(guarded.pid)], check=False)
+        assert guarded.wait(30) == -signal.SIGKILL
+        assert others.poll() is None
+    finally:
+        for each in (others, guarded):
+            each.kill()
+            each.wait()

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Self
 
 from ..calm import calm
+from .watcher import WATCHER
 
 PORTS = range(10_240, 32_768)
 """Below those that the system gives to outgoing connections: one of these could have the port of a server that restarts."""
@@ -132,6 +133,7 @@ class ServerProcess:
                 env={**os.environ, **(self._env or {})},
                 start_new_session=True,
             )
+        WATCHER.guards(self._process.pid)
         if wait:
             self.wait_ready()
         return self
@@ -165,6 +167,7 @@ class ServerProcess:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait(10)
+        WATCHER.forgets(process.pid)
 
     def freeze(self) -> None:
         """SIGSTOP, and every thread stands still."""
