@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .actor import Part
+from .calm import calm
 from .families import Servers
 from .locks.face import Place, PublishedLock
 from .nursery import Nursery
@@ -104,10 +105,11 @@ class Client:
         return answer
 
     def _next(self) -> tuple[str, Any]:
-        until = time.monotonic() + ANSWER
+        until = calm() + ANSWER
         while True:
-            if not self._line.poll(max(0.0, until - time.monotonic())):
-                raise RuntimeError(f"{self.label} did not answer within {ANSWER:.0f} s")
+            while not self._line.poll(1.0):
+                if calm() > until:
+                    raise RuntimeError(f"{self.label} did not answer within {ANSWER:.0f} s")
             try:
                 message: tuple[str, Any] = self._line.recv()
             except EOFError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from ..servers.process import wait_for
 from ..stage import Stage
 from .face import Failure
 from .schedule import collide, finish, holder, in_turn, must_get
@@ -40,10 +41,9 @@ def crash_between(stage: Stage) -> None:
         for line in a.lines:
             line.mute()
         a.begin("acquire", 5.0)
-        until = time.monotonic() + 10
         # A majority has done it, where there are several: fewer would hold nothing.
-        while sum(line.lost > 0 for line in a.lines) < len(a.lines) // 2 + 1 and time.monotonic() < until:
-            time.sleep(0.002)
+        most = len(a.lines) // 2 + 1
+        wait_for(lambda: sum(line.lost > 0 for line in a.lines) >= most, what="a majority that has done it")
     else:
         a.do("acquire", 5.0)
     a.kill()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from ..locks.face import PublishedLock
+from ..servers.process import wait_for
 from ..stage import Stage
 from .face import Failure
 from .schedule import finish, must_get
@@ -23,7 +24,8 @@ def late_request(stage: Stage) -> None:
     for line in a.lines:
         line.deliver()
     stage.trace.add("A", "note", "its request of a while ago arrives now")
-    time.sleep(0.05)  # to be there before the next one asks
+    # It is there, and done, before the next one asks: its server has said something to it, or hung up.
+    wait_for(lambda: not any(line.unanswered for line in a.lines), what="the server's answer to what came late")
     if must_get(stage, b, time.monotonic()):
         finish(stage, b)
 

@@ -38,6 +38,10 @@ class Link:
         self.stranded = False
         self.ended = False
         """Whether the client has gone since; its packets may still be under way."""
+        self.hung_up = False
+        """Whether the server has gone since."""
+        self.unanswered = False
+        """Whether something was handed on late, and the server has neither answered nor hung up since."""
 
 
 class Proxy:
@@ -138,12 +142,19 @@ class Proxy:
         with self._mutex:
             self._hand_on(stranded=True)
 
+    @property
+    def unanswered(self) -> bool:
+        """Whether the server has still to answer something that was delivered."""
+        with self._mutex:
+            return any(link.unanswered for link in self._links.values())
+
     def _hand_on(self, stranded: bool) -> None:
         for link in set(self._links.values()):
             if link.stranded == stranded:
                 for end, data in list(link.swallowed.items()):
                     link.swallowed[end] = b""
                     if data:
+                        link.unanswered = link.unanswered or (end is not link.client and not link.hung_up)
                         self._send(link, end, data)
                 if link.ended:
                     self._end(link)
@@ -216,11 +227,14 @@ class Proxy:
             data = end.recv(65536)
         except OSError:
             data = b""
+        if end is not link.client:
+            link.unanswered = False
         if not data:
             if link.stranded or self._holes:
                 # The other side is not told of this either; not before what was sent before has arrived.
                 self._selector.unregister(end)
                 link.ended = link.ended or end is link.client
+                link.hung_up = link.hung_up or end is not link.client
             else:
                 self._close(link)
             return
