@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import lockline
+from lockline import LeaseLost
 from lockline.backends.consul import claims
 from lockline.runtime.blocking import run
 
@@ -207,7 +208,8 @@ def test_a_guard_refuses_one_that_ran_out_and_was_followed_and_lets_the_next_one
     change = {"KV": {"Verb": "set", "Key": f"{prefix}-data", "Value": ""}}
     with client_of(url).lock("x", ttl=5).acquire(timeout=20) as lease:
         assert put(consul, "txn", [old, change])[0] == 409
-        assert put(consul, "txn", [late.guard(), change])[0] == 409
+        with pytest.raises(LeaseLost):
+            late.guard()
         assert put(consul, "txn", [lease.guard(), change])[0] == 200
         lease.extend(30)  # which may hang the claim on another session
         assert put(consul, "txn", [lease.guard(), change])[0] == 200
