@@ -153,6 +153,15 @@ def test_slots_of_ones_own_are_made_of_the_stores_time(world: Scene) -> None:
     assert bob.do(job.on(bob, slot=lambda now: "another")).state == "ran"
 
 
+def test_whole_numbers_of_ones_own_may_begin_again(world: Scene) -> None:
+    """The day of the month, the hour: after 31 comes 1, and it is no slot that was done."""
+    alice, bob = pair(world)
+    job = Job(world.flavour)
+    for slot in (30, 31, 1, 2):
+        assert alice.do(job.on(alice, slot=lambda now, slot=slot: slot)).state == "ran"
+        assert bob.do(job.on(bob, slot=lambda now, slot=slot: slot)).state == "done"
+
+
 def test_an_old_run_cannot_say_that_it_is_done_once_another_one_has_begun(world: Scene) -> None:
     """The holder loses its lease in the middle; the next one has arrived, and not finished yet, when it wakes."""
     alice, bob = pair(world)

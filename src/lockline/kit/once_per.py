@@ -124,7 +124,7 @@ class OncePer:
     def _read(self, record: Record) -> Run[Any]:
         slot = self._slots.at(record.now)
         last: Slot | None = None if record.value is None else json.loads(record.value)
-        if isinstance(slot, int) and isinstance(last, int):
+        if self._slots.named is None and isinstance(slot, int) and isinstance(last, int):
             # A clock that was set back finds slots done that are still to come.
             return Run("done" if last >= slot else "running", slot, max(0, slot - last - 1))
         return Run("done" if last == slot else "running", slot, 0 if last == slot else None)
