@@ -20,7 +20,7 @@ from ..core.handle import Handle
 from ..core.live import Call
 from ..core.shells import gives_instead
 from ..core.terms import Terms, terms_for
-from ..errors import AcquireTimeout, ConfigError, LocklineError, OnceFailed
+from ..errors import AcquireTimeout, ConfigError, LocklineError, OnceFailed, WouldDeadlock
 from ..runtime.clock import TRUSTED
 from ..runtime.fork import tell_after_fork
 from .once_per import keeping_of
@@ -102,6 +102,10 @@ class Flight:
         self.landed = engine.runtime.signal()
         self.outcome: bytes | Exception | None = None
         """The value, or the error; None if it was cut short, and somebody else has to begin again."""
+        self.cut: BaseException | None = None
+        """What cut it short, for the caller who began it: to begin again by itself could go on for ever."""
+        self.me: object = None
+        """The thread or task that is at it."""
         self.call: Call = []
 
     def under_way(self) -> bool:
@@ -121,7 +125,8 @@ class Flights:
 
     def forked(self) -> None:
         """In a child: nobody here computes anything."""
-        self._flights: dict[str, Flight] = {}
+        self._flights: dict[tuple[str, float], Flight] = {}
+        """By name, and by how old a value may be: what is fresh enough for one caller is not for another."""
         self._seen: dict[str, Fresh] = {}
         self._size = 0
 
@@ -140,9 +145,11 @@ class Flights:
             flight = Flight(self._engine)
             flying = self._fly(flight, wish, compute, limit, codec)
             flight.call.append(weakref.ref(flying))
-            there = self._flights.setdefault(name, flight)
+            there = self._flights.setdefault((name, limit), flight)
             if there is not flight:
                 flying.close()
+                if there.me is self._engine.runtime.me() and there.under_way():
+                    raise WouldDeadlock(f"this thread or task computes {name!r} already and would wait for itself")
             elif deadline is None and self._engine.runtime.flavour == "blocking":
                 # In this thread, which has to wait for it anyway, and whose Ctrl-C ends it.
                 await flying
@@ -150,34 +157,44 @@ class Flights:
                 # As somebody of its own, whom neither this caller's cancel nor its timeout ends.
                 self._engine.runtime.spawn(lambda flying=flying: flying, "lockline-once")  # type: ignore[misc]
             del flying
-            await self._wait(there, name, deadline, seconds)
+            await self._wait(there, (name, limit), deadline, seconds)
             if isinstance(there.outcome, bytes):
                 return decode(there.outcome, codec)
             if there.outcome is not None:
                 raise there.outcome
+            if there is flight and flight.cut is not None:
+                raise flight.cut
 
-    async def _wait(self, flight: Flight, name: str, deadline: float | None, timeout: float | None) -> None:
+    async def _wait(
+        self, flight: Flight, key: tuple[str, float], deadline: float | None, timeout: float | None
+    ) -> None:
         now = self._engine.runtime.now
         while not await flight.landed.wait(min(now() + NET, now() + NET if deadline is None else deadline)):
             if deadline is not None and now() >= deadline:
-                raise AcquireTimeout(name, waited=timeout or 0.0, holders=("who computes it",))
+                raise AcquireTimeout(key[0], waited=timeout or 0.0, holders=("who computes it",))
             if not flight.under_way():
-                self._land(flight, name)
+                self._land(flight, key)
 
-    def _land(self, flight: Flight, name: str) -> None:
-        if self._flights.get(name) is flight:
-            self._flights.pop(name, None)
+    def _land(self, flight: Flight, key: tuple[str, float]) -> None:
+        if self._flights.get(key) is flight:
+            self._flights.pop(key, None)
         flight.landed.set()
 
     async def _fly(
         self, flight: Flight, wish: Terms, compute: Callable[[], Awaitable[Any]], fresh: float, codec: Codec | None
     ) -> None:
+        flight.me = self._engine.runtime.me()
         try:
             flight.outcome = await self._obtain(wish, compute, fresh, codec)
         except Exception as problem:
             flight.outcome = problem
+        except GeneratorExit:
+            raise
+        except BaseException as problem:
+            # Raised by the caller who began it, and not where nobody hears of it.
+            flight.cut = problem
         finally:
-            self._land(flight, wish.name)
+            self._land(flight, (wish.name, fresh))
 
     async def _obtain(
         self, wish: Terms, compute: Callable[[], Awaitable[Any]], fresh: float, codec: Codec | None

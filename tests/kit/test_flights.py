@@ -1,0 +1,104 @@
+"""The computations of one client: who shares one, who must not, and how one ends that was cut short."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from typing import Any
+
+import pytest
+
+import lockline
+from lockline import WouldDeadlock, aio
+
+A_WHILE = 60
+
+
+def test_a_flight_for_one_who_takes_an_older_value_is_not_for_one_who_wants_it_fresher() -> None:
+    client = lockline.connect("memory:fresher")
+    lockline.connect("memory:fresher").once("key", lambda: "old", fresh=A_WHILE)
+    backend: Any = client._engine.backend
+    kept, looks, goes_on = backend.kept, threading.Event(), threading.Event()
+
+    async def slow(*args: Any) -> Any:
+        record = await kept(*args)
+        if not looks.is_set():
+            looks.set()
+            goes_on.wait(20)
+        return record
+
+    backend.kept = slow
+    patient = threading.Thread(target=client.once, args=("key", lambda: "new", A_WHILE))
+    patient.start()
+    assert looks.wait(20)
+    time.sleep(0.02)
+    threading.Timer(0.2, goes_on.set).start()
+    assert client.once("key", lambda: "new", fresh=0.01) == "new"
+    goes_on.set()
+    patient.join(20)
+
+
+def test_a_computation_that_asks_for_its_own_value_is_told_that_it_would_wait_for_itself() -> None:
+    client = lockline.connect("memory:own")
+    told: list[BaseException] = []
+
+    def make() -> Any:
+        return client.once("key", make, A_WHILE)
+
+    def ask(**options: Any) -> None:
+        try:
+            client.once("key", make, A_WHILE, **options)
+        except WouldDeadlock as problem:
+            told.append(problem)
+
+    for options in ({}, {"timeout": 15}):
+        thread = threading.Thread(target=ask, kwargs=options, daemon=True)
+        thread.start()
+        thread.join(10)
+    assert len(told) == 2
+
+    async def in_a_loop() -> None:
+        async with aio.connect("memory:own") as client:
+
+            async def make() -> Any:
+                return await client.once("key", make, A_WHILE)
+
+            with pytest.raises(WouldDeadlock):
+                await asyncio.wait_for(client.once("key", make, A_WHILE), 10)
+
+    asyncio.run(in_a_loop())
+
+
+def test_a_computation_that_ends_by_a_cancel_of_its_own_is_not_begun_again_and_again() -> None:
+    times = 0
+
+    async def cancelled() -> None:
+        nonlocal times
+        times += 1
+        future = asyncio.get_running_loop().create_future()
+        future.cancel()
+        await future
+
+    async def value() -> str:
+        return "value"
+
+    async def in_a_loop() -> None:
+        async with aio.connect("memory:cancelled") as client:
+            with pytest.raises(asyncio.CancelledError):
+                await client.once("key", cancelled, A_WHILE, timeout=2)
+            assert times == 1
+            assert await client.once("key", value, A_WHILE) == "value"
+
+    asyncio.run(in_a_loop())
+
+    def leaves() -> None:
+        nonlocal times
+        times += 1
+        raise SystemExit(3)
+
+    client = lockline.connect("memory:cancelled-too")
+    for timeout in (None, 2):
+        with pytest.raises(SystemExit):
+            client.once("key", leaves, A_WHILE, timeout=timeout)
+    assert times == 3
