@@ -39,7 +39,7 @@ import pytest
 
 STORES_OWN: Final = frozenset({
     "test_01_expiry", "test_03_no_answer", "test_05_release", "test_07_cut_short", "test_09_fork", "test_10_tokens", "test_12_no_debris",
-    "test_14_every_wait_ends", "test_15_one_client", "test_hand_over", "test_inspect", "test_lock_delay", "test_names", "test_once_per",
+    "test_14_every_wait_ends", "test_15_one_client", "test_hand_over", "test_hand_over_in_doubt", "test_inspect", "test_lock_delay", "test_names", "test_once_per",
     "test_order", "test_processes",
 })  # fmt: skip
 """The promises that each store has to keep for itself: order, tokens, exclusion, repeats, death, debris, names, values. All others are kept by
