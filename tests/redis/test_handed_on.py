@@ -122,6 +122,27 @@ def test_one_that_is_at_work_is_not_skipped_when_the_subscription_breaks_before_
     stranger.result(5).release()
 
 
+@pytest.mark.parametrize("arrived", [False, True], ids=["the request", "its answer"])
+def test_a_leave_that_names_an_heir_and_is_lost_is_made_up_for_long_before_the_ttl(
+    server: RedisServer, scene: Scene, arrived: bool
+) -> None:
+    lease, waits, stranger, alice = line_of_three(server, scene, ttl=60)
+    faults = Faults(alice)
+    faults.fail("leave", after=arrived)
+    with pytest.raises(BackendUnavailable):
+        lease.release()
+    granted = waits.result(5)
+    # The keeper takes the one that let go out of the line; the heir stays at work under its own token, and nobody passes it.
+    scene.wait_for(lambda: len(scene.line("x").claims) == 2, what="the end of the one that let go")
+    assert [(claim.id, claim.token) for claim in scene.line("x").holders] == [(granted.id, granted.token)]
+    assert granted.valid
+    assert not stranger.done
+    granted.release()
+    late = stranger.result(5)
+    assert late.token > granted.token
+    late.release()
+
+
 def test_one_that_is_at_work_is_not_skipped_when_an_operator_evicts_the_one_before_it(
     server: RedisServer, scene: Scene
 ) -> None:
