@@ -329,6 +329,9 @@ class BlockingLink(Pool[Way]):
                 self.free.append(connection)
             if self.line:
                 self.call_next()
+            if self._closed:
+                # After `close` had looked for what is free.
+                self.forget()
             return reply
 
     def forget(self) -> None:

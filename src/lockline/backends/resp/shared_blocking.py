@@ -60,24 +60,33 @@ class Question:
 class Stream:
     """One connection and those who wait for an answer on it, in the order of their requests."""
 
-    __slots__ = ("broken", "connection", "in_the_middle", "pending", "read_by", "used")
+    __slots__ = ("broken", "connection", "heard", "pending", "read_by", "reads", "sends", "used")
 
     def __init__(self, connection: BlockingConnection) -> None:
         self.connection = connection
         self.pending: deque[Question] = deque()
         self.broken: Exception | None = None
-        self.in_the_middle = False
-        """Whether a reader is between two answers; one who finds this and is alone knows that the last reader was struck there."""
+        # Noted before each piece of work and taken back after it, because a second exception can follow the first so closely that
+        # no handler gets to do anything: two signals at once do that. Who comes next, and is alone, finds what they left.
+        self.reads = False
+        """Whether somebody reads, or was struck at it: then nobody knows whose answer comes next."""
+        self.sends = False
+        """Whether somebody sends, or was struck at it: then nobody knows whether all who wait were asked for."""
         self.read_by: Question | None = None
-        self.used = clock.now()
+        self.used = self.heard = clock.now()
+        """When it was last sent on; and since when, with somebody waiting, nothing has come."""
 
     def send(self, questions: list[Question]) -> None:
         """Send these; if that fails, nobody here will be answered."""
         try:
+            self.sends = True
+            self.used = clock.now()
+            if not self.pending:
+                self.heard = self.used
             # First: an answer may be here before the next instruction.
             self.pending.extend(questions)
-            self.used = clock.now()
             self.connection.sock.sendall(b"".join([question.request for question in questions]))
+            self.sends = False
         except OSError as problem:
             self.fail(problem)
         except BaseException:
@@ -90,26 +99,34 @@ class Stream:
         """Wait for something to come, at most until then, and give everybody what is his."""
         if mine.over or self.broken is not None:
             return
-        if self.in_the_middle:
+        if self.reads:
             self.fail(ConnectionAbortedError("the thread that was reading was struck down"))
             return
         connection, pending = self.connection, self.pending
         self.read_by = mine
         try:
+            self.reads = True
             data = connection.wait_for_some(until)
             if data is None:
+                self.reads = False
                 return
-            self.in_the_middle = True
+            self.heard = clock.now()
             connection.feed(data)
             while (reply := connection.gets()) is not Ellipsis:
                 if type(reply) is PUSHED:
                     continue
                 asked = pending[0]
+                # After the look at who is first: another thread that gives this stream up says so before it takes anybody out. From
+                # then on the first one is not the one whose answer this is.
+                if self.broken is not None:
+                    break
                 asked.answers.append(reply)
                 if len(asked.answers) == asked.wanted:
-                    pending.popleft()
+                    taken = pending.popleft()
                     asked.end()
-            self.in_the_middle = False
+                    if taken is not asked:
+                        taken.end(self.broken)
+            self.reads = False
         except IndexError:
             self.fail(ConnectionAbortedError("an answer that nobody asked for"))
         except OSError as problem:
@@ -138,10 +155,10 @@ class Stream:
     def call_reader(self) -> None:
         """If somebody waits and nobody reads, have the one read whose answer comes last: he can read for the others."""
         if self.pending and self.read_by is None:
-            try:
-                ring(self.pending[-1].gate)
-            except IndexError:
-                pass  # answered just now
+            for question in reversed(list(self.pending)):
+                if not question.over:
+                    ring(question.gate)
+                    return
 
 
 class SharedConnection:
@@ -164,6 +181,8 @@ class SharedConnection:
 
     def ask(self, request: bytes, wanted: int, until: float) -> list[Any]:
         """The answers to that many commands."""
+        if self._reading.entered() or self._sending.entered():
+            return self._ask_apart(request, wanted, until)
         question = Question(request, wanted)
         try:
             self._unsent.append(question)
@@ -175,9 +194,20 @@ class SharedConnection:
             # What somebody else sends later must not be told as never sent: it would be in force, and nobody would undo it.
             if not question.over and not self._take_back(question):
                 _tell_as_sent(problem)
+            # Its answer may still come, and is nobody's; nor shall it be called to read for others.
+            question.over = True
             raise
         finally:
             self._call_next()
+
+    def _ask_apart(self, request: bytes, wanted: int, until: float) -> list[Any]:
+        """For a signal handler in a thread that reads or sends here: it would wait for itself, and all others for it."""
+        connection = self._opened(until)
+        try:
+            # They are sent as one anyway; what counts is how many answers come.
+            return connection.ask_all([request, *[b""] * (wanted - 1)], until)
+        finally:
+            connection.close()
 
     def _take_back(self, question: Question) -> bool:
         """Whether it was not sent; then it will not be."""
@@ -204,6 +234,8 @@ class SharedConnection:
     def _send(self, until: float) -> None:
         """Send what there is to be sent, whosever it is."""
         stream = self._stream
+        if stream is not None and stream.sends and stream.broken is None:
+            stream.fail(ConnectionAbortedError("the thread that was sending was struck down"))
         if stream is None or stream.broken is not None or self._died_idle(stream):
             stream = self._stream = Stream(self._opened(until))
         questions: list[Question] = []
@@ -226,7 +258,7 @@ class SharedConnection:
         while not question.over:
             left = end - clock.now()
             if left <= 0:
-                raise self._late(question, silent=end < until)
+                raise self._late(question)
             stream = self._stream
             if self._unsent and question in self._unsent:
                 # Who was sending could not: perhaps we can.
@@ -241,18 +273,22 @@ class SharedConnection:
             raise NoAnswer(self._address, question.problem, sent=True) from question.problem
         return question.answers
 
-    def _late(self, question: Question, *, silent: bool) -> NoAnswer:
+    def _late(self, question: Question) -> NoAnswer:
         if self._take_back(question):
             return NoAnswer(self._address, "no time left to ask", sent=False, late=True)
         stream = self._stream
-        if silent and stream is not None and question in stream.pending:
-            # Answers come in order: after one that does not come there is nothing to hope for.
+        if stream is not None and question in stream.pending and clock.now() >= stream.heard + self._patience:
+            # Answers come in order: after one that does not come there is nothing to hope for. By how long nothing has come, not by
+            # how long this one had: where nobody has much time, nobody would leave a line that is dead.
             stream.fail(TimeoutError("no answer in time"))
         return NoAnswer(self._address, "no answer in time", sent=True)
 
     def _look_for(self, question: Question) -> None:
         """One whose sender was struck down with it in hand will have no answer."""
         stream = self._stream
+        if stream is not None and stream.broken is not None:
+            # Who should have told all of them may have been struck at that.
+            stream.fail(stream.broken)
         if question not in self._unsent and (stream is None or question not in list(stream.pending)):
             question.end(ConnectionAbortedError("the thread that was sending was struck down"))
 
@@ -261,7 +297,9 @@ class SharedConnection:
         stream = self._stream
         if stream is not None and not self.busy:
             stream.fail(ConnectionAbortedError("dropped while idle"))
-            self._stream = None
+            # Unless somebody has opened another one meanwhile, and waits there.
+            if self._stream is stream:
+                self._stream = None
 
 
 def _tell_as_sent(problem: BaseException) -> None:
@@ -331,7 +369,10 @@ class SharingLink(BlockingLink):
         if self._shares:
             if self._closed:
                 raise ClientClosed()
-            return self._shared.ask(request, 1, until)[0]
+            reply = self._shared.ask(request, 1, until)[0]
+            if self._closed:
+                self.forget()
+            return reply
         return self._use("ask", request, until)
 
     def forget(self) -> None:
