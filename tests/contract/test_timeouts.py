@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import lockline
-from lockline import AcquireTimeout, ConfigError, LineFull, aio
+from lockline import AcquireTimeout, BackendUnavailable, ConfigError, LineFull, NotHeld, aio
 
 from .scene import Scene
 
@@ -110,14 +110,18 @@ def test_nobody_is_told_of_a_wait_that_there_was_not(world: Scene) -> None:
 
 def test_an_error_of_the_callback_ends_the_wait_and_leaves_nothing(world: Scene) -> None:
     alice, bob = world.party(), world.party()
+    # The callback may use another lock: what that one's store has or has not got says nothing of ours.
+    elsewhere = BackendUnavailable("another store")
+    elsewhere.unsent = elsewhere.permanent = True
+    lease = alice.lock("x", ttl=60).acquire()
+    for problem in (OwnError(), NotHeld("another lease"), elsewhere):
 
-    def fail(ahead: int) -> None:
-        raise OwnError(ahead)
+        def fail(ahead: int, problem: Exception = problem) -> None:
+            raise problem
 
-    lease = alice.lock("x").acquire()
-    with pytest.raises(OwnError):
-        bob.lock("x", on_wait=fail).acquire()
-    world.wait_for(lambda: len(world.line("x").claims) == 1)
+        with pytest.raises(type(problem)):
+            bob.lock("x", ttl=60, on_wait=fail).acquire()
+        world.wait_for(lambda: len(world.line("x").claims) == 1)
     lease.release()
 
 

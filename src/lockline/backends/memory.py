@@ -16,6 +16,7 @@ from ..core.backend import Finding, Findings
 from ..core.claim import DETACHED, Claim, Gone, Grant, Line, Record, Standing, Waiting
 from ..core.rule import admitted
 from ..core.waiting import Hints
+from ..core.weakly import weakly
 from ..guarantees import Guarantees
 from ..runtime import Runtime
 from ..runtime.fairness import Breather
@@ -319,7 +320,8 @@ class MemoryBackend:
         self._breather = Breather(runtime)
 
     def report_to(self, hints: Hints) -> None:
-        self._heard = hints.heard
+        # What stands in a room stays there until somebody comes by; its client does not.
+        self._heard = weakly(hints.heard)
 
     def forked(self) -> None:
         """Nothing here is the client's own; the room forgets by itself."""

@@ -25,6 +25,7 @@ from .succession import doubt, hand_turn_on, named
 from .telling import Stream, keeper_for
 from .terms import Terms
 from .waiting import PAUSE
+from .weakly import weakly
 
 T = TypeVar("T")
 
@@ -47,9 +48,8 @@ class Engine:
         self.runtime = runtime
         self._named_owner = owner
         # The worker knows the engine only as long as somebody else does: a client that was dropped leaves no thread.
-        forget = weakref.WeakMethod(self._forget)
-        self._keeper = keeper_for(stream)(backend, runtime, lambda live: (known := forget()) and known(live), stream)
-        weakref.finalize(self, self._keeper.abandon).atexit = False
+        self._keeper = keeper_for(stream)(backend, runtime, weakly(self._forget), stream)
+        self._keeper.serve(self)
         self._hints = self._keeper.hints
         self._ceiling_of = backend.ceiling if isinstance(backend, Sessional) else None
         self.closed = False
@@ -210,11 +210,11 @@ class Engine:
             await self._give_back(live)
 
     async def _give_back(self, live: LiveClaim, until: float | None = None, cut: BaseException | None = None) -> None:
-        """Nobody wants this claim any more, whatever became of it; nothing has to be undone of what was never sent."""
+        """Nobody wants this claim any more; nothing has to be undone of what was never sent, and so never answered."""
         live.give_up(None if cut is None else type(cut))
         self._keeper.drop(live)
         self._forget(live)
-        if getattr(cut, "unsent", isinstance(cut, NotHeld)):
+        if not live.ends and getattr(cut, "unsent", isinstance(cut, NotHeld)):
             self._keeper.strike(live.claim)
         else:
             await self._keeper.withdraw(live.claim, until)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,6 +16,7 @@ from .live import RENEWALS_PER_TTL, LiveClaim
 from .removals import Removals
 from .succession import close_up
 from .waiting import Hints
+from .weakly import weakly
 from .worker import LINGER, Worker
 
 if TYPE_CHECKING:
@@ -185,6 +187,12 @@ class Keeper:
         for one in (self.removals.under_way(), *(renewal.worker for renewal in self._renewals)):
             if one is not None:
                 await one.join(min(until, self._runtime.now() + A_MOMENT))
+
+    def serve(self, client: object) -> None:
+        """Once that is garbage, nobody is left."""
+        # Weak on both sides, or what waits for the end would put it off for ever: a claim knows the task that took it, which may have
+        # a lease as its result, and a listener may know its own client.
+        weakref.finalize(client, weakly(self.abandon)).atexit = False
 
     def abandon(self) -> None:
         """Nobody is left who could bring new claims: the worker need not wait for any."""
