@@ -16,7 +16,8 @@ import pytest
 import lockline
 from lockline import AcquireTimeout, aio
 from lockline.core import telling
-from lockline.observe import Asked, Event, Granted, Lost, Released, Waiting, Withdrawn
+from lockline.core.claim import Claim, Grant
+from lockline.observe import Asked, Event, Granted, Lost, Released, RenewalLate, Renewed, Waiting, Withdrawn
 
 from ..contract.scene import Scene
 from ..cutting import Cut, CutAt, Misread
@@ -314,3 +315,69 @@ def test_a_client_that_nobody_listens_to_starts_no_thread_and_notes_nothing(room
         delivery = client._engine.stream._delivery  # type: ignore[union-attr]
         assert not len(delivery)
         assert not delivery._seat.locked()
+
+
+def test_a_grant_that_came_too_late_to_be_had_is_no_loss(room: str, caplog: pytest.LogCaptureFixture) -> None:
+    heard = Heard()
+
+    async def wait_too_long(client: aio.Client) -> None:
+        backend: Any = client._engine.backend
+        place = backend.place
+
+        async def place_and_block(claim: Claim, until: float) -> object:
+            answer = await place(claim, until)
+            if isinstance(answer, Grant):
+                backend.place = place
+                time.sleep(0.4)  # noqa: ASYNC251 - a loop that is blocked for longer than the ttl
+            return answer
+
+        backend.place = place_and_block
+        waits = asyncio.create_task(client.lock("x", ttl=0.3).acquire())
+        await asyncio.sleep(0.05)
+        taken.release()
+        await (await waits).release()
+
+    async def main(*listeners: Any) -> None:
+        async with aio.connect(room, on_event=listeners) as client:
+            await wait_too_long(client)
+
+    with lockline.connect(room) as other:
+        taken = other.lock("x").acquire()
+        asyncio.run(main(heard))
+        taken = other.lock("x").acquire()
+        asyncio.run(main())
+    heard.wait_for(lambda: heard.open == 0, "the end of all")
+    assert heard.stories() == [["asked", "waiting", "withdrawn"], ["asked", "granted", "released"]]
+    assert heard.wait(Withdrawn).why == "place lost"
+    assert not [record for record in caplog.records if "lost" in record.message], "nobody had it, so nobody lost it"
+
+
+def test_a_log_that_raises_keeps_nobody_from_hearing(room: str) -> None:
+    class Broken(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            raise ValueError("no room on the disk")
+
+    heard, broken = Heard(), Broken()
+    log = logging.getLogger("lockline")
+    log.addHandler(broken)
+    try:
+        with lockline.connect(room, on_event=heard) as client, lockline.connect(room) as operator:
+            lease = client.lock("x").acquire()
+            operator.evict("x")
+            assert lease.lost.wait(10)
+            assert heard.wait(Lost).reason == "evicted"
+            client.lock("y").acquire().release()
+            heard.wait(Released)
+    finally:
+        log.removeHandler(broken)
+    assert heard.words() == ["asked", "granted", "lost", "asked", "granted", "released"]
+
+
+def test_a_lease_that_nears_its_max_hold_is_not_renewed_late(room: str) -> None:
+    heard = Heard()
+    with lockline.connect(room, on_event=heard) as client:
+        lease = client.lock("x", ttl=0.9, max_hold=1.1).acquire()
+        heard.wait(Lost)
+        assert lease.lost.is_set()
+    assert [event.margin < 0.25 for event in heard.all(Renewed)][-1:] == [True]
+    assert not heard.all(RenewalLate)

@@ -33,6 +33,10 @@ class Listeners:
                 # SystemExit too: it would end the thread that tells the others, and nobody else.
                 if id(listener) not in self._failed:
                     self._failed.add(id(listener))
-                    log.error(
-                        "an on_event listener failed, and only this first time is told: %r", problem, exc_info=problem
-                    )
+                    self._complain(problem)
+
+    def _complain(self, problem: BaseException) -> None:
+        try:
+            log.error("an on_event listener failed, and only this first time is told: %r", problem, exc_info=problem)
+        except Exception:
+            pass  # a handler that raises: the log is a listener too, and there is nobody left to tell

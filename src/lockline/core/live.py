@@ -147,6 +147,11 @@ class LiveClaim:
         """Whether more than one handle is open."""
         return len(self._handles) > 1 and self.handles > 1
 
+    @property
+    def handed_out(self) -> bool:
+        """Whether anybody ever had a handle on it."""
+        return bool(self._handles)
+
     def under_way(self) -> bool:
         """Whether a call of the client's is at this claim now."""
         # A coroutine that is over has no frame, by whatever way it ended: nobody has to note that.

@@ -8,7 +8,7 @@ harm: a claim ends when it is struck from the keeper's books, whatever happened 
 from __future__ import annotations
 
 import logging
-import weakref
+import sys
 from collections.abc import Callable, Sequence
 from contextvars import Context, copy_context
 from dataclasses import dataclass
@@ -114,12 +114,14 @@ class Stream:
 
     def renewed(self, live: LiveClaim, sent: float, margin: float) -> None:
         """The store confirmed a renewal that was sent then, with so much left."""
-        if (self.whole and live.told and len(self._delivery) < MOST) or self._late(live, margin):
-            self._note("renewed", live, sent, margin)
+        usual = usual_margin(live)
+        late = live.renews and margin < usual / 2
+        if late or (self.whole and live.told and len(self._delivery) < MOST):
+            self._note("renewed", live, sent, margin, usual if late else None)
 
     def lost(self, live: LiveClaim) -> None:
-        """It is lost; of one that never held, only its own call hears."""
-        if live.token is not None:
+        """It is lost; of one that nobody had yet, only its own call hears, which asks again."""
+        if live.handed_out:
             self._note("lost", live)
 
     def ended(self, live: LiveClaim) -> None:
@@ -149,6 +151,7 @@ class Stream:
 
     def finish(self) -> None:
         """Nobody is left who could tell how the stories end."""
+        # What is still to be told knows its keeper: whoever says this has nothing left in the box.
         if self._stories:
             self._note("over", None, "cancelled", "cut short")
 
@@ -213,23 +216,21 @@ class Stream:
             **story.common,
         )  # fmt: skip
 
-    def _tell_renewed(self, live: LiveClaim, moment: float, sent: float, margin: float) -> None:
+    def _tell_renewed(self, live: LiveClaim, moment: float, sent: float, margin: float, late_for: float | None) -> None:
         story = self._stories.get(live.claim.id)
         common = self._common(live) if story is None else story.common
         told = {"token": live.token, "took": moment - sent, "margin": margin, **common}
         if story is not None and story.token is not None:
             self._tell(events.Renewed, moment, **told)
-        if self._late(live, margin):
-            self._tell(events.RenewalLate, moment, usual=usual_margin(live), **told)
-
-    def _late(self, live: LiveClaim, margin: float) -> bool:
-        return live.renews and margin < usual_margin(live) / 2
+        if late_for is not None:
+            self._tell(events.RenewalLate, moment, usual=late_for, **told)
 
     def _tell_lost(self, live: LiveClaim, moment: float) -> None:
-        if live.loss_told or live.lost is None:
-            return
+        story = self._stories.get(live.claim.id)
+        if live.loss_told or live.lost is None or (story is not None and story.token is None):
+            return  # told, or lost before it was told to hold: then it ends as one that waited
         live.loss_told = True
-        story = self._stories.pop(live.claim.id, None)
+        self._stories.pop(live.claim.id, None)
         common = self._common(live) if story is None else story.common
         held = None if story is None or story.token is None else moment - story.granted
         lost = live.lost
@@ -286,8 +287,9 @@ class Stream:
 
 
 def usual_margin(live: LiveClaim) -> float:
-    """What is left of a lease when a renewal that is sent when it is due is answered at once."""
-    return live.claim.ttl * (TRUSTED - 1 / RENEWALS_PER_TTL)
+    """What is left of a lease when a renewal that is sent when it is due is answered at once; near its max_hold all that there is."""
+    left = min(live.limit, live.ceiling.until) - live.runtime.now()
+    return min(live.claim.ttl * (TRUSTED - 1 / RENEWALS_PER_TTL), left)
 
 
 def why_withdrawn(live: LiveClaim, why: type | None) -> Withdrawal:
@@ -314,7 +316,11 @@ class TellingKeeper(Keeper):
         self._wonders: dict[str, list[LiveClaim]] = {}
         """Claims that wait, by name, whose listener wants to know for whom."""
         super().__init__(*arguments)
-        weakref.finalize(self, self.stream.finish).atexit = False
+
+    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        # No `weakref.finalize`: that would keep the listeners, and with one that knows its client the client, for ever.
+        if not ending():
+            self.stream.finish()
 
     def reset(self) -> None:
         super().reset()
