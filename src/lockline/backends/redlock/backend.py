@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import TypeVar
 
 from ...core.backend import Finding
@@ -22,7 +23,7 @@ from ...runtime.clock import DRIFT
 from . import commands, inspection, rules
 from .answers import parse_lease, unreached
 from .channel import Fanout, connect_timeout
-from .claims import SPREAD, Attempt, OwnLines, RedlockClaim
+from .claims import LOOK_EVERY, Attempt, OwnLines, RedlockClaim
 from .commands import Failure
 from .doctor import examine
 from .protocol import Protocol
@@ -45,10 +46,6 @@ GUARANTEES = Guarantees(
     ),
 )
 
-LOOK_EVERY = 2.0
-"""How often a waiter tries although nothing was heard: the net under the hints."""
-FEW = 4.0
-"""Answers' times within which those who hear of a release come, at most, where the last one came through."""
 SHORT_WAIT = 0.01
 """Who waits no longer than that is not worth showing."""
 TOGETHER = 100
@@ -126,9 +123,8 @@ class RedlockBackend:
         for more in range(TRIES - 1, -1, -1):
             try:
                 if wait:
-                    grant = await self.protocol.insist(
-                        lambda: self._try(stood, until), until, lambda: self._pause(stood)
-                    )
+                    hold_back = partial(stood.hold_back, self._runtime.now, self._random)
+                    grant = await self.protocol.insist(lambda: self._try(stood, until), until, hold_back)
                 else:
                     grant = await self._try(stood, until)
             except BackendUnavailable as problem:
@@ -213,7 +209,9 @@ class RedlockBackend:
                 grant = await self._try(stood, until)
             except QuorumNotReached as problem:
                 stood.silence = problem
-                stood.next_try = min(stood.next_try, self._runtime.now() + self._pause(stood))
+                stood.next_try = min(
+                    stood.next_try, self._runtime.now() + stood.hold_back(self._runtime.now, self._random)
+                )
                 raise
             except BaseException:
                 stood.next_try = 0.0
@@ -243,24 +241,12 @@ class RedlockBackend:
         jitter = self._random.random()
         if not self._taken(stood):
             # Nobody has it; those who met half-way try again soon, and not together.
-            return now + self._widen(stood)
-        # How long the answer took tells how many ask: one that is alone comes at once when it hears of the release.
-        stood.spread = max(SPREAD, min(stood.spread / 2, FEW * stood.took(now)))
+            return now + stood.come_apart(now, self._random)
+        stood.come_closer(now)
         times = sorted(left for _, left in self._blockers(stood))
         spare = len(self.channel.labels) - rules.majority(len(self.channel.labels))
         enough = times[max(0, len(times) - spare - 1)]
         return now + min(enough + 0.002 + jitter * stood.spread, LOOK_EVERY * (0.5 + jitter))
-
-    def _pause(self, stood: RedlockClaim) -> float:
-        """Seconds until servers that a majority of did not answer are asked again."""
-        return self._widen(stood) if stood.attempt is not None and stood.attempt.silent else 0.0
-
-    def _widen(self, stood: RedlockClaim) -> float:
-        """Seconds until the next try of one among many, at random: those who come again before one of them can have got through
-        only meet again."""
-        took = stood.took(self._runtime.now())
-        stood.spread = min(LOOK_EVERY, stood.claim.ttl / 4, 2 * max(stood.spread, took))
-        return self._random.random() * stood.spread
 
     def _no_longer_waits(self, claim: Claim) -> None:
         name = self._prefix + claim.name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random
 from typing import TypeVar
 
 from ...core.claim import Claim
@@ -16,6 +17,11 @@ T = TypeVar("T")
 
 SPREAD = 0.001
 """Waiters that hear of one release try at random moments within this time; it grows while they meet half-way."""
+
+FEW = 4.0
+"""Answers' times within which those who hear of a release come, at most, where the last one came through."""
+LOOK_EVERY = 2.0
+"""How often a waiter tries although nothing was heard: the net under the hints."""
 
 
 class Removal:
@@ -180,7 +186,20 @@ class RedlockClaim:
         self.subscribed = False
         """Whether it is the one of its line that hears of releases."""
 
-    def took(self, now: float) -> float:
+    def hold_back(self, now: Callable[[], float], chance: Random) -> float:
+        """Seconds until servers are asked again of which no majority answered: none where it is known that they are away."""
+        return self.come_apart(now(), chance) if self.attempt is not None and self.attempt.silent else 0.0
+
+    def come_apart(self, now: float, chance: Random) -> float:
+        """Seconds until the next try of one among many: those who come again before one of them can have got through only meet again."""
+        self.spread = min(LOOK_EVERY, self.claim.ttl / 4, 2 * max(self.spread, self._took(now)))
+        return chance.random() * self.spread
+
+    def come_closer(self, now: float) -> None:
+        """Somebody has got through. How long the answer took tells how many ask: one that is alone then comes at once."""
+        self.spread = max(SPREAD, min(self.spread / 2, FEW * self._took(now)))
+
+    def _took(self, now: float) -> float:
         """How long the latest attempt has taken: where many ask at once, each takes as long as all of them."""
         return now - self.attempt.sent if self.attempt is not None and self.attempt.sent else 0.0
 
