@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 import lockline
-from lockline.backends.redlock.backend import LOOK_EVERY
-from lockline.backends.redlock.claims import OwnLines
+from lockline.backends.redlock.claims import LOOK_EVERY, OwnLines
 from lockline.backends.redlock.scripts import FREED
 from lockline.backends.redlock.subscription import HeardReleases
 from lockline.runtime.blocking import BlockingRuntime
