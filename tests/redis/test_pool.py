@@ -24,6 +24,7 @@ from lockline.backends.resp.connection_blocking import BlockingLink
 from lockline.backends.resp.errors import NoAnswer
 from lockline.runtime import clock
 from lockline.runtime.blocking import run
+from tests.cutting import in_a_thread_of_its_own
 from tests.servers.process import wait_for
 from tests.servers.redis import RedisServer
 
@@ -171,6 +172,7 @@ def cut_at(step: int, ours: Container[str] = OURS) -> Iterator[list[int]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("situation", ["warm", "cold", "in line", "broken"])
 @pytest.mark.parametrize("quarter", range(4))
+@in_a_thread_of_its_own
 def test_an_exception_between_any_two_bytecodes_costs_no_connection(
     server: RedisServer, port_of: Callable[[int], Connections], situation: str, quarter: int
 ) -> None:

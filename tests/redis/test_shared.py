@@ -17,6 +17,7 @@ from lockline.backends.resp.commands import pack
 from lockline.backends.resp.errors import NoAnswer
 from lockline.backends.resp.shared_blocking import SharedConnection, SharingLink
 from lockline.runtime import clock, section
+from tests.cutting import in_a_thread_of_its_own
 from tests.redis.test_pool import Cut, cut_at
 from tests.servers.process import wait_for
 from tests.servers.redis import RedisServer
@@ -184,6 +185,7 @@ def test_a_server_that_is_gone_is_told_to_each_at_once(share: Share, server: Red
 
 
 @pytest.mark.parametrize("situation", ["warm", "cold"])
+@in_a_thread_of_its_own
 def test_an_exception_between_any_two_bytecodes_gives_nobody_the_answer_of_another(
     share: Share, situation: str
 ) -> None:
