@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TextIO
 
 from lockline import aio, sync
 from lockline.core.backend import Findings
@@ -224,7 +224,7 @@ class ToyBackend:
         self._address = (host, int(port))
         self._runtime = runtime
         self._own = threading.local()
-        self._open: set[socket.socket] = set()
+        self._open: dict[socket.socket, TextIO] = {}
         self.me = secrets.token_hex(6)
         self._closed = False
         self._subscribed = False
@@ -237,12 +237,16 @@ class ToyBackend:
 
     def _listen(self) -> None:
         while not self._closed:
-            with contextlib.suppress(OSError, ValueError), socket.create_connection(self._address, ONE_TRY) as line:
-                self._open.add(line)
+            with (
+                contextlib.suppress(OSError, ValueError),
+                socket.create_connection(self._address, ONE_TRY) as line,
+                line.makefile() as words,
+            ):
+                self._open[line] = words
                 line.sendall((json.dumps(["subscribe", self.me]) + "\n").encode())
                 line.settimeout(None)
                 self._heard_all()
-                for word in line.makefile():
+                for word in words:
                     self._heard(json.loads(word))
             time.sleep(0.05)
 
@@ -256,8 +260,7 @@ class ToyBackend:
                 line = getattr(self._own, "line", None)
                 if line is None:
                     line = self._own.line = socket.create_connection(self._address, ONE_TRY)
-                    self._open.add(line)
-                    self._own.read = line.makefile()
+                    self._own.read = self._open[line] = line.makefile()
                 line.settimeout(max(0.01, min(ONE_TRY, until - now())))
                 line.sendall((json.dumps(request) + "\n").encode())
                 if not (answer := self._own.read.readline()):
@@ -268,7 +271,7 @@ class ToyBackend:
                 if getattr(self._own, "line", None) is not None:
                     self._own.read.close()
                     self._own.line.close()
-                    self._open.discard(self._own.line)
+                    self._open.pop(self._own.line, None)
                 self._own.line = None
                 time.sleep(0.02)
         raise BackendUnavailable(f"{self.url} did not answer: {problem}")
@@ -326,9 +329,10 @@ class ToyBackend:
 
     async def close(self) -> None:
         self._closed = True
-        for line in list(self._open):
+        for line, words in list(self._open.items()):
             with contextlib.suppress(OSError):
                 line.shutdown(socket.SHUT_RDWR)
+            words.close()
             line.close()
 
     def forked(self) -> None: ...
