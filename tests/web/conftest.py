@@ -16,12 +16,15 @@ from typing import Any
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 import lockline
 
 from ..servers.process import missing, program, wait_for
 from ..servers.redis import a_redis
+
+# What has to come in time is measured by the stories themselves; a browser on a busy machine may take long to show anything at all.
+expect.set_options(timeout=30_000)
 
 SCREENSHOTS = Path(__file__).parents[2] / ".test-logs" / "web"
 """Kept, to be looked at."""

@@ -162,7 +162,8 @@ class RedisBackend:
             raise
         if type(reply) is int:
             if channel == NO_CHANNEL:
-                self._claims[claim_id] = OwnClaim.that_holds(key)
+                own = self._claims[claim_id] = OwnClaim()
+                own.state, own.key = "holds", key
             elif wait:
                 self._claims.pop(claim_id, None)
             if self.wait_replicas:
