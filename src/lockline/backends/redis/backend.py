@@ -323,7 +323,8 @@ class RedisBackend:
             return fate
         self._claims.pop(old, None)
         if channel == NO_CHANNEL and not kept:
-            self._claims[claim.id] = OwnClaim.that_holds(key)
+            own = self._claims[claim.id] = OwnClaim()
+            own.state, own.key = "holds", key
         if self.wait_replicas:
             await self._replicate(claim, key, until)
         return fate

@@ -36,13 +36,6 @@ class OwnClaim:
     attended: bool = False
     """Whether it held the last time that the keeper came by: short holds shall not cost a subscription."""
 
-    @classmethod
-    def that_holds(cls, key: bytes) -> OwnClaim:
-        """One that holds a line, and cannot be told of an eviction."""
-        own = cls()
-        own.state, own.key = "holds", key
-        return own
-
 
 class Doubts(dict[str, None]):
     """Claims one of whose requests was not answered: it may still be under way when they leave.
