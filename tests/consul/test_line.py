@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import lockline
-from lockline import LeaseLost
+from lockline import LeaseLost, NotHeld
 from lockline.backends.consul import claims
 from lockline.runtime.blocking import run
 
@@ -212,8 +212,11 @@ def test_a_guard_refuses_one_that_ran_out_and_was_followed_and_lets_the_next_one
             late.guard()
         assert put(consul, "txn", [lease.guard(), change])[0] == 200
         lease.extend(30)  # which may hang the claim on another session
-        assert put(consul, "txn", [lease.guard(), change])[0] == 200
-    assert put(consul, "txn", [lease.guard(), change])[0] == 409
+        held = lease.guard()
+        assert put(consul, "txn", [held, change])[0] == 200
+    assert put(consul, "txn", [held, change])[0] == 409
+    with pytest.raises(NotHeld):
+        lease.guard()
 
 
 def test_an_extension_beyond_the_sessions_length_moves_the_claim_to_a_longer_one_in_its_place(
