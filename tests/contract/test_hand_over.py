@@ -6,6 +6,7 @@ import json
 import time
 from typing import Any
 from urllib.parse import quote, unquote
+from uuid import uuid4
 
 import pytest
 
@@ -129,10 +130,10 @@ def test_nobody_who_comes_in_time_leaves_it_free(world: Scene) -> None:
 
 
 def test_whoever_waits_already_comes_when_nobody_came_in_time(world: Scene) -> None:
-    """It had planned to look again when the first lease would have ended, a minute later."""
+    """It had planned to look again when the first lease would have ended, and would renew its own claim minutes later."""
     alice, bob = pair(world)
-    lease = alice.lock("x", ttl=60).acquire()
-    (waiting,) = world.queue_up("x", lambda: bob.lock("x", ttl=60).acquire.start())
+    lease = alice.lock("x", ttl=600).acquire()
+    (waiting,) = world.queue_up("x", lambda: bob.lock("x", ttl=600).acquire.start())
     lease.detach(world.ttl(0.5))
     next_one = waiting.result(timeout=20)
     assert next_one.token > lease.token
@@ -276,8 +277,9 @@ def test_a_process_that_was_killed_after_it_detached_leaves_the_place_to_the_tic
 
 @pytest.mark.parametrize("connect", [lockline.connect, aio.connect], ids=["sync", "asyncio"])
 def test_what_is_wrong_is_said_before_any_request(connect: type) -> None:
-    client = connect("memory:attach")
-    ticket = lockline.connect("memory:attach").lock("x").acquire().detach(20)
+    room = f"memory:{uuid4()}"
+    client = connect(room)
+    ticket = lockline.connect(room).lock("x").acquire().detach(20)
     wrong: list[Any] = [
         None,
         5,

@@ -233,6 +233,9 @@ class Room:
         for stood in behind:
             stood.ticket = next(self._tickets)
         self._put(claim.name, [*(stood for stood in line[:holders] if stood is not before), new, *behind], seen)
+        if new.expires < before.expires:
+            for stood in behind:  # They would look again only when the old one was to expire.
+                stood.tell(stood.claim.id)
         return Grant(new.ticket)
 
     def look(self, name: str) -> Line:
