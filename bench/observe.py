@@ -1,128 +1,144 @@
 """What it costs to be listened to, and what it costs when nobody listens: an uncontended pair, acquire and release.
 
-    python bench/observe.py                         # beside a client that has no stream at all
-    python bench/observe.py --baseline ../old/src   # beside another source tree
+    python bench/observe.py
+    python bench/observe.py --baseline ../old/src   # beside another source tree as well
 
-The kinds take turns in one process, a short run each, many times; the best run of each counts: what is left then is its own cost
-and not the machine's. A baseline from another source tree runs in a process of its own, in turn with ours.
+Everything is measured beside a copy of this source from which all that is for listeners was taken out (`without_events.py`). Each kind
+is a process of its own, and they take turns, some milliseconds each, many times, through several lives: the machine's moods and a
+process's luck with its memory fall on all of them alike. What is counted is the processor's time, of all threads of the process; the best
+turn of each kind is its own cost, and the rest is what others did to it. "The copy again" is the copy, once more: how far it is from zero
+is how exact all this is.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+import statistics
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from report import Report
+from without_events import write_without_events
 
-HERE = Path(__file__).resolve()
-PAIRS = {"memory": 400, "redis": 120}
-"""Pairs in one run: some milliseconds, so that many runs have the processor to themselves."""
-ROUNDS = 400
-
-
-def client_without_stream(url: str) -> Any:
-    from lockline.backends import open_backend
-    from lockline.core.engine import Engine
-    from lockline.runtime.blocking import BlockingRuntime
-    from lockline.sync import Client
-
-    runtime = BlockingRuntime()
-    return Client(Engine(open_backend(url, runtime, {}), runtime, None))
+HERE: Final = Path(__file__).resolve()
+OURS: Final = HERE.parents[1] / "src"
+PAIRS: Final = {"memory": 200, "redis": 50}
+"""Pairs in one turn: some milliseconds, so that many turns have the processor to themselves."""
+TURNS: Final = 120
+LIVES: Final = 8
+COPY: Final = "without events"
+LISTENERS: Final = ("nobody listens", "an empty listener", "Prometheus", "OpenTelemetry, no SDK")
 
 
-def kinds(url: str) -> dict[str, Callable[[], Any]]:
+def listener(kind: str) -> Any:
+    if kind == "an empty listener":
+        return lambda event: None
+    if kind == "Prometheus":
+        from lockline.observe.prometheus import PrometheusMetrics
+
+        return PrometheusMetrics()
+    if kind == "OpenTelemetry, no SDK":
+        from lockline.observe.otel import OpenTelemetry
+
+        return OpenTelemetry()
+    return None
+
+
+def work(url: str, pairs: int, kind: str, source: str) -> None:
+    """One process: for each line that it reads, a turn, and the seconds of one pair."""
     import lockline
-    from lockline.observe.otel import OpenTelemetry
-    from lockline.observe.prometheus import PrometheusMetrics
 
-    return {
-        "no stream at all": lambda: client_without_stream(url),
-        "nobody listens": lambda: lockline.connect(url),
-        "an empty listener": lambda: lockline.connect(url, on_event=lambda event: None),
-        "Prometheus": lambda: lockline.connect(url, on_event=PrometheusMetrics()),
-        "OpenTelemetry, no SDK": lambda: lockline.connect(url, on_event=OpenTelemetry()),
-    }
-
-
-def run(lock: Any, pairs: int) -> float:
-    """Seconds for one pair."""
-    began = time.perf_counter()
-    for _ in range(pairs):
-        lock.acquire().release()
-    return (time.perf_counter() - began) / pairs
-
-
-def best_of(locks: dict[str, Any], pairs: int, rounds: int) -> dict[str, float]:
-    best = dict.fromkeys(locks, float("inf"))
-    names = list(locks)
+    assert Path(lockline.__file__).is_relative_to(source), f"{lockline.__file__} is not in {source}"
+    lock = lockline.connect(url, on_event=listener(kind)).lock(f"bench/{kind}/{source}")
     gc.disable()
-    for turn in range(rounds):
-        for name in names[turn % len(names) :] + names[: turn % len(names)]:
-            best[name] = min(best[name], run(locks[name], pairs))
-            if turn % 20 == 0:
-                gc.collect()
-    gc.enable()
-    return best
+    for _ in sys.stdin:
+        began = time.process_time()
+        for _ in range(pairs):
+            lock.acquire().release()
+        print((time.process_time() - began) / pairs, flush=True)
+        gc.collect()
 
 
-def alone(url: str, pairs: int, rounds: int) -> None:
-    """A client as `connect` gives it, for the comparison of two source trees."""
-    import lockline
-
-    print(best_of({"connect": lockline.connect(url).lock("x")}, pairs, rounds)["connect"])
-
-
-def other_tree(source: Path, url: str, pairs: int, rounds: int) -> float:
-    ran = subprocess.run(
-        [sys.executable, str(HERE), "--alone", url, str(pairs), str(rounds)],
-        env={"PYTHONPATH": str(source), "PATH": "/usr/bin:/bin"}, capture_output=True, text=True, check=True,
+@contextmanager
+def worker(url: str, pairs: int, kind: str, source: Path) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, str(HERE), "--work", url, str(pairs), kind, str(source)],
+        env={"PYTHONPATH": str(source), "PATH": "/usr/bin:/bin", "PYTHONHASHSEED": "0"},
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
-    return float(ran.stdout)
+    try:
+        yield process
+    finally:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.close()
+        process.wait(20)
+        process.stdout.close()
+
+
+def turn(process: subprocess.Popen[str]) -> float:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write("go\n")
+    process.stdin.flush()
+    return float(process.stdout.readline())
+
+
+def measure(url: str, pairs: int, kinds: dict[str, tuple[str, Path]], lives: int) -> dict[str, list[float]]:
+    """The seconds of a pair in each turn of each kind."""
+    took: dict[str, list[float]] = {name: [] for name in kinds}
+    for life in range(lives):
+        with ExitStack() as running:
+            workers = {
+                name: running.enter_context(worker(url, pairs, kind, source)) for name, (kind, source) in kinds.items()
+            }
+            names = list(workers)
+            for _ in range(3):  # the interpreter learns its own code by running it
+                for process in workers.values():
+                    turn(process)
+            for number in range(TURNS):
+                first = (life + number) % len(names)
+                for name in names[first:] + names[:first]:
+                    took[name].append(turn(workers[name]))
+    return took
+
+
+def row(name: str, took: list[float], copy: list[float]) -> dict[str, object]:
+    return {
+        "who listens": name, "µs": min(took) * 1e6, "more": f"{(min(took) / min(copy) - 1) * 100:+.2f} %",
+        "median µs": statistics.median(took) * 1e6,
+    }  # fmt: skip
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--baseline", type=Path)
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--alone", nargs=3, metavar=("URL", "PAIRS", "ROUNDS"))
+    parser.add_argument("--lives", type=int, default=LIVES)
+    parser.add_argument("--work", nargs=4, metavar=("URL", "PAIRS", "KIND", "SOURCE"))
     arguments = parser.parse_args()
-    if arguments.alone:
-        alone(arguments.alone[0], int(arguments.alone[1]), int(arguments.alone[2]))
+    if arguments.work:
+        url, pairs, kind, source = arguments.work
+        work(url, int(pairs), kind, source)
         return
     sys.path.insert(0, str(HERE.parents[1]))
     from tests.servers.redis import a_redis
 
     report = Report("observe", {})
-    with a_redis() as server:
+    with tempfile.TemporaryDirectory() as folder, a_redis() as server:
+        copy = write_without_events(OURS, Path(folder))
+        kinds = {COPY: ("", copy), "the copy again": ("", copy), **{kind: (kind, OURS) for kind in LISTENERS}}
+        if arguments.baseline:
+            kinds["the other tree"] = ("", arguments.baseline.resolve())
         for store, url in (("memory", "memory:bench"), ("redis", server.url)):
-            clients = {name: make() for name, make in kinds(url).items()} if store == "memory" else {
-                name: make() for name, make in kinds(url).items() if name in ("no stream at all", "nobody listens", "an empty listener")
-            }  # fmt: skip
-            best = best_of(
-                {name: client.lock(name) for name, client in clients.items()}, PAIRS[store], arguments.rounds
-            )
-            for client in clients.values():
-                client.close()
-            first = best["no stream at all"]
-            report.table(
-                f"{store}: one acquire and one release",
-                [{"who listens": name, "µs": one * 1e6, "more": f"{(one / first - 1) * 100:+.2f} %"} for name, one in best.items()],
-            )  # fmt: skip
-            if arguments.baseline:
-                theirs, ours = float("inf"), float("inf")
-                for _ in range(6):
-                    theirs = min(theirs, other_tree(arguments.baseline, url, PAIRS[store], 60))
-                    ours = min(ours, other_tree(HERE.parents[1] / "src", url, PAIRS[store], 60))
-                report.table(
-                    f"{store}: beside {arguments.baseline}",
-                    [{"tree": "the other", "µs": theirs * 1e6}, {"tree": "this", "µs": ours * 1e6, "more": f"{(ours / theirs - 1) * 100:+.2f} %"}],
-                )  # fmt: skip
+            took = measure(url, PAIRS[store], kinds, arguments.lives)
+            report.table(f"{store}: one acquire and one release", [row(name, took[name], took[COPY]) for name in kinds])
     report.write()
 
 
