@@ -14,11 +14,11 @@ from .core.block import leave_block
 from .core.claim import Line
 from .core.engine import Engine
 from .core.events import Listener
+from .core.evicting import evict
 from .core.hand_over import detach, handing_over
 from .core.handle import H, Handle
 from .core.live import LiveClaim
 from .core.shells import AnyClient, AnyLease, AnyLock, AnyLost, AnyRWLock
-from .core.telling import evict
 from .core.terms import Terms
 from .errors import ConfigError
 from .kit.aio import Kit

@@ -13,10 +13,10 @@ from .core.block import attach
 from .core.claim import Line
 from .core.engine import Engine
 from .core.events import Listener
+from .core.evicting import evict
 from .core.hand_over import detach, handing_over
 from .core.live import LiveClaim
 from .core.shells import AnyClient, AnyLease, AnyLock, AnyLost, AnyRWLock
-from .core.telling import evict
 from .errors import ConfigError, LocklineError
 from .kit.sync import Kit
 from .observe.logging import stream_for

@@ -52,6 +52,22 @@ def test_the_cure_is_in_it_when_a_thread_has_ended(world: Scene, caplog: pytest.
     assert "adopt()" in told(caplog, "lost")[0].message
 
 
+def test_whoever_was_evicted_by_its_token_hears_by_whom(world: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    alice = world.party()
+    lease = alice.lock("x", ttl=world.ttl(5)).acquire()
+    with lockline.connect(world.place, owner="ada\x1b[31m:1", **world.world.options()) as operator:
+        assert operator.evict("x", token=lease.token + 1) == 0
+        assert operator.evict("x", token=lease.token) == 1
+        assert lease.lost.wait(20)
+        wait_for(lambda: told(caplog, "lost"), 10, "the record")
+        assert "it was evicted by ada\\x1b[31m:1;" in told(caplog, "lost")[0].message
+        again = alice.lock("x", ttl=world.ttl(5)).acquire()
+        assert operator.evict("x") == 1
+        assert again.lost.wait(20)
+        wait_for(lambda: len(told(caplog, "lost")) == 2, 10, "the record")
+        assert "an operator evicted it, or" in told(caplog, "lost")[1].message
+
+
 def test_what_a_program_asked_for_itself_is_no_warning(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "lockline")
     with lockline.connect("memory:quiet") as client:

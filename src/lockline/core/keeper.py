@@ -11,6 +11,7 @@ from ..errors import LocklineError, Reason
 from ..runtime import Running, Runtime
 from .backend import Backend, Calling
 from .claim import Claim, Unanswered, Waiting
+from .evicting import evictor_of
 from .handle import Handle
 from .live import RENEWALS_PER_TTL, LiveClaim
 from .removals import Removals
@@ -32,6 +33,8 @@ WITHDRAWAL = 0.25
 """How long a call that was cut short, or whose time is over, may take to undo what it may have done; the background has longer."""
 A_MOMENT = 0.1
 """How long the end of a client waits for each request that is still under way."""
+A_QUESTION = 0.25
+"""How long those who were taken away may be kept from hearing of it by the question who did it; all of one renewal together."""
 AT_ONCE = 4
 """Renewals under way at the same time, at most: one that gets no answer does not keep the others from theirs."""
 
@@ -325,6 +328,7 @@ class Keeper:
             self._hear_of_store(problem)
             return
         self._hear_of_store(next((fate.problem for fate in fates if isinstance(fate, Unanswered)), None))
+        patience = self._runtime.now() + A_QUESTION
         for live, claim, fate in zip(batch, claims, fates, strict=True):
             if self._kept.get(claim.id) is not live:
                 continue
@@ -339,7 +343,12 @@ class Keeper:
                 live.put_off(self._runtime.now() + min(live.claim.ttl / 10, 1.0), fate.problem)
             else:
                 expired = self._runtime.now() >= live.deadline
-                self._end(live, fate.reason or ("expired" if expired else "evicted"))
+                reason: Reason = fate.reason or ("expired" if expired else "evicted")
+                if reason == "evicted" and live.token is not None and self._runtime.now() < patience:
+                    live.evictor = await evictor_of(self._backend, claim.name, live.token, patience)
+                    if self._kept.get(claim.id) is not live:
+                        continue
+                self._end(live, reason)
 
     def _end(self, live: LiveClaim, reason: Reason) -> None:
         self._kept.pop(live.claim.id, None)

@@ -111,6 +111,8 @@ class LiveClaim:
     told = False
     """Whether its story is told (`telling`)."""
     loss_told = False
+    evictor = ""
+    """Who took it away, where that was left for it to find."""
     _signal: Signal | None = None
     _callbacks: list[Callable[[], object]] | None = None
 
@@ -336,6 +338,8 @@ def why_lost(live: LiveClaim, reason: Reason) -> tuple[Cause, str]:
     if reason == "closed":
         return "closed", "its client was closed"
     if reason != "expired":
+        if live.evictor:
+            return "gone", f"it was evicted by {live.evictor}"
         return "gone", "the store has it no more: an operator evicted it, or the store lost its memory"
     if live.limit <= live.runtime.now():
         return "max_hold", f"its max_hold of {live.max_hold:g} s is over"

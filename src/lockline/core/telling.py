@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextvars import Context, copy_context
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from ..errors import (
     AcquireTimeout,
@@ -32,9 +32,6 @@ from .events import End, Event, Listener, Withdrawal
 from .keeper import Keeper
 from .listeners import Listeners
 from .live import RELEASING, RENEWALS_PER_TTL, WAITING, LiveClaim
-
-if TYPE_CHECKING:
-    from .engine import Engine
 
 log = logging.getLogger("lockline")
 
@@ -384,12 +381,3 @@ class TellingKeeper(Keeper):
 def keeper_for(stream: Stream | None) -> type[Keeper]:
     """The keeper that tells as much as somebody listens to."""
     return Keeper if stream is None or not stream.whole else TellingKeeper
-
-
-async def evict(engine: Engine, name: str, token: int | None) -> int:
-    """Take the lock away from whoever holds it, or from that holder, and tell of it; how many there were."""
-    holders = await engine.ask(lambda until: engine.backend.evict(name, until, token))
-    stream = engine.stream
-    if stream is not None:
-        stream.evicted(name, engine.owner, holders, token)
-    return holders

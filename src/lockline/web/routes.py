@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import functools
 import json
+import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from typing import Any, Final
 from urllib.parse import parse_qs, quote
 
 from ..core import arguments
+from ..core.evicting import evict
 from ..core.shells import engine_of
 from ..errors import ConfigError, LocklineError
 from .access import COOKIE, HEADERS, Access
 from .audit import Audit, Eviction
+from .audit import Outcome as Outcomes
 from .board import encoded
 from .watch import Watch
 
+log = logging.getLogger("lockline.web")
+
 LONGEST_BODY: Final = 16 << 10
 """Bytes of a request: a name, a token and a reason are less."""
+MOST_FIELDS: Final = 20
+"""Parts of a query; the page asks with two."""
 LONGEST_REASON: Final = 500
 LONGEST_PERSON: Final = 100
 TYPES: Final = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
@@ -48,7 +55,7 @@ class Request:
 
     def asked(self, name: str) -> str:
         """The first value of that name in the query."""
-        found = parse_qs(self.query, max_num_fields=20).get(name)
+        found = parse_qs(self.query).get(name)
         return found[0] if found else ""
 
 
@@ -60,6 +67,13 @@ class Answer:
     body: bytes
     content_type: str = "application/json"
     more: Sequence[tuple[str, str]] = ()
+    bare: bool = False
+    """Whether only its headers are sent."""
+
+    @property
+    def sent(self) -> bytes:
+        """What follows the headers."""
+        return b"" if self.bare else self.body
 
     @property
     def headers(self) -> list[tuple[str, str]]:
@@ -97,9 +111,9 @@ class NeedsBody:
 Outcome = Answer | Stream | Change | NeedsBody
 
 
-def problem(status: int, text: str) -> Answer:
+def problem(status: int, text: str, *more: tuple[str, str]) -> Answer:
     """A refusal, for the page and for people."""
-    return Answer(status, encoded({"problem": text}))
+    return Answer(status, encoded({"problem": text}), more=more)
 
 
 @dataclass(slots=True)
@@ -116,6 +130,15 @@ class Site:
 
     def answer(self, request: Request, body: bytes | None = None) -> Outcome:
         """What to answer; with the body, if it was asked for."""
+        if request.query.count("&") >= MOST_FIELDS:
+            return problem(400, "no question here has so many parts")
+        if request.method != "HEAD":
+            return self._answer(request, body)
+        # What a GET would get, but for the body; of a stream there is no end to be had.
+        outcome = self._answer(replace(request, method="GET"), body)
+        return replace(outcome if isinstance(outcome, Answer) else Answer(200, b"", "text/event-stream"), bare=True)
+
+    def _answer(self, request: Request, body: bytes | None) -> Outcome:
         headers = request.headers
         if not self.access.knows_host(headers.get("host", "")):
             return problem(
@@ -132,7 +155,7 @@ class Site:
         if request.method == "GET":
             return self._get(request)
         if request.path != "/api/evict" or request.method != "POST":
-            return problem(405, "this page can be read, and nothing else")
+            return problem(405, "this page can be read, and nothing else", ("Allow", "GET, HEAD"))
         if not self.allow_evict:
             return problem(403, "this page only shows; start it with --allow-evict to take locks away")
         if refusal := self.access.refuses_change(headers):
@@ -206,21 +229,28 @@ class Site:
     async def carry_out(self, change: Change) -> Answer:
         """Evict that holder, with a line before and one after; with a client that blocks this never suspends."""
         meant, watch = change.eviction, change.watch
-        engine = engine_of(watch.client)
+        engine, by = engine_of(watch.client), f"{meant.who}: {meant.reason}"
         try:
             self.audit.write(meant, "asked")
         except OSError as trouble:
             return problem(500, f"nobody was evicted, because the audit line cannot be written: {trouble.strerror}")
         try:
-            victims = await engine.ask(lambda until: engine.backend.evict(meant.name, until, meant.token))
+            victims = await evict(engine, meant.name, meant.token, by)
         except LocklineError as trouble:
-            self.audit.write(meant, "unanswered")
+            self._write_what_came(meant, "unanswered")
             return problem(502, str(trouble))
         if victims:
-            watch.board.evicted(meant.name, meant.token, f"by {meant.who}: {meant.reason}")
+            watch.board.evicted(meant.name, meant.token, f"by {by}")
         watch.look_now()
-        self.audit.write(meant, "evicted" if victims else "held no more")
+        self._write_what_came(meant, "evicted" if victims else "held no more")
         return Answer(200, encoded({"evicted": victims}))
+
+    def _write_what_came(self, meant: Eviction, outcome: Outcomes) -> None:
+        try:
+            self.audit.write(meant, outcome)
+        except OSError as trouble:
+            # It has happened, and whoever asked has to hear that; the line before says who asked and for what.
+            log.error("the audit line (%s) cannot be written: %s", outcome, trouble.strerror)
 
 
 def _number(value: str) -> int | None:

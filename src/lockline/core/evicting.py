@@ -1,0 +1,53 @@
+"""An operator takes a lock away; where the store keeps something beside a line, the victim finds there by whom.
+
+The note is written before the eviction, so that it is there when the victim hears of it, and only where one holder is meant by its token.
+It is a courtesy: without it, or too late, a lock is taken away all the same, and the victim only knows that it is gone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from ..errors import LocklineError, printable
+from .backend import Backend, Keeping
+
+if TYPE_CHECKING:
+    from .engine import Engine
+
+NOTE: Final = "evicted"
+KEPT_FOR: Final = 60.0
+"""Seconds: a victim asks as soon as it hears of its loss, or with its next renewal."""
+COURTESY: Final = 1.0
+"""How long the note may keep the eviction waiting."""
+LONGEST: Final = 300
+"""Characters of who it was, and why."""
+
+
+async def evict(engine: Engine, name: str, token: int | None, by: str = "") -> int:
+    """Take the lock away from whoever holds it, or from that holder, and tell of it; how many there were."""
+    backend, by = engine.backend, by or engine.owner
+    if token is not None and isinstance(backend, Keeping):
+        said = by[:LONGEST].encode("utf-8", "replace")
+        try:
+            await engine.ask(
+                lambda until: backend.keep(
+                    name, NOTE, said, token, KEPT_FOR, min(until, engine.runtime.now() + COURTESY)
+                )
+            )
+        except LocklineError:
+            pass  # whether the store answers at all, the eviction itself finds out
+    holders = await engine.ask(lambda until: backend.evict(name, until, token))
+    if engine.stream is not None:
+        engine.stream.evicted(name, by, holders, token)
+    return holders
+
+
+async def evictor_of(backend: Backend, name: str, token: int | None, until: float) -> str:
+    """Who took the lock away from that holder, as far as it was left there; on one line."""
+    if not isinstance(backend, Keeping):
+        return ""
+    try:
+        note = await backend.kept(name, NOTE, until)
+    except LocklineError:
+        return ""
+    return printable(note.value.decode("utf-8", "replace")) if note.value and note.token == token else ""
