@@ -1,4 +1,4 @@
-"""Many lines, many waiters, many browsers: one look a second, and a page that stays smooth."""
+"""Many lines, many waiters, many browsers: as many looks as for one, and a page that stays smooth."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lockline.core.claim import Claim
 from lockline.core.shells import backend_of, engine_of
 from lockline.runtime.blocking import run
 from lockline.web.board import Board
-from lockline.web.survey import Survey
+from lockline.web.survey import EVERY, Survey
 
 from ..calm import calm
 from ..servers.process import wait_for
@@ -92,7 +92,7 @@ def test_a_thousand_lines_render_in_under_a_second_and_ten_thousand_waiters_stay
 
 
 @pytest.mark.server
-def test_five_hundred_browsers_cost_the_store_one_look_a_second(serve: Serve) -> None:
+def test_five_hundred_browsers_cost_the_store_what_one_does(serve: Serve) -> None:
     with a_redis() as redis, lockline.connect(redis.url) as client:
         server = serve(redis.url)
         cookie = "; ".join(f"{name}={value}" for name, value in server.visitor().cookies.items())
@@ -108,7 +108,7 @@ def test_five_hundred_browsers_cost_the_store_one_look_a_second(serve: Serve) ->
                         read_until(browser, f'"token":"{lease.token}"'.encode())
                 assert server.visitor().get("/api/changes").status_code == 200
             time.sleep(max(0.0, began + 3 - time.monotonic()))
-            assert looks(redis) - looked <= time.monotonic() - began + 2
+            assert looks(redis) - looked <= (time.monotonic() - began) / EVERY + 2
         finally:
             for browser in browsers:
                 browser.close()

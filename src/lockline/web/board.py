@@ -26,7 +26,7 @@ HISTORIES: Final = 2000
 """Lines whose history is kept; whoever had the oldest news goes first."""
 LATELY: Final = 40
 """Losses and evictions of all lines."""
-CHANGES_KEPT: Final = 8
+CHANGES_KEPT: Final = 16
 """Looks that a browser may be behind before it is told everything again."""
 SHOWN_AFTER_LOSS: Final = 15.0
 """A line that was lost and is free now stays in view for so long."""

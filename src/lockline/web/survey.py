@@ -11,11 +11,11 @@ from ..core.backend import LookingAtMany
 from ..core.claim import Line
 from ..core.engine import Engine
 
-EVERY: Final = 1.0
-"""Seconds between two looks."""
+EVERY: Final = 0.5
+"""Seconds between two looks: what happens is on the screen within a second, the way there included, wherever between two it fell."""
 MOST_LINES: Final = 5000
 """So many are shown; a page with more is of no use to anybody."""
-BUDGET: Final = 0.5
+BUDGET: Final = 0.25
 """Seconds of one look that go into single questions, where a store cannot show many lines at once."""
 LISTING_SHARE: Final = 10
 """A list that took a while is asked for again ten times as long after: on some stores it passes over foreign keys too."""
@@ -91,5 +91,5 @@ class Survey:
 
 
 def rest_after(took: float) -> float:
-    """Seconds until the next look: a second between two, and never more than half of the time spent with looking."""
+    """Seconds until the next look: half a second between two, and never more than half of the time spent with looking."""
     return max(EVERY - took, took)
