@@ -161,6 +161,40 @@ def test_a_name_that_was_turned_to_this_address_is_refused(prize: Prize, host: s
     assert b"set-cookie" not in answer.lower()
 
 
+@pytest.mark.parametrize("stray", ['a[b]="c', "json={'x': 1}", "\u00fc=\u00fc", "=", "a b=c d", "x" * 4000])
+def test_cookies_of_other_programs_on_this_host_lock_nobody_out(prize: Prize, stray: str) -> None:
+    ours = "; ".join(f"{name}={value}" for name, value in prize.visitor.cookies.items())
+    asked = (
+        f"GET /api/about HTTP/1.1\r\nHost: localhost\r\nCookie: {stray}; {ours}; {stray}\r\nConnection: close\r\n\r\n"
+    )
+    assert raw(prize.server, asked.encode("latin-1")).split(b" ")[1] == b"200"
+
+
+def test_a_question_with_a_thousand_parts_is_refused_and_not_a_failure(prize: Prize) -> None:
+    many = "&".join(f"a{number}=1" for number in range(1000))
+    for visitor in (prize.visitor, httpx):
+        assert visitor.get(f"{prize.server.address}?{many}").status_code == 400
+
+
+@pytest.mark.parametrize("path", ["/", "/page.css", "/api/about", "/api/stream", "/nowhere"])
+def test_head_is_answered_like_get_without_a_body_and_without_a_stream(prize: Prize, path: str) -> None:
+    head = prize.visitor.head(path)
+    assert head.content == b""
+    if path != "/api/stream":
+        got = prize.visitor.get(path)
+        assert (head.status_code, head.headers["content-length"]) == (got.status_code, str(len(got.content)))
+    assert httpx.head(prize.server.address.rstrip("/") + path).status_code == 401
+
+
+@pytest.mark.parametrize("method", ["OPTIONS", "PUT", "DELETE", "PATCH", "PROPFIND", "POSTED"])
+def test_other_methods_are_refused_with_those_that_there_are(prize: Prize, method: str) -> None:
+    for path in ("/", "/api/evict", "/api/line"):
+        answer = prize.visitor.request(method, path, headers={"X-Lockline-CSRF": prize.csrf})
+        assert (answer.status_code, answer.headers["allow"]) == (405, "GET, HEAD")
+        assert "access-control-allow-origin" not in answer.headers
+    assert prize.kept
+
+
 def test_names_that_were_allowed_and_addresses_are_served(serve: Serve, local_url: str) -> None:
     server = serve(local_url, options=("--allow-host", "locks.example"))
     for host in ("locks.example", "LOCKS.example:99", f"127.0.0.1:{server.port}", "localhost:9000", "[::1]:80"):

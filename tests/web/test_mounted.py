@@ -12,6 +12,7 @@ import pytest
 
 import lockline
 from lockline import aio, web
+from lockline.core.shells import backend_of
 from lockline.web import asgi_page
 from lockline.web.wsgi_page import MOST_STREAMS
 
@@ -70,6 +71,25 @@ def test_wsgi_streams_and_ends_the_thread_when_the_browser_goes() -> None:
             wait_for(lambda: page._places._value == MOST_STREAMS, 20, "the end of the stream")
 
 
+ASKED = [
+    ("GET", ""), ("HEAD", ""), ("GET", "page.css"), ("HEAD", "page.css"), ("HEAD", "api/stream"), ("OPTIONS", ""), ("POST", "api/evict"),
+    ("GET", "nowhere"), ("GET", "api/line?name=%00&store=7"), ("GET", "?" + "a&" * 100), ("GET", "api/about?store=²"), ("PUT", "api/line"),
+]  # fmt: skip
+
+
+def test_both_flavours_answer_alike() -> None:
+    with lockline.connect("memory:alike") as client:
+        options: Any = {"allow_evict": True, "user": lambda request: "ada", "secret": "the same"}
+        answers: list[list[Any]] = []
+        for served in (under_uvicorn(web.asgi(client, **options)), under_wsgiref(web.wsgi(client, **options))):
+            with served as server, httpx.Client(base_url=server.address, timeout=30) as visitor:
+                got = [visitor.request(method, path) for method, path in ASKED]
+            headers = [{key: said for key, said in one.headers.items() if key not in ("date", "server")} for one in got]
+            answers.append([(one.status_code, one.content, its) for one, its in zip(got, headers, strict=True)])
+        assert answers[0] == answers[1]
+        assert [status for status, *_ in answers[0]] == [200, 200, 200, 200, 200, 405, 403, 404, 404, 400, 200, 405]
+
+
 def test_the_page_can_be_mounted_below_a_path() -> None:
     with lockline.connect("memory:below") as client, client.lock("orders/42"):
         page = web.asgi(client)
@@ -106,6 +126,27 @@ def test_a_browser_that_does_not_read_is_dropped(monkeypatch: pytest.MonkeyPatch
             assert not page._streams
 
     asyncio.run(story())
+
+
+def test_a_look_that_fails_in_a_way_that_nobody_foresaw_is_said_and_the_next_one_is_made(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with lockline.connect("memory:unforeseen") as client, client.lock("orders/42"):
+        watch = web.asgi(client).site.watches[0]
+
+        def state() -> str:
+            watch.want()
+            _, told = watch.board.since(0)
+            return str(json.loads(told[0])["status"]["state"]) if told else ""
+
+        async def unreadable(prefix: str, until: float) -> list[str]:
+            raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "planted")
+
+        with monkeypatch.context() as broken:
+            broken.setattr(backend_of(client), "list", unreadable)
+            wait_for(lambda: state() == "silent", 20, "the failure")
+        wait_for(lambda: state() == "live", 20, "the next look")
+    assert len([record for record in caplog.records if "look at memory:unforeseen failed" in record.message]) == 1
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 MOST_STREAMS: Final = 200
 """Browsers that are told at once; the others ask every few seconds, which the page does by itself."""
 SLOWEST: Final = 10.0
-"""Seconds that a browser may take to read what it was sent, before it is dropped."""
+"""Seconds that a browser may take to read what it was sent, or to send what it said, before it is dropped."""
 STILL_HERE: Final = 15.0
 """Seconds of silence after which a word is sent, so that no proxy takes the connection for dead."""
 
@@ -61,7 +61,11 @@ class AsgiPage:
         outcome = self.site.answer(request)
         if isinstance(outcome, NeedsBody):
             body = await _read(receive)
-            outcome = problem(413, "that is too long") if body is None else self.site.answer(request, body)
+            outcome = (
+                problem(413, "that is too long, or came too slowly")
+                if body is None
+                else self.site.answer(request, body)
+            )
         if isinstance(outcome, Change):
             work = self.site.carry_out(outcome)
             blocks = isinstance(outcome.watch.client, sync.Client)
@@ -73,7 +77,7 @@ class AsgiPage:
             outcome = problem(503, "as many browsers watch as can be told at once; ask now and then")
         assert isinstance(outcome, Answer)
         await send({"type": "http.response.start", "status": outcome.status, "headers": _packed(outcome.headers)})
-        await send({"type": "http.response.body", "body": outcome.body})
+        await send({"type": "http.response.body", "body": outcome.sent})
 
     def _request(self, scope: Scope) -> Request:
         mount = scope.get("root_path", "")
@@ -137,7 +141,15 @@ async def _disconnect(receive: Receive, changed: asyncio.Event) -> None:
 
 
 async def _read(receive: Receive) -> bytes | None:
-    """The body; None if it is too long, or its sender went away."""
+    """The body; None if it is too long, too slow, or its sender went away."""
+    try:
+        async with asyncio.timeout(SLOWEST):
+            return await _read_all(receive)
+    except TimeoutError:
+        return None
+
+
+async def _read_all(receive: Receive) -> bytes | None:
     body = b""
     while len(body) <= LONGEST_BODY:
         message = await receive()

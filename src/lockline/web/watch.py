@@ -1,4 +1,4 @@
-"""One watch per store: it looks once a second while somebody wants to know, however many they are, and not otherwise."""
+"""One watch per store: it looks twice a second while somebody wants to know, however many they are, and not otherwise."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Watch:
                 self._running = self._engine.runtime.spawn(self._work, "lockline-web-watch")
 
     def look_now(self) -> None:
-        """Something has changed by our own hand: do not wait for the second to pass."""
+        """Something has changed by our own hand: do not wait for the next look."""
         self._again.set()
 
     async def _work(self) -> None:
@@ -96,6 +96,11 @@ class Watch:
         except LocklineError as problem:
             if self.board.fail(str(problem), time.time()):
                 log.warning("no look at %s: %s", self.url, problem)
+            return
+        except Exception as problem:
+            # A stranger's entry that nobody can read, or a mistake of ours: whoever watches is told, and the next look is made.
+            if self.board.fail(f"a look failed with {type(problem).__name__}; the log has more", time.time()):
+                log.exception("a look at %s failed", self.url)
             return
         finally:
             self.looks += 1

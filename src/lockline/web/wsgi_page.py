@@ -40,7 +40,7 @@ class WsgiPage:
             outcome = problem(503, "as many browsers watch as can be told at once; ask now and then")
         assert isinstance(outcome, Answer)
         start(f"{outcome.status} {HTTPStatus(outcome.status).phrase}", outcome.headers)
-        return [outcome.body]
+        return [outcome.sent]
 
     def _request(self, environ: dict[str, Any]) -> Request:
         headers = {
@@ -50,7 +50,7 @@ class WsgiPage:
         return Request(
             method=environ["REQUEST_METHOD"], path=environ.get("PATH_INFO", ""), query=environ.get("QUERY_STRING", ""),
             headers=headers, mount=environ.get("SCRIPT_NAME", ""), secure=environ.get("wsgi.url_scheme") == "https",
-            address=environ.get("REMOTE_ADDR", ""), port=int(port) if port.isdigit() else 0,
+            address=environ.get("REMOTE_ADDR", ""), port=int(port) if port.isascii() and port.isdigit() else 0,
             user=self._user(environ) if self._user else "",
         )  # fmt: skip
 
@@ -83,7 +83,7 @@ class Told:
 
 def _read(environ: dict[str, Any]) -> bytes | None:
     length = environ.get("CONTENT_LENGTH") or "0"
-    if not length.isdigit() or int(length) > LONGEST_BODY:
+    if not (length.isascii() and length.isdigit()) or int(length) > LONGEST_BODY:
         return None
     body: bytes = environ["wsgi.input"].read(int(length))
     return body
