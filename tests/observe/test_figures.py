@@ -7,7 +7,6 @@ import gzip
 import json
 import re
 import subprocess
-import sys
 import threading
 import urllib.parse
 import urllib.request
@@ -221,25 +220,6 @@ def test_a_real_prometheus_reads_the_figures_and_the_state_of_the_store(promethe
             server.shutdown()
             server.server_close()
             its_thread.join(10)
-
-
-def test_the_exporter_as_a_command_says_when_the_store_is_down(tmp_path: Path) -> None:
-    nobody = f"redis://127.0.0.1:{free_port()}"
-    process = subprocess.Popen(
-        [sys.executable, "-m", "lockline.cli", "exporter", nobody, "--port", "0"], stdout=subprocess.PIPE, text=True
-    )
-    try:
-        assert process.stdout is not None
-        said = process.stdout.readline()
-        where = said.split()[0]
-        assert where.startswith("http://127.0.0.1:"), "this machine alone, unless it is told otherwise"
-        with urllib.request.urlopen(where, timeout=30) as answer:
-            text = answer.read().decode()
-        assert re.search(r"^lockline_store_up\{.*\} 0\.0$", text, re.MULTILINE)
-        assert "lockline_store_holders" not in text
-    finally:
-        process.terminate()
-        process.communicate(timeout=10)
 
 
 def test_the_dashboard_shows_every_figure_and_no_other() -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+import sys
+from types import FrameType
+
 import click
 
 from ..core.arguments import a_prefix
@@ -32,10 +36,16 @@ def command(url: str | None, config: str | None, prefix: str, host: str, port: i
     """
     with open_client(url, config) as client:
         server, thread = serve([client], host, port, a_prefix(prefix))
-        where = f"http://{host}:{server.server_port}/metrics"
+        # By hand: for the first process of a container the kernel's own answer to a signal is to ignore it.
+        signal.signal(signal.SIGTERM, _end)
+        where = f"http://{f'[{host}]' if ':' in host else host}:{server.server_port}/metrics"
         click.echo(f"{where} shows {printable(client.url)}; Ctrl-C ends it")
         try:
             thread.join()
         finally:
             server.shutdown()
             server.server_close()
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    sys.exit(0)

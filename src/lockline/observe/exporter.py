@@ -5,9 +5,10 @@ No name is a label. Whatever the number of lines, the number of series is the sa
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry
@@ -15,8 +16,11 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import start_http_server
 from prometheus_client.registry import Collector
 
+from ..core.backend import Backend, LookingAtMany
 from ..core.claim import Line
-from ..errors import LocklineError
+from ..core.shells import engine_of
+from ..errors import ConfigError, LocklineError
+from ..runtime.blocking import run
 from ..sync import Client
 
 MOST_LINES: Final = 1_000
@@ -87,12 +91,7 @@ class StoreCollector(Collector):
     def _ask(self) -> dict[str, float]:
         began = time.monotonic()
         try:
-            names = self._client.list(self._prefix)
-            seen = []
-            for name in names[:MOST_LINES]:
-                if time.monotonic() - began > PATIENCE:
-                    break
-                seen.append(self._client.inspect(name))
+            names, seen = run(self._look())
         except LocklineError:
             # What is not known is not said, rather than as a zero.
             return {"lockline_store_up": 0.0, "lockline_store_scrape_seconds": time.monotonic() - began}
@@ -104,10 +103,55 @@ class StoreCollector(Collector):
             "lockline_store_scrape_seconds": time.monotonic() - began,
         }
 
+    async def _look(self) -> tuple[Sequence[str], Sequence[Line]]:
+        """The names there are, and as many lines as there is time for; BackendUnavailable where the store says nothing."""
+        engine = engine_of(self._client)
+        backend, now = engine.backend, engine.runtime.now
+        until = now() + PATIENCE
+        names = await engine.ask(lambda _: backend.list(self._prefix, until))
+        chosen = names[:MOST_LINES]
+        if isinstance(backend, LookingAtMany):
+            return names, await engine.ask(lambda _: backend.look_many(chosen, until))
+        seen: list[Line] = []
+        for name in chosen:
+            if now() >= until:
+                break
+            seen.append(await engine.ask(functools.partial(_look_at, backend, name, until)))
+        return names, seen
+
+
+async def _look_at(backend: Backend, name: str, until: float, _: float) -> Line:
+    return await backend.look(name, until)
+
 
 def serve(clients: Iterable[Client], host: str, port: int, prefix: str = "") -> tuple[Any, threading.Thread]:
-    """Answer scrapes at that address from now on; the server, whose `shutdown()` ends it, and its thread."""
+    """Answer scrapes at that address from now on; the server, whose `shutdown()` ends it, and its thread.
+
+    ConfigError where the address is not to be had.
+    """
     registry = CollectorRegistry()
     for client in clients:
         registry.register(StoreCollector(client, prefix))
-    return start_http_server(port, host, registry)
+    try:
+        server, thread = start_http_server(port, host, registry)
+    except OSError as problem:
+        raise ConfigError(
+            f"cannot listen on {host} port {port}: {problem.strerror or problem}; --port takes another"
+        ) from None
+    server.RequestHandlerClass = _bounded(server.RequestHandlerClass)
+    return server, thread
+
+
+def _bounded(handler: Any) -> Any:
+    """The same, but for one who says nothing: it would keep a thread for ever."""
+
+    class Bounded(handler):  # type: ignore[misc]
+        timeout = PATIENCE
+
+        def handle(self) -> None:
+            try:
+                super().handle()
+            except OSError:
+                self.close_connection = True
+
+    return Bounded

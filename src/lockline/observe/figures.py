@@ -66,7 +66,8 @@ class Groups:
         if self._group is None:
             return {}
         try:
-            group = str(self._group(name))
+            # Half of a pair of surrogates would make the whole answer to a scrape unreadable.
+            group = str(self._group(name)).encode("utf-8", "replace").decode()
         except Exception:
             # Whatever goes up has to come down under the same labels.
             group = "other"

@@ -5,6 +5,7 @@ Seconds, `_total`, and no label but the kind of lock, the outcome and the group.
 
 from __future__ import annotations
 
+import os
 from typing import Any, Final
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
@@ -12,7 +13,8 @@ from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histo
 from ..core.events import Event
 from .figures import BUCKETS, FIGURES, Figure, Figures, Group, Labels
 
-KINDS: Final[dict[str, Any]] = {"counter": Counter, "gauge": Gauge}
+SHARED: Final = ("PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir")
+"""Where one of these is set, the processes of a server write their figures down side by side, and one of them tells them all."""
 
 
 def name_of(figure: Figure) -> str:
@@ -26,6 +28,7 @@ class PrometheusMetrics:
 
     def __init__(self, registry: CollectorRegistry = REGISTRY, *, group: Group | None = None) -> None:
         self._grouped = group is not None
+        self._shared = any(name in os.environ for name in SHARED)
         self._metrics = {figure.name: self._made(figure, registry) for figure in FIGURES}
         self._figures = Figures(self, group)
 
@@ -33,10 +36,15 @@ class PrometheusMetrics:
         labels = (*figure.labels, "group") if self._grouped else figure.labels
         if figure.kind == "histogram":
             return Histogram(name_of(figure), figure.help, labels, registry=registry, buckets=BUCKETS)
-        return KINDS[figure.kind](name_of(figure), figure.help, labels, registry=registry)
+        if figure.kind == "gauge":
+            # Of several processes: what those hold together that are alive. Each by itself would be a series for each process there was.
+            return Gauge(name_of(figure), figure.help, labels, registry=registry, multiprocess_mode="livesum")
+        return Counter(name_of(figure), figure.help, labels, registry=registry)
 
     def __call__(self, event: Event) -> None:
         """Count it."""
+        if self._shared and "forked" in (getattr(event, "end", ""), getattr(event, "why", "")):
+            return  # the child's own figures begin at zero there: what its parent holds was never counted in them
         self._figures(event)
 
     def record(self, figure: Figure, value: float, labels: Labels) -> None:
