@@ -121,7 +121,7 @@ def test_a_long_ttl_is_kept_to_the_second(world: Scene) -> None:
 
 def test_max_hold_ends_a_lease_however_well_it_is_kept(world: Scene) -> None:
     alice, bob = world.party(), world.party()
-    ttl = world.ttl(0.3)
+    ttl = world.ttl(0.5)
     began, calmly = time.monotonic(), calm()
     lease = alice.lock("x", ttl=ttl, max_hold=2 * ttl).acquire()
     waits = bob.lock("x").acquire.start()
