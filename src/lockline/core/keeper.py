@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import LocklineError, Reason
 from ..runtime import Running, Runtime
+from .agenda import AT_A_TIME, Agenda
 from .backend import Backend, Calling
 from .claim import Claim, Unanswered, Waiting
 from .evicting import evictor_of
@@ -85,6 +86,7 @@ class Keeper:
         self._talked_of: set[str] = set()
         """Those of them that a push spoke of meanwhile."""
         self._abandoned = False
+        self._agenda = Agenda()
         self._worker = Worker(
             self._runtime, "lockline-keeper", self._look_round, lambda: not self.books and not self.removals,
             net=TICK, linger=lambda: 0.0 if self._abandoned else LINGER,
@@ -108,6 +110,8 @@ class Keeper:
         if self.hints.early and live.token is not None:
             self.hints.pass_on(live.claim.id)
         # Looked at here and not asked there: this is on the way of every acquire.
+        if self._agenda.rests:
+            self._agenda.note(min(live.due, live.deadline))
         planned = self._worker.planned
         if live.due < planned or live.deadline < planned:
             self._worker.wake()
@@ -209,10 +213,12 @@ class Keeper:
             await self.stream.flush()
 
     async def _look_round(self) -> float:
-        """Look at every claim once, have done what is due; when to look again."""
+        """Hear what was said, look at every claim once if something may be due, have that done; when to look again."""
         now = self._runtime.now()
-        plan = now + TICK
-        self._take_over_orphans()
+        due = self._agenda.round_is_due(now)
+        if due:
+            self._agenda.begin_round(now, len(self._kept))
+            await self._take_over_orphans()
         if self._kept:
             await self._backend.attend()
         self._talked_of.update(self.hints.take())
@@ -220,47 +226,60 @@ class Keeper:
             # Never to wait, or withdrawn. One by one: a claim that came while we looked keeps its hint.
             if claim_id not in self.books:
                 self.hints.early.discard(claim_id)
+        if due or self._talked_of:
+            await self._go_through_all(now)
+        if self.removals:
+            self.removals.settle_aside(self._backend)
+        return self._agenda.next(now + TICK)
+
+    async def _go_through_all(self, now: float) -> None:
         ripe: list[LiveClaim] = []
         soon: list[LiveClaim] = []
         # By those who are at it, so that none that was never begun, or was cut short, keeps its claims from the next.
         self._renewals = [renewal for renewal in self._renewals if renewal.worker.alive()]
         asked = {claim_id for renewal in self._renewals for claim_id in renewal.asked}
-        for live in list(self._kept.values()):
-            if now >= live.deadline:
+        spoken_of, soonest = self._talked_of, float("inf")
+        for at, live in enumerate(list(self._kept.values()), 1):
+            if at % AT_A_TIME == 0:
+                await self._runtime.sleep(0)
+            if now >= (deadline := live.deadline):
                 self._end(live, "expired")
                 continue
-            if live.token is not None:
-                plan = min(plan, live.deadline)
-            if live.claim.id in asked:
+            if live.token is not None and deadline < soonest:
+                soonest = deadline
+            claim = live.claim
+            if claim.id in asked:
                 continue
-            talked_of = live.claim.id in self._talked_of
+            talked_of = claim.id in spoken_of
+            if live.due > now + claim.ttl * SOON and live.ask_at > now and not talked_of:
+                # Most of them, each time: nothing is to be done, whoever wants it renewed.
+                soonest = min(soonest, live.due, live.ask_at)
+                continue
             if not self._wanted(live):
                 if talked_of:
                     live.ask_at = now
                 if live.ask_at <= now:
                     ripe.append(live)
                 else:
-                    plan = min(plan, live.ask_at)
+                    soonest = min(soonest, live.ask_at)
                 continue
             if live.due <= now or talked_of:
                 ripe.append(live)
-            elif live.due <= now + live.claim.ttl * SOON:
-                soon.append(live)
             else:
-                plan = min(plan, live.due)
+                soon.append(live)
         # What was said before an answer that is still under way has to be asked for again.
         self._talked_of.intersection_update(asked)
         if ripe:
             await self._begin_renewal(ripe + soon)
         elif soon:
-            plan = min(plan, *(live.due for live in soon))
-        if self.removals:
-            self.removals.settle_aside(self._backend)
-        return plan
+            soonest = min(soonest, *(live.due for live in soon))
+        self._agenda.end_round(soonest)
 
-    def _take_over_orphans(self) -> None:
+    async def _take_over_orphans(self) -> None:
         """Owe every claim whose call is over and that is in nobody's hands: an exception struck between two instructions."""
-        for live in list(self.books.values()):
+        for at, live in enumerate(list(self.books.values()), 1):
+            if at % AT_A_TIME == 0:
+                await self._runtime.sleep(0)
             if live.answered_for() or live.claim.id not in self.books:
                 continue
             live.give_up(BaseException)
@@ -281,6 +300,7 @@ class Keeper:
                 await self._renew(batch)
             finally:
                 asked.clear()
+                self._agenda.note(0.0)
                 self._worker.ring()
 
         try:

@@ -162,7 +162,15 @@ class LiveClaim:
 
     def answered_for(self) -> bool:
         """Whether somebody will still see to the end of this claim: a call, an open handle, or its ttl once that was dropped."""
-        return self.under_way() or (self.state not in GIVEN_BACK and (self.abandoned or self.handles > 0))
+        return self.under_way() or (self.state not in GIVEN_BACK and (self.abandoned or self._in_hand()))
+
+    def _in_hand(self) -> bool:
+        # A loop, because the keeper asks this of every claim again and again.
+        for ref in self._handles:
+            handle = ref()
+            if handle is not None and handle.in_hand():
+                return True
+        return False
 
     @property
     def deadline(self) -> float:

@@ -1,0 +1,105 @@
+"""A client with very many leases: what is due is done in time, though not every claim is looked at twice a second."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from lockline.core import agenda
+from lockline.core.agenda import Agenda
+from tests.calm import calm
+from tests.contract.parties import ThreadParty
+
+
+@pytest.fixture
+def rounds(alice: ThreadParty, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """How often all claims of this client were gone through, which rests for a minute after each time: five are very many to it."""
+    monkeypatch.setattr(agenda, "MANY", 4)
+    monkeypatch.setattr(agenda, "REST_PER_CLAIM", 12.0)
+    keeper = alice.client.real._engine._keeper
+    orphans, count = keeper._take_over_orphans, 0
+
+    async def counted() -> None:
+        nonlocal count
+        count += 1
+        await orphans()
+
+    keeper._take_over_orphans = counted
+    return lambda: count
+
+
+@pytest.fixture
+def leases(alice: ThreadParty, rounds: Callable[[], int]) -> Iterator[list[Any]]:
+    """Five, of a client that has been through them and rests."""
+    five = [alice.lock(f"x{number}", ttl=60).acquire() for number in range(5)]
+    eventually(lambda: alice.client.real._engine._keeper._agenda.rests)
+    yield five
+    for lease in five:
+        if lease.valid:
+            lease.release()
+
+
+def eventually(condition: Callable[[], object], seconds: float = 5.0) -> None:
+    until = calm() + seconds
+    while not condition():
+        assert calm() < until
+        time.sleep(0.002)
+
+
+def test_claims_that_are_not_due_are_left_alone(leases: list[Any], rounds: Callable[[], int]) -> None:
+    seen = rounds()
+    time.sleep(1.2)
+    assert rounds() == seen, "two ticks went by"
+    assert all(lease.valid for lease in leases)
+
+
+def test_a_lease_that_comes_between_two_rounds_is_renewed_when_it_is_due(
+    alice: ThreadParty, leases: list[Any], rounds: Callable[[], int]
+) -> None:
+    leases.append(alice.lock("short", ttl=0.6).acquire())
+    seen = rounds()
+    time.sleep(1.3)
+    assert all(lease.valid for lease in leases)
+    # Each of its renewals, and the end of each.
+    assert 2 <= rounds() - seen <= 16
+
+
+def test_all_of_them_are_renewed_when_they_are_due(
+    alice: ThreadParty, leases: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = alice.client.real._engine
+    now = engine.runtime.now
+    monkeypatch.setattr(engine.runtime, "now", lambda: now() + 30)
+    eventually(lambda: all(lease.remaining() > 40 for lease in leases))
+
+
+def test_one_that_is_evicted_between_two_rounds_hears_of_it(alice: ThreadParty, leases: list[Any]) -> None:
+    alice.client.evict("x3")
+    eventually(lambda: not leases[3].valid)
+    assert sum(lease.valid for lease in leases) == 4
+
+
+def test_what_is_noted_between_two_rounds_is_due_then() -> None:
+    plan = Agenda()
+    assert plan.round_is_due(100.0), "the first time everything is looked at"
+    plan.begin_round(100.0, 100_000)
+    plan.note(101.0)
+    plan.end_round(130.0)
+    assert not plan.round_is_due(100.9)
+    assert plan.round_is_due(101.0)
+    plan.begin_round(101.0, 100_000)
+    plan.end_round(130.0)
+    assert not plan.round_is_due(102.9)
+    assert plan.round_is_due(103.1), "2 s for 100,000: there may be one that nobody answers for"
+
+
+def test_few_claims_are_all_looked_at_each_time() -> None:
+    plan = Agenda()
+    plan.begin_round(100.0, agenda.MANY)
+    plan.end_round(130.0)
+    assert plan.round_is_due(100.0)
+    assert plan.next(100.5) == 100.5
+    assert plan.next(200.0) == 130.0
