@@ -9,6 +9,7 @@ import argparse
 import asyncio
 import importlib.metadata
 import multiprocessing
+import os
 import select
 import socket
 import sys
@@ -22,12 +23,13 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import hiredis
 import redis
+from redis_locks import cpu
 from report import Report
 
 import lockline
 from lockline.backends.redlock import commands
 from tests.redlock.servers import Servers, servers
-from tests.servers.redis import a_redis
+from tests.servers.redis import RedisServer, a_redis
 
 Pair = Callable[[], None]
 
@@ -177,6 +179,37 @@ def uncontended(report: Report, five: Servers, url: str, seconds: float, rounds:
     return best
 
 
+def where_time_goes(report: Report, five: Servers, single: RedisServer, seconds: float) -> None:
+    """The CPU that a pair costs, on both sides of the wire: all of it has to be done by the cores there are.
+
+    Whatever a client does, and however it overlaps, pairs cannot follow each other faster than their work divided by the cores.
+    """
+    cores = len(os.sched_getaffinity(0))
+    ways: dict[str, tuple[Pair, list[RedisServer]]] = {
+        "redis://": (one_server_pair(single.url, "spent"), [single]),
+        "bare sockets": (bare_pair(five, "bare spent"), five.nodes),
+        "redlock": (redlock_pair(five, "spent"), five.nodes),
+    }
+    rows: list[dict[str, object]] = []
+    single_pair = 0.0
+    for who, (pair, nodes) in ways.items():
+        timed(pair, 0.3)
+        served, spent = sum(map(cpu, nodes)), time.process_time()
+        took = timed(pair, seconds)
+        pairs = seconds * 1e6 / took
+        client = (time.process_time() - spent) / pairs * 1e6
+        servers_ = (sum(map(cpu, nodes)) - served) / pairs * 1e6
+        single_pair = single_pair or took
+        least = (client + servers_) / cores
+        rows.append(
+            {
+                "who": who, "µs": took, "CPU µs: client": client, "servers": servers_, "in all": client + servers_,
+                f"least on {cores} cores, µs": least, "least, times redis://": least / single_pair,
+            }
+        )  # fmt: skip
+    report.table("where the time of a pair goes", rows)
+
+
 def contender(url: str, seconds: float, pipe: Connection) -> None:
     with lockline.connect(url) as client:
         lock = client.lock("contended")
@@ -254,6 +287,7 @@ def main() -> None:
     report = Report("redlock", versions)
     with servers(5) as five, a_redis() as single:
         uncontended(report, five, single.url, chosen.seconds, chosen.rounds)
+        where_time_goes(report, five, single, chosen.seconds)
         one_trip(report, five)
         contended(report, five, chosen.seconds * 2, chosen.processes)
         failures(report, five, chosen.seconds)
