@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import threading
 import time
 
 import pytest
 
+import lockline
 from lockline import BackendUnavailable, ClientClosed, LeaseLost
 
 from ..calm import calm
@@ -216,3 +219,40 @@ def test_a_lease_that_is_gone_does_not_keep_close_from_releasing_the_others(worl
     alice.client.close()
     assert not any(lease.valid for lease in leases)
     assert not world.names()
+
+
+@pytest.mark.flavour("sync")
+def test_a_signal_handler_that_waits_for_a_worker_of_the_same_client_ends(world: Scene) -> None:
+    """A graceful stop: the main thread waits for a turn, and on top of that wait a handler waits for a thread that needs the store."""
+    alice = world.party()
+    held = alice.lock("x", ttl=60).acquire()
+    client = lockline.connect(world.place, **world.world.options())
+    done: list[float] = []
+
+    def work() -> None:
+        client.lock("y", ttl=60).acquire().release()
+        done.append(time.monotonic())
+
+    def stop(number: int, frame: object) -> None:
+        worker = threading.Thread(target=work, daemon=True)
+        worker.start()
+        worker.join(5)
+        done.append(time.monotonic())
+
+    def ask_for_it() -> None:
+        world.wait_for(lambda: len(world.line("x").waiters) == 1)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGALRM)
+        world.wait_for(lambda: len(done) == 2, 20)
+        held.release()
+
+    before = signal.signal(signal.SIGALRM, stop)
+    asking = threading.Thread(target=ask_for_it)
+    try:
+        asking.start()
+        client.lock("x", ttl=60).acquire(timeout=30).release()
+        worked, ended = done
+        assert worked <= ended
+    finally:
+        asking.join()
+        signal.signal(signal.SIGALRM, before)
+        client.close()

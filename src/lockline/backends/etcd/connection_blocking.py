@@ -173,6 +173,7 @@ class BlockingEtcdLink(EtcdLink):
                     self._reading(self._read, left)
                 elif not lock.acquire(True, min(left, LOOK)):
                     self._let_the_next_read()
+                    self._take_in_what_lies_there()
             return True
         finally:
             led = self._first() == me
@@ -200,6 +201,11 @@ class BlockingEtcdLink(EtcdLink):
             frame = frame.f_back
         if first is not None and frame is None and self._waiting.get(first) is lock:
             self._waiting.pop(first, None)
+
+    def _take_in_what_lies_there(self) -> None:
+        """Read for the one who reads, if that is held up: a signal handler runs on top of it, and may wait for us."""
+        if not self._ended and self.unread():
+            self._wake(self._wholly(self._take_in))
 
     def _read(self, seconds: float) -> None:
         pending = isinstance(self._sock, ssl.SSLSocket) and self._sock.pending()
@@ -247,7 +253,8 @@ class BlockingEtcdLink(EtcdLink):
 
     def _let_go_if_ended(self) -> None:
         if self._ended and self._waker.fileno() >= 0:
-            self._reading.attempt(self._let_go)
+            # Nor while somebody reads in the place of one who is held up.
+            self._reading.attempt(self._alone.attempt, self._let_go)
 
     def _let_go(self) -> None:
         for sock in (self._sock, self._waker, self._woken):
