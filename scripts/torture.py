@@ -1,6 +1,6 @@
 """Every backend and topology under everything that can be done to it: `lockline verify`, with the servers in our own hands.
 
-    python scripts/torture.py [--minutes 60] [--seed 1] [--only redlock,etcd] [--html torture.html] [--json torture.json]
+    python scripts/torture.py [--minutes 60] [--seed 1] [--only redlock,etcd] [--html torture.html] [--json torture.json] [--keep folder]
 
 The time is split over the grounds. Exit code 1 if a promise was broken that the store makes, 2 if too little happened.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import pickle
 import sys
 import tempfile
 import time
@@ -76,6 +77,7 @@ def main() -> int:
     options.add_argument("--only", default="", help=f"of {', '.join(GROUNDS)}")
     options.add_argument("--html", type=Path)
     options.add_argument("--json", type=Path)
+    options.add_argument("--keep", type=Path, help="a folder for the whole history of each ground, to judge it again")
     chosen = options.parse_args()
     names = [name for name in chosen.only.split(",") if name] or list(GROUNDS)
     if unknown := set(names) - set(GROUNDS):
@@ -96,6 +98,9 @@ def main() -> int:
                 print(f"  BROKEN {finding.promise}: {finding.text}", flush=True)
             for note in (*done[-1].outcome.notes, *done[-1].problems):
                 print(f"  note: {note}", flush=True)
+        if chosen.keep:
+            chosen.keep.mkdir(parents=True, exist_ok=True)
+            (chosen.keep / f"{name}.pickle").write_bytes(pickle.dumps(done[-1].outcome.history))
         if chosen.html:
             chosen.html.write_text(page(done), encoding="utf-8")
         if chosen.json:

@@ -32,6 +32,10 @@ class Ground:
     why: str = ""
     """Where that is said."""
     strikes: bool = True
+    well: Callable[[], bool] = lambda: True
+    """Whether its servers have come to terms again: what they still settle among themselves belongs to the deed before it."""
+    stays_well: float = 0.0
+    """So long all has to be well before a deed is over: a failover that a freeze caused may begin after the thaw."""
 
 
 def frozen(servers: Sequence[ServerProcess], shortest: float = 0.2, longest: float = 2.6) -> Deed:

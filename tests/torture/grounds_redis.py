@@ -85,7 +85,7 @@ def sentinel(folder: Path) -> Iterator[Ground]:
             return
         primary.kill()
         wait_for(lambda: trio.who_is_primary() is not None, 30, "a new primary")
-        # The sentinels make it a replica of the new one.
+        # The sentinels make it a replica of the new one, some eight seconds later: until then there are two primaries.
         primary.start()
 
     def planned(dice: random.Random) -> None:
@@ -96,7 +96,15 @@ def sentinel(folder: Path) -> Iterator[Ground]:
     trio.start()
     try:
         deeds = {"failover": failover, "planned failover": planned, "freeze": frozen(trio.nodes)}
-        yield Ground("redis with sentinels", trio.url, deeds, SHARING, "docs/backends/redis.md")
+        yield Ground(
+            "redis with sentinels",
+            trio.url,
+            deeds,
+            SHARING,
+            "docs/backends/redis.md",
+            well=trio.settled,
+            stays_well=1.5,
+        )
     finally:
         trio.stop()
 
@@ -122,7 +130,9 @@ def cluster(folder: Path) -> Iterator[Ground]:
     shards.start()
     try:
         deeds = {"failover": failover, "planned failover": planned, "freeze": frozen(shards.nodes, 0.2, 0.8)}
-        yield Ground("redis cluster", shards.url, deeds, SHARING, "docs/backends/redis.md")
+        yield Ground(
+            "redis cluster", shards.url, deeds, SHARING, "docs/backends/redis.md", well=shards.settled, stays_well=1.5
+        )
     finally:
         shards.stop()
 

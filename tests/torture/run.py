@@ -16,6 +16,7 @@ from .ground import Ground
 
 PAUSES = (1.0, 4.0)
 """Between two deeds, in seconds."""
+WELL_WITHIN = 60.0
 AFTER = 3.0
 """So long after a deed, beyond a claim's life, elections and reconnects may go on."""
 TTL = 2.0
@@ -34,6 +35,20 @@ class Tortured:
     def wrong(self) -> list[Finding]:
         """Promises that were broken and are made."""
         return [finding for finding in self.outcome.verdict.broken if finding.promise not in self.ground.forgiven]
+
+
+def settled(ground: Ground, over: threading.Event) -> bool:
+    """Wait until all has been well for a while; False if it does not come to that."""
+    began = since = now()
+    while not over.is_set():
+        if not ground.well():
+            since = now()
+        if now() - since >= ground.stays_well:
+            return True
+        if now() - began > WELL_WITHIN:
+            return False
+        over.wait(0.1)
+    return True
 
 
 def torture(
@@ -69,6 +84,8 @@ def torture(
             except Exception as problem:
                 problems.append(f"{kind}: {type(problem).__name__}: {problem}")
                 tell(f"  {ground.name}: {problems[-1]}")
+            if not settled(ground, over):
+                problems.append(f"{kind}: its servers have not come to terms within {WELL_WITHIN:.0f} s")
             machine.end(fault, life + AFTER)
 
     thread = threading.Thread(target=work, name="deeds", daemon=True)

@@ -48,8 +48,9 @@ def lines(operations: int, workers: int, names: int) -> Iterator[str]:
     for number in range(operations):
         name, worker = number % names, number % workers
         op, at = f"{worker}.0.{number}", max(free[name], number * 1e-4)
+        # It comes before the one before it on this name has let go.
         for event in (
-            ["a", op, f"n{name}", "lock", 1, 1, 2.0, at],
+            ["a", op, f"n{name}", "lock", 1, 1, 2.0, at - 1e-4 * names - 3e-5],
             ["g", op, number + 1, at + 1e-5],
             ["v", op, at + 2e-5],
             ["r", op, at + 3e-5],

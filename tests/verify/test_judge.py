@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from lockline.core.claim import WHOLE
 from lockline.lab.verify.history import Fault, History, Operation, Pen, Register, operations, read
 from lockline.lab.verify.judge import Rules, judge
+from lockline.lab.verify.ledger import Ledger
 from lockline.lab.verify.verdict import (
     DEBRIS,
     EXCLUSION,
@@ -54,7 +56,7 @@ def test_one_lease_that_outlives_many_is_found_at_each() -> None:
 
 def test_a_lease_that_never_said_valid_holds_nothing() -> None:
     late = held("1.1", 1, 0.0, 0.3, 0.0)
-    assert state(history(late, held("2.1", 2, 0.0, 0.1, 0.4)), EXCLUSION) == "held"
+    assert judge(history(late, held("2.1", 2, 0.0, 0.1, 0.4)), FEW).of(EXCLUSION).broken == 0
 
 
 def test_readers_share_and_a_writer_does_not() -> None:
@@ -62,14 +64,14 @@ def test_readers_share_and_a_writer_does_not() -> None:
         return held(op, token, *times, kind="read", capacity=WHOLE)
 
     both = reader("1.1", 1, 0.0, 0.1, 0.5), reader("2.1", 2, 0.0, 0.2, 0.4)
-    assert state(history(*both), READERS) == "held"
+    assert judge(history(*both), FEW).of(READERS).broken == 0
     writer = held("3.1", 3, 0.0, 0.3, 0.6, kind="write", weight=WHOLE, capacity=WHOLE)
     assert state(history(*both, writer), READERS) == "broken"
 
 
 def test_as_many_permits_as_there_are_and_no_more() -> None:
     permits = [held(f"{n}.1", n + 1, 0.0, 0.1 + n / 100, 0.5, kind="permit", capacity=3) for n in range(4)]
-    assert state(history(*permits[:3]), PERMITS) == "held"
+    assert judge(history(*permits[:3]), FEW).of(PERMITS).broken == 0
     assert state(history(*permits), PERMITS) == "broken"
 
 
@@ -114,7 +116,7 @@ def test_an_update_that_was_lost_behind_the_fence() -> None:
 
 
 def test_an_update_that_was_lost_without_a_fence_is_only_counted() -> None:
-    whole = history(held("1.1", 1, 0.0, 0.1, 0.2), held("2.1", 2, 0.3, 0.4, 0.5))
+    whole = history(held("1.1", 1, 0.0, 0.1, 0.2), held("2.1", 2, 0.15, 0.4, 0.5))
     whole.unfenced["x"] = Register(10, 7)
     verdict = judge(whole, FEW)
     assert verdict.lost_without_fence == 3
@@ -215,6 +217,71 @@ def test_a_worker_that_was_killed_in_the_middle_of_a_line_loses_only_that(tmp_pa
     witness.close()
     (found,) = read(tmp_path)
     assert (found.worker, found.token, found.got, found.until, found.outcome, found.seen) == (3, 41, 5.5, 5.6, "", 5.2)
+
+
+def unanswered(op: str, begun: float, ended: float, name: str = "x") -> Operation:
+    found = refused(op, begun, ended)
+    found.outcome, found.name = "unknown", name
+    return found
+
+
+def test_whoever_got_no_answer_accuses_nobody() -> None:
+    gave_back = held("1.1", 1, 0.0, 0.1, 0.5)
+    assert judge(history(gave_back, unanswered("2.1", 0.3, 6.3)), FEW).broken == []
+    # Nor does anybody else for that time, whatever he waited for: the store was out of reach, by whose doing ever.
+    elsewhere = unanswered("3.1", 1.0, 2.0, name="y")
+    assert judge(history(gave_back, refused("2.1", 0.3, 6.3), elsewhere), FEW).broken == []
+    long_ago = unanswered("3.1", -9.0, -8.0, name="y")
+    assert state(history(gave_back, refused("2.1", 0.3, 6.3), long_ago), RECOVERY) == "broken"
+
+
+def test_a_name_that_nobody_was_ever_granted_is_stuck() -> None:
+    assert state(history(refused("2.1", 0.3, 6.3)), RECOVERY) == "broken"
+
+
+def test_whoever_gave_up_needs_no_wake_up() -> None:
+    """The last one that waited left right after the release; the next one came much later."""
+    gave_back, vain = held("1.1", 1, 0.0, 0.1, 0.5), refused("2.1", 0.1, 0.7, seen=0.2)
+    assert state(history(gave_back, vain, held("3.1", 2, 5.0, 5.1, 5.2)), WAKE_UP) == "not exercised"
+    vain = refused("2.1", 0.1, 1.7, seen=0.2)
+    assert state(history(gave_back, vain, held("3.1", 2, 5.0, 5.1, 5.2)), WAKE_UP) == "broken"
+
+
+def test_what_nobody_else_wanted_is_no_test_of_exclusion() -> None:
+    apart = [held(f"1.{n}", n + 1, n, n + 0.1, n + 0.2) for n in range(9)]
+    assert state(history(*apart), EXCLUSION) == "not exercised"
+    permits = [held(f"{n}.1", n + 1, 0.0, 0.1 + n / 100, 0.5, kind="permit", capacity=3) for n in range(3)]
+    assert state(history(*permits), PERMITS) == "not exercised"
+    fourth = held("4.1", 4, 0.2, 0.6, 0.7, kind="permit", capacity=3)
+    assert state(history(*permits, fourth), PERMITS) == "held"
+    readers = [held(f"{n}.1", n + 1, 0.0, 0.1 + n / 100, 0.5, kind="read", capacity=WHOLE) for n in range(3)]
+    assert state(history(*readers), READERS) == "not exercised"
+    writer = held("4.1", 4, 0.2, 0.6, 0.7, kind="write", weight=WHOLE, capacity=WHOLE)
+    assert state(history(*readers, writer), READERS) == "held"
+
+
+def test_order_that_was_disturbed_all_the_time_is_not_exercised() -> None:
+    three = (
+        held("1.1", 1, 0.0, 0.1, 0.5),
+        held("2.1", 2, 0.1, 0.6, 0.7, seen=0.2),
+        held("3.1", 3, 0.3, 0.8, 0.9, seen=0.35),
+    )
+    assert state(history(*three), ORDER) == "held"
+    assert state(history(*three, faults=(Fault("your fault", 0.0, 1.0),)), ORDER) == "not exercised"
+
+
+def test_a_fault_that_goes_on_excuses_what_is_late_meanwhile() -> None:
+    gave_back, waits = held("1.1", 1, 0.0, 0.1, 0.5), refused("2.1", 0.3, 6.3)
+    ledger = Ledger()
+    going_on = replace(ledger.begin("your fault"), begun=2.0)
+    assert state(history(gave_back, waits, faults=(going_on,)), RECOVERY) == "not exercised"
+
+
+def test_a_store_that_cannot_be_asked_at_the_end_gets_no_verdict() -> None:
+    whole = history(held("1.1", 1, 0.0, 0.1, 0.2), held("2.1", 2, 0.0, 0.3, 0.4))
+    assert judge(whole, FEW).code == 0
+    whole.debris = None
+    assert judge(whole, FEW).code == 2
 
 
 def test_an_operation_without_an_answer_is_unknown() -> None:

@@ -27,6 +27,8 @@ UNUSABLE = 2
 """No verdict: too little happened, or the store cannot be used at all."""
 PLANTED_SECONDS = 15.0
 """So long the lock that is broken on purpose may take to be found out; it takes one or two."""
+LONGEST_TTL = 60.0
+"""What a killed worker claimed stands so long, and is waited for: with more than this a run would be waiting."""
 
 EPILOG = """\
 \b
@@ -74,7 +76,7 @@ def command(
     if target is not None and url is not None:
         raise click.UsageError("give the URL once, as an argument or with --url")
     wish = Wish(
-        url="", seconds=_at_least(length, 1.0, "--time"), workers=workers, ttl=_at_least(ttl, 0.5, "--ttl"),
+        url="", seconds=_at_least(length, 1.0, "--time"), workers=workers, ttl=_between(ttl, 0.5, LONGEST_TTL, "--ttl"),
         seed=secrets.randbelow(1_000_000) if seed is None else seed,
         hooks=faults, every=_at_least(every, 0.5, "--every"), strikes=not no_faults,
     )  # fmt: skip
@@ -100,15 +102,18 @@ def command(
             say("the checker does not bite here: a lock that is broken on purpose was not found out; no verdict")
             return UNUSABLE
         outcome = _run(wish, _display())
-    except Interrupted:
-        say("stopped; nothing is left in the store")
+    except Interrupted as stopped:
+        say(
+            "stopped; nothing is left in the store"
+            if stopped.cleaned
+            else "stopped; the store does not answer, so that what was claimed there is left to its ttl"
+        )
         return codes.SIGNALLED + signal.SIGINT
     except LocklineError as problem:
         word = "unreachable" if isinstance(problem, BackendUnavailable) else "not usable"
         say(f"{word}: {printable(str(problem))}" if not isinstance(problem, ConfigError) else printable(str(problem)))
         return UNUSABLE
-    if page is not None:
-        Path(page).write_text(report.page(outcome), encoding="utf-8")
+    written = "" if page is None else _write(Path(page), report.page(outcome))
     if as_json:
         found = bites.verdict
         print_json(
@@ -122,7 +127,7 @@ def command(
             }
         )
     else:
-        _tell(outcome, bites, page)
+        _tell(outcome, bites, written)
     return outcome.verdict.code
 
 
@@ -133,13 +138,32 @@ def _at_least(text: str, least: float, option: str) -> float:
     return length
 
 
+def _between(text: str, least: float, most: float, option: str) -> float:
+    length = _at_least(text, least, option)
+    if length > most:
+        raise click.BadParameter(f"{option} is at most {most:g} s")
+    return length
+
+
 def _check_writable(path: Path) -> None:
-    """Say it now, and not after the run."""
+    """Say it now, and not after the run; nothing is left of the try."""
+    there = path.exists()
     try:
         with open(path, "a"):
             pass
+        if not there:
+            path.unlink()
     except OSError as problem:
         raise click.BadParameter(f"--html {path}: {problem.strerror}") from None
+
+
+def _write(path: Path, text: str) -> str:
+    """Where it is now, in words; a disk that has become full meanwhile takes nothing from the verdict."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as problem:
+        return f"the report could not be written to {shlex.quote(str(path))}: {problem.strerror}"
+    return f"the report is in {shlex.quote(str(path))}"
 
 
 def _run(wish: Wish, tell: Callable[[Progress], None] | None = None) -> Outcome:
@@ -188,7 +212,7 @@ def _display() -> Callable[[Progress], None] | None:
     return show
 
 
-def _tell(outcome: Outcome, bites: Outcome, page: str | None) -> None:
+def _tell(outcome: Outcome, bites: Outcome, written: str) -> None:
     if sys.stderr.isatty():
         sys.stderr.write("\r\x1b[K")
     verdict, history = outcome.verdict, outcome.history
@@ -221,8 +245,8 @@ def _tell(outcome: Outcome, bites: Outcome, page: str | None) -> None:
     )
     for note in outcome.notes:
         _line("note", "yellow", printable(note))
-    if page is not None:
-        _line("", None, f"the report is in {shlex.quote(page)}")
+    if written:
+        _line("", None, printable(written))
     word = report.word(outcome)
     click.secho(f"{word}{_why(outcome)}", bold=True, fg={"held": "green", "broken": "red"}.get(word, "yellow"))
     if word != "held" or sys.stderr.isatty():
@@ -233,7 +257,10 @@ def _why(outcome: Outcome) -> str:
     missing = outcome.verdict.inconclusive
     if outcome.verdict.broken or not missing:
         return ""
-    return f": too little happened to speak of {', '.join(finding.promise for finding in missing)}; try a longer --time"
+    told = [f"{finding.promise}: {finding.missing}" for finding in missing if finding.missing]
+    if little := [finding.promise for finding in missing if not finding.missing]:
+        told.append(f"too little happened to speak of {', '.join(little)}; try a longer --time")
+    return f": {'; '.join(told)}"
 
 
 def _line(mark: str, colour: str | None, text: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from html import escape
 
 from ..verdicts import Outcome, Verdict
@@ -15,6 +16,8 @@ TOP = 30
 BAR = 22
 TICK = 62
 """Between two times that are written out."""
+SHORT = 0.05
+"""Seconds; of what is over sooner the times are written in milliseconds."""
 STYLE = """
 svg.run{--ink:#1c2330;--soft:#6b7686;--line:#d5dbe4;--hold:#2f6fde;--hold-soft:#dfe9fb;--wait:#aab4c2;--bad:#d1242f;--good:#1a7f4b;
 --ice:#9aa6b6;--paper:#fff;font:12px system-ui,sans-serif}
@@ -26,17 +29,31 @@ svg.run{--ink:#1c2330;--soft:#6b7686;--line:#d5dbe4;--hold:#2f6fde;--hold-soft:#
 def svg(outcome: Outcome, *, style: str = STYLE) -> str:
     """The picture, as one element; without a style it takes that of the page around it."""
     drawn = picture(outcome)
+    sent = requests_of(outcome.events)
+    beneath = dict.fromkeys(drawn.servers, "server") | {lane: f"{sent[lane]} requests" for lane in sent}
+    return drawing(
+        drawn,
+        words=f"{outcome.lock} under {outcome.failure}: {outcome.verdict.value}. {outcome.cause}",
+        violated="update lost" if outcome.verdict is Verdict.LOST_UPDATE else "two inside",
+        beneath=beneath,
+        style=style,
+    )
+
+
+def drawing(drawn: Picture, *, words: str, violated: str, beneath: Mapping[str, str], style: str = STYLE) -> str:
+    """A picture as one element: what it says to who cannot see it, the word at the violation, and what stands beneath the name of each lane."""
     lanes = drawn.lanes + [server for server in drawn.servers if server not in drawn.lanes]
     if not lanes:
         return ""
-    return _Drawing(drawn, lanes, outcome).whole(style)
+    return _Drawing(drawn, lanes, violated, beneath).whole(words, style)
 
 
 class _Drawing:
-    def __init__(self, drawn: Picture, lanes: list[str], outcome: Outcome) -> None:
+    def __init__(self, drawn: Picture, lanes: list[str], violated: str, beneath: Mapping[str, str]) -> None:
         self.drawn = drawn
         self.lanes = lanes
-        self.outcome = outcome
+        self.violated = violated
+        self.beneath = beneath
         self.height = TOP + LANE * len(lanes) + 44
         self.parts: list[str] = []
         self.labels: dict[str, list[tuple[float, float]]] = {}
@@ -47,10 +64,13 @@ class _Drawing:
     def y(self, lane: str) -> float:
         return TOP + LANE * self.lanes.index(lane) + LANE / 2
 
+    def time(self, at: float) -> str:
+        return f"{at:.2f} s" if self.drawn.length >= SHORT else f"{at * 1000:.2f} ms"
+
     def add(self, text: str) -> None:
         self.parts.append(text)
 
-    def whole(self, style: str) -> str:
+    def whole(self, words: str, style: str) -> str:
         self.ground()
         for bar in self.drawn.bars:
             self.bar(bar)
@@ -63,21 +83,17 @@ class _Drawing:
         for mark in self.drawn.marks:
             self.mark(mark)
         self.violation()
-        words = escape(
-            f"{self.outcome.lock} under {self.outcome.failure}: {self.outcome.verdict.value}. {self.outcome.cause}"
-        )
         inside = f"<style>{style}</style>" if style else ""
         return (
-            f'<svg class="run" xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {self.height}" role="img" aria-label="{words}">'
+            f'<svg class="run" xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {self.height}" role="img" aria-label="{escape(words)}">'
             f"{inside}{HATCH}{''.join(self.parts)}</svg>"
         )
 
     def ground(self) -> None:
         self.add(f'<rect width="{WIDTH}" height="{self.height}" fill="var(--paper)"/>')
-        sent = requests_of(self.outcome.events)
         for lane in self.lanes:
             y = self.y(lane)
-            more = f"{sent[lane]} requests" if sent.get(lane) else ("server" if lane in self.drawn.servers else "")
+            more = self.beneath.get(lane, "")
             self.add(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}" stroke="var(--line)"/>')
             self.add(f'<text x="12" y="{y - 1}" fill="var(--ink)" font-weight="600">{escape(lane)}</text>')
             self.add(f'<text x="12" y="{y + 14}" fill="var(--soft)" font-size="10">{escape(more)}</text>')
@@ -92,7 +108,7 @@ class _Drawing:
                 f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{bottom}" stroke="var(--line)" stroke-dasharray="1 5"/>'
             )
             self.add(
-                f'<text x="{x:.1f}" y="{bottom + 16}" text-anchor="middle" fill="var(--soft)" font-size="10">{at:.2f} s</text>'
+                f'<text x="{x:.1f}" y="{bottom + 16}" text-anchor="middle" fill="var(--soft)" font-size="10">{self.time(at)}</text>'
             )
         self.add(f'<text x="12" y="{bottom + 16}" fill="var(--soft)" font-size="10">not to scale</text>')
 
@@ -181,11 +197,10 @@ class _Drawing:
             return
         x = self.x(self.drawn.violation)
         bottom = TOP + LANE * len(self.lanes)
-        text = "update lost" if self.outcome.verdict is Verdict.LOST_UPDATE else "two inside"
         anchor = "end" if x > WIDTH - 120 else "middle"
         self.add(
             f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{TOP - 8}" y2="{bottom}" stroke="var(--bad)" stroke-width="2"/>'
-            f'<text x="{x:.1f}" y="{TOP - 13}" text-anchor="{anchor}" fill="var(--bad)" font-weight="700">{text}</text>'
+            f'<text x="{x:.1f}" y="{TOP - 13}" text-anchor="{anchor}" fill="var(--bad)" font-weight="700">{escape(self.violated)}</text>'
         )
 
 

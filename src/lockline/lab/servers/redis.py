@@ -194,6 +194,27 @@ class SentinelTrio:
                 return False
         return True
 
+    def settled(self) -> bool:
+        """Whether all agree: one primary, of which every sentinel thinks well, and the other nodes follow it."""
+        import redis
+
+        primaries = set()
+        try:
+            for sentinel in self.sentinels:
+                with contextlib.closing(sentinel.client(socket_timeout=1)) as client:
+                    state = client.sentinel_master(self.SERVICE)
+                if state["flags"] != "master":  # and not: down, or being failed over
+                    return False
+                primaries.add(state["port"])
+            roles = {node.port: node.command("ROLE") for node in self.nodes}
+        except (redis.RedisError, OSError):
+            return False
+        (primary,) = primaries if len(primaries) == 1 else (None,)
+        return all(
+            role[0] == "master" if port == primary else role[0] == "slave" and role[2:4] == [primary, "connected"]
+            for port, role in roles.items()
+        )
+
     def who_is_primary(self) -> RedisServer | None:
         """The node that the first sentinel names, and that says so itself."""
         import redis
@@ -279,6 +300,20 @@ class RedisCluster:
     def primaries(self) -> list[RedisServer]:
         """The nodes that are primaries now and run."""
         return [node for node in self.nodes if node.running and node.command("ROLE")[0] == "master"]
+
+    def settled(self) -> bool:
+        """Whether all agree: every slot is served, and every primary is followed."""
+        import redis
+
+        try:
+            roles = [node.command("ROLE") for node in self.nodes]
+            return (
+                all(self._is_ok(node) for node in self.nodes)
+                and sum(role[0] == "master" for role in roles) == self.shards
+                and all(role[3] == "connected" for role in roles if role[0] != "master")
+            )
+        except (redis.RedisError, OSError):
+            return False
 
     def replica_of(self, primary: RedisServer) -> RedisServer:
         """A replica of this primary."""

@@ -109,18 +109,15 @@ class Crew:
             time.sleep(0.005)
         return False
 
-    def stop(self, within: float) -> list[int]:
-        """Let all finish; the numbers of those that did not and had to be killed."""
+    def stop(self, within: float, unwanted: threading.Event) -> list[int]:
+        """Let all finish; the numbers of those that did not and had to be killed. Whoever wants no more of it need not wait."""
         for worker in self.workers:
             worker.send(signal.SIGCONT)
             worker.tell("stop")
         until = now() + within
-        late = []
-        for worker in self.workers:
-            try:
-                worker.process.wait(max(0.0, until - now()))
-            except subprocess.TimeoutExpired:
-                late.append(worker.number)
+        while self.well() and now() < until and not unwanted.wait(0.02):
+            pass
+        late = [worker.number for worker in self.well()]
         self.kill()
         return late
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import random
-import shlex
 import signal
-import subprocess
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -14,12 +11,11 @@ from typing import Final
 from ...runtime.clock import now
 from .crew import Crew, Worker
 from .history import Fault
+from .ledger import Ledger
 from .proxy import Proxy
 
 GRACE: Final = 1.0
 """So long after a fault has ended its traces may be felt: connections are made again, requests repeated."""
-AFTER_A_HOOK: Final = 5.0
-"""The same after a command of the user's own, of which nobody here knows what it does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,38 +66,40 @@ class Striker:
     """Does what the schedule says, and notes it."""
 
     def __init__(
-        self, crew: Crew, proxies: Sequence[Proxy], seed: int, life: float, pause: Callable[[float], bool]
+        self,
+        crew: Crew,
+        proxies: Sequence[Proxy],
+        ledger: Ledger,
+        *,
+        seed: int,
+        life: float,
+        pause: Callable[[float], bool],
     ) -> None:
         self._crew = crew
         self._proxies = proxies
+        self._ledger = ledger
         self._dice = random.Random(f"{seed}/whom")
         self._life = life
         """How long what a dead client claimed may still stand in the store."""
         self._pause = pause
         """Waits so long; True if the run ends meanwhile."""
-        self.faults: list[Fault] = []
-        self.doing = ""
-        """What is being done now, for the display."""
 
     def strike(self, blow: Blow) -> None:
         """Do it, to whom the dice say, and wait until it is over."""
-        self.doing = blow.kind
-        try:
-            if blow.kind in NETWORK:
-                self._network(blow)
-            else:
-                self._worker(blow)
-        finally:
-            self.doing = ""
+        if blow.kind in NETWORK:
+            self._network(blow)
+        else:
+            self._worker(blow)
 
-    def _note(self, kind: str, begun: float, felt: float, worker: int | None = None, detail: str = "") -> None:
-        """It is over now, and may be felt so much longer."""
-        self.faults.append(Fault(kind, begun, now(), worker, detail, now() + felt))
+    def _note(self, kind: str, felt: float, worker: int, detail: str = "") -> None:
+        """It took no time, and may be felt so long."""
+        at = now()
+        self._ledger.note(Fault(kind, at, at, worker, detail, at + felt))
 
     def _network(self, blow: Blow) -> None:
         # All servers at once, or one of several.
         struck = list(self._proxies) if self._dice.random() < 0.4 else [self._dice.choice(self._proxies)]
-        begun = now()
+        fault = self._ledger.begin(blow.kind, detail=f"{len(struck)} of {len(self._proxies)}, {blow.seconds:.1f} s")
         try:
             for proxy in struck:
                 match blow.kind:
@@ -123,19 +121,13 @@ class Striker:
         finally:
             for proxy in struck:
                 proxy.heal()
-            self._note(
-                blow.kind,
-                begun,
-                self._life + GRACE,
-                detail=f"{len(struck)} of {len(self._proxies)}, {blow.seconds:.1f} s",
-            )
+            self._ledger.end(fault, self._life + GRACE)
 
     def _worker(self, blow: Blow) -> None:
         well = self._crew.well()
         if not well:
             return
         worker = self._dice.choice(well)
-        begun = now()
         match blow.kind:
             case "kill a holder" | "kill":
                 itself = blow.kind == "kill a holder" and self._let_strike(worker, "die")
@@ -147,15 +139,15 @@ class Striker:
                 for sign, one in zip((-1, 1), self._dice.sample(well, min(2, len(well))), strict=False):
                     offset = sign * self._dice.uniform(10, 86400)
                     one.tell(f"clock {offset:.3f}")
-                    self._note(blow.kind, begun, 0.0, one.number, f"{offset:+.0f} s")
+                    self._note(blow.kind, 0.0, one.number, f"{offset:+.0f} s")
             case _:
                 itself = blow.kind == "freeze a holder" and self._let_strike(worker, "freeze")
+                kind = "freeze a holder" if itself else "freeze"
+                fault = self._ledger.begin(kind, worker.number, f"{blow.seconds:.1f} s")
                 worker.send(signal.SIGSTOP)
-                begun = now()
                 self._pause(blow.seconds)
                 worker.send(signal.SIGCONT)
-                kind = "freeze a holder" if itself else "freeze"
-                self._note(kind, begun, GRACE, worker.number, f"{blow.seconds:.1f} s")
+                self._ledger.end(fault, GRACE)
 
     def _let_strike(self, worker: Worker, order: str) -> bool:
         """Have the worker do it itself, in the middle of a hold; whether it did. One that holds nothing for long is told to forget it."""
@@ -166,51 +158,10 @@ class Striker:
         return False
 
     def _killed(self, kind: str, worker: Worker) -> None:
-        self._note(kind, now(), self._life, worker.number)
+        self._note(kind, self._life, worker.number)
         self._crew.replace(worker)
 
     def calm(self) -> None:
         """Whatever goes on, end it."""
         for proxy in self._proxies:
             proxy.heal()
-
-
-class Hooks:
-    """Runs commands of the user's own, one after the other, in a thread of its own."""
-
-    def __init__(self, commands: Sequence[str], every: float, note: Callable[[Fault], None]) -> None:
-        self._commands = commands
-        self._every = every
-        self._note = note
-        self._over = threading.Event()
-        self._running: subprocess.Popen[bytes] | None = None
-        self.failed: list[str] = []
-        self._thread = threading.Thread(target=self._work, name="lockline-verify-hooks", daemon=True)
-        if commands:
-            self._thread.start()
-
-    def _work(self) -> None:
-        number = 0
-        while not self._over.wait(self._every):
-            command = self._commands[number % len(self._commands)]
-            number += 1
-            begun = now()
-            self._running = subprocess.Popen(
-                command, shell=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-                start_new_session=True,
-            )  # fmt: skip
-            _, said = self._running.communicate()
-            code, self._running = self._running.returncode, None
-            if code and not self._over.is_set():
-                told = said.decode(errors="replace").strip().splitlines()
-                self.failed.append(f"{shlex.quote(command)} ended with {code}{': ' + told[-1] if told else ''}")
-            self._note(Fault("your fault", begun, now(), detail=command, felt=now() + AFTER_A_HOOK))
-
-    def stop(self) -> None:
-        """No more of them; one that runs is ended."""
-        self._over.set()
-        running = self._running
-        if running is not None:
-            running.terminate()
-        if self._commands:
-            self._thread.join(5)

@@ -25,22 +25,29 @@ def sharing(granted: Sequence[Operation]) -> Finding:
 
     A lease is valid from its grant on and, once it is not, never again. So between the first and the last instant at which it
     was seen to be valid it was so throughout, and two such spans that overlap are two valid leases at one instant.
+
+    Checked is only who asked before the last one had gone who stood in its way: a lock that nobody else wants is no test.
     """
     finding = Finding(kind_of(granted[0]))
     holding: list[tuple[float, int, Operation]] = []
     weight = 0
+    free = room = 0.0
+    """Since when nobody at all was in, and since when there was room for one more."""
     for number, operation in enumerate(granted):
         if not operation.until:
             continue
         now = operation.got
         while holding and holding[0][0] <= now:
             weight -= heappop(holding)[2].weight
-        finding.checked += 1
+        finding.checked += operation.begun < (free if operation.alone else room)
         if weight + operation.weight > operation.capacity:
             others = [one for *_, one in sorted(holding)[-3:]]
             finding.breaks(Violation(now, _two_holders(operation, others), (*others, operation)))
         heappush(holding, (operation.until, number, operation))
         weight += operation.weight
+        free = max(free, operation.until)
+        if weight >= operation.capacity:
+            room = max(room, holding[0][0])
     return finding
 
 

@@ -71,22 +71,24 @@ def judge(history: History, rules: Rules = DEFAULT) -> Verdict:
     }
     if not rules.shares:
         findings[READERS].missing = findings[PERMITS].missing = "this store refuses read-write locks and semaphores"
-    calm, disturbed = turns.Calm(history.stalls), turns.Disturbances(history.faults)
+    calm = turns.Calm(history.stalls)
+    disturbed = turns.Disturbances(history.faults, history.operations, rules.life)
     kills = [fault for fault in history.faults if fault.kind.startswith("kill")]
+    quiet_after = disturbed.any.quiet_after(kills)
     by_validity = Finding(RISING)
     for operations in _by_name(history.operations).values():
         granted = sorted((one for one in operations if one.got), key=attrgetter("got"))
-        if not granted:
-            continue
-        for found in (holding.sharing(granted), holding.unique(granted), holding.rising(granted)):
-            findings[found.promise].take(found)
-        by_validity.take(holding.rising_by_validity(granted))
+        if granted:
+            for found in (holding.sharing(granted), holding.unique(granted), holding.rising(granted)):
+                findings[found.promise].take(found)
+            by_validity.take(holding.rising_by_validity(granted))
         if rules.fifo:
             findings[ORDER].take(turns.order(operations, disturbed, calm))
+        waits = turns.Waits(operations, history, kills)
         if rules.push:
-            findings[WAKE_UP].take(turns.wake_up(operations, disturbed, calm))
-        findings[RECOVERY].take(turns.recovery(operations, kills, rules.life, history, calm))
-        findings[RECOVERY].take(turns.stuck(operations, rules.life, history, disturbed, calm))
+            findings[WAKE_UP].take(turns.wake_up(operations, waits, disturbed, calm))
+        findings[RECOVERY].take(turns.recovery(operations, waits, quiet_after, rules.life, calm))
+        findings[RECOVERY].take(turns.stuck(operations, waits, rules.life, history, disturbed, calm))
     if rules.firm and not any(findings[promise].broken for promise in (EXCLUSION, READERS)):
         findings[RISING].take(by_validity)
     if not rules.fifo:
@@ -127,6 +129,8 @@ def _fence(history: History, finding: Finding) -> None:
             finding.broken += register.lost - 1
     if not history.fenced:
         finding.missing = "nothing was written"
+    refused = sum(register.refused for register in history.fenced.values())
+    finding.remark = f", {refused:,} late accesses refused" if refused else ", and nobody came late"
 
 
 def _debris(history: History, finding: Finding) -> None:

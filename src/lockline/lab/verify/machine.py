@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import secrets
-import shutil
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,11 +16,15 @@ from ...guarantees import Guarantees
 from ...runtime.clock import now
 from . import history as told
 from . import registers
+from .course import Course
 from .crew import Crew
-from .faults import Hooks, Striker, schedule
+from .faults import Blow, Striker, schedule
 from .history import Fault, History
+from .hooks import Hooks
 from .judge import Rules, judge
+from .ledger import Ledger
 from .plan import Names, Settings
+from .scratch import a_folder
 from .stalls import Stalls
 from .systems import DIRECT, Way, gone_after, life_after_death, way_to
 from .verdict import Verdict
@@ -34,7 +35,6 @@ PREFIX: Final = "lockline-verify/"
 """What every name of a run begins with, before what is its own."""
 BEGINS_WITHIN: Final = 30.0
 """So long the workers are waited for until each has done something."""
-TICK: Final = 0.25
 CLEANED_WITHIN: Final = 30.0
 
 
@@ -63,7 +63,10 @@ class Wish:
 
 
 class Interrupted(Exception):
-    """Somebody wanted the run to end before its time; nothing of it is left."""
+    """Somebody wanted the run to end before its time."""
+
+    cleaned = True
+    """Whether nothing is left of it in the store; False if the store could not be asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,29 +105,23 @@ class Machine:
         self._tell = tell
         self._over = threading.Event()
         self._prefix = f"{PREFIX}{secrets.token_hex(4)}/"
-        self._folder = Path(tempfile.mkdtemp(prefix="lockline-verify-"))
-        self._extra: list[Fault] = []
+        self._folder = Path()
+        self._ledger = Ledger()
         self._grants = 0
+        self._cleaned = True
         self.working = threading.Event()
         """Set while the workers are at it and anything may be done to the store."""
         self.started = False
         """Whether there is anything that has to be ended."""
         self._read: dict[Path, int] = {}
 
-    def note(self, fault: Fault) -> None:
-        """Something was done to the run from elsewhere."""
-        self._extra.append(fault)
-
     def begin(self, kind: str) -> Fault:
         """Something is being done to the run from elsewhere, and nobody knows for how long."""
-        fault = Fault(kind, now(), now(), felt=math.inf)
-        self.note(fault)
-        return fault
+        return self._ledger.begin(kind)
 
     def end(self, fault: Fault, felt: float) -> None:
         """It is over, and may be felt so much longer."""
-        at = now()
-        self._extra[self._extra.index(fault)] = replace(fault, ended=at, felt=at + felt)
+        self._ledger.end(fault, felt)
 
     def stop(self) -> None:
         """End now, without a verdict: `run` raises Interrupted."""
@@ -132,22 +129,27 @@ class Machine:
 
     def run(self) -> Outcome:
         """From the first contact to the verdict; whatever happens, no worker, file or claim is left."""
-        wish = self._wish
         try:
-            settings = Settings(
-                wish.url, 0, str(self._folder), self._prefix, wish.seed, 0.0, ttl=wish.ttl, timeout=3 * wish.ttl,
-                pace=wish.pace, subject=wish.subject, mutation=wish.mutation,
-            )  # fmt: skip
-            client = a_client(replace(settings, number=-1))
-            try:
-                names = self._make_contact(client, settings)
-                with way_to(wish.url, wish.ports) as way:
-                    return self._with(client, replace(settings, url=way.url, shares=names.shares), names, way)
-            finally:
-                with contextlib.suppress(LocklineError):
-                    client.close()
+            with a_folder() as self._folder:
+                return self._run()
+        except Interrupted as stopped:
+            stopped.cleaned = self._cleaned
+            raise
+
+    def _run(self) -> Outcome:
+        wish = self._wish
+        settings = Settings(
+            wish.url, 0, str(self._folder), self._prefix, wish.seed, 0.0, ttl=wish.ttl, timeout=3 * wish.ttl,
+            pace=wish.pace, subject=wish.subject, mutation=wish.mutation,
+        )  # fmt: skip
+        client = a_client(replace(settings, number=-1))
+        try:
+            names = self._make_contact(client, settings)
+            with way_to(wish.url, wish.ports) as way:
+                return self._with(client, replace(settings, url=way.url, shares=names.shares), names, way)
         finally:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            with contextlib.suppress(LocklineError):
+                client.close()
 
     def _make_contact(self, client: Any, settings: Settings) -> Names:
         """Take and give back one lock: what is wrong with the store is told here, before anything is started."""
@@ -173,24 +175,28 @@ class Machine:
         try:
             with Stalls() as stalls, Witness(client, names, self._folder, guarantees.fifo):
                 self._wait_for_all(crew)
-                began = now()
-                hooks = Hooks(wish.hooks, wish.every, self.note)
-                striker = Striker(crew, way.proxies, wish.seed, life, self._pause(began))
 
                 def history(debris: list[str] | None = None) -> History:
-                    faults = [*striker.faults, *self._extra]
-                    return self._history(names, faults, stalls.samples, began, debris)
+                    return self._history(names, stalls.samples, course.began, debris)
 
+                course = Course(
+                    wish.seconds,
+                    self._over,
+                    self._show,
+                    (lambda: bool(judge(history(), rules).broken)) if wish.until_broken else None,
+                )
+                hooks = Hooks(wish.hooks, wish.every, self._ledger)
+                striker = Striker(crew, way.proxies, self._ledger, seed=wish.seed, life=life, pause=course.pause)
                 self.working.set()
-                found_out = self._strike(striker, life, began, lambda: bool(judge(history(), rules).broken))
+                self._strike(striker, course, schedule(wish.seed, wish.ttl, life, bool(way.proxies)))
                 self.working.clear()
                 hooks.stop()
                 striker.calm()
-                if self._over.is_set():
-                    raise Interrupted
-                if found_out:
+                self._end_if_unwanted()
+                if course.found_out:
                     crew.kill()
-                late = crew.stop(within=settings.timeout + 15)
+                late = crew.stop(settings.timeout + 15, self._over)
+                self._end_if_unwanted()
                 ended = now()
                 notes += [f"worker {number} did not come to its end and was killed" for number in late]
                 notes += [
@@ -198,7 +204,8 @@ class Machine:
                     for number, code in crew.failures().items()
                 ]
                 notes += hooks.failed
-                debris = None if found_out else self._debris(client, gone_after(wish.url, wish.ttl))
+                debris = None if course.found_out else self._debris(client, gone_after(wish.url, wish.ttl))
+                self._end_if_unwanted()
                 whole = history(debris)
                 whole.ended = ended
             return Outcome(
@@ -209,7 +216,7 @@ class Machine:
             if hooks is not None:
                 hooks.stop()
             crew.kill()
-            self._clean(client)
+            self._cleaned = self._clean(client)
 
     def _wait_for_all(self, crew: Crew) -> None:
         until = now() + BEGINS_WITHIN
@@ -219,49 +226,30 @@ class Machine:
                 return
             time.sleep(0.02)
 
-    def _pause(self, began: float) -> Callable[[float], bool]:
-        """Waits so long, but not beyond the end of the run, and says how far it is; True when the run is over."""
-        ends = began + self._wish.seconds
-        self._show: Callable[[], None] = lambda: None
+    def _end_if_unwanted(self) -> None:
+        if self._over.is_set():
+            raise Interrupted
 
-        def pause(seconds: float) -> bool:
-            until = min(now() + seconds, ends)
-            while (left := until - now()) > 0 and not self._over.is_set():
-                self._show()
-                self._over.wait(min(left, TICK))
-            return self._over.is_set() or now() >= ends
+    def _show(self, elapsed: float) -> None:
+        if self._tell is not None:
+            ledger = self._ledger
+            self._tell(Progress(elapsed, self._wish.seconds, self._count(), len(ledger.faults), ledger.doing))
 
-        return pause
-
-    def _strike(self, striker: Striker, life: float, began: float, broken: Callable[[], bool]) -> bool:
-        """Blow after blow to the end of the time; whether it ended before, because a promise was found broken."""
+    def _strike(self, striker: Striker, course: Course, plan: Iterator[Blow]) -> None:
+        """Blow after blow to the end of the time."""
         wish = self._wish
-
-        def show() -> None:
-            if self._tell is not None:
-                faults = len(striker.faults) + len(self._extra)
-                self._tell(Progress(now() - began, wish.seconds, self._count(), faults, striker.doing))
-
-        self._show = show
-        pause = striker._pause
-        plan: Iterator[Any] = schedule(wish.seed, wish.ttl, life, bool(striker._proxies)) if wish.strikes else iter(())
-        over = pause(min(3.0, wish.seconds / 5))
-        looked = now()
+        over = course.pause(min(3.0, wish.seconds / 5))
+        if not wish.strikes:
+            course.pause(wish.seconds)
+            return
         while not over:
-            blow = next(plan, None)
-            if blow is None:
-                over = pause(2.0)
+            blow = next(plan)
             # What cannot come to its end any more is not begun.
-            elif now() + blow.seconds + 0.3 > began + wish.seconds:
-                over = pause(0.5)
+            if now() + blow.seconds + 0.3 > course.ends:
+                over = course.pause(0.5)
             else:
                 striker.strike(blow)
-                over = pause(blow.quiet)
-            if wish.until_broken and now() - looked > 3.0:
-                if broken():
-                    return True
-                looked = now()
-        return False
+                over = course.pause(blow.quiet)
 
     def _count(self) -> int:
         """Grants so far, by what was written since the last look."""
@@ -276,20 +264,21 @@ class Machine:
     def _history(
         self,
         names: Names,
-        faults: Sequence[Fault],
         stalls: Sequence[tuple[float, float]],
         began: float,
         debris: list[str] | None,
     ) -> History:
+        # From before the look: what happens while the files are read is not missing in it.
+        ended, faults = now(), self._ledger.faults
         return History(
             told.read(self._folder),
-            sorted(faults, key=lambda fault: fault.begun),
+            faults,
             {name: registers.fenced(self._folder, name) for name in names.written},
             {name: registers.unfenced(self._folder, name) for name in names.written},
             debris,
             list(stalls),
             began,
-            now(),
+            ended,
         )
 
     def _error_of(self, number: int) -> str:
@@ -304,14 +293,17 @@ class Machine:
                 left: list[str] | None = client.list(self._prefix)
             except LocklineError:
                 left = None
-            if left == [] or now() > until:
+            if left == [] or now() > until or self._over.wait(0.1):
                 return left
-            time.sleep(0.1)
 
-    def _clean(self, client: Any) -> None:
-        """Remove what workers that were killed left in the lines, instead of leaving it to its ttl."""
+    def _clean(self, client: Any) -> bool:
+        """Remove what workers that were killed left in the lines, instead of leaving it to its ttl; whether nothing is left."""
         until = now() + CLEANED_WITHIN
         with contextlib.suppress(LocklineError):
-            while (left := client.list(self._prefix)) and now() < until:
+            while left := client.list(self._prefix):
+                if now() > until:
+                    return False
                 for name in left:
                     client.evict(name)
+            return True
+        return False

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from html import escape
 from typing import Final
 
+from ..draw.lanes import Bar, Mark, Picture, scale
+from ..draw.svg import drawing
+from ..trace import short
 from .history import Fault, History, Operation
-from .verdict import Violation
+from .verdict import EXCLUSION, ORDER, PERMITS, READERS, RECOVERY, RISING, UNIQUE, WAKE_UP, Violation
 
 WIDTH: Final = 860
 LEFT: Final = 90
-_FREEZE: Final = (
-    '<pattern id="hatch" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
-    '<rect width="6" height="6" fill="#f3e3c3"/><line x1="0" y1="0" x2="0" y2="6" stroke="#b58a2b" stroke-width="2"/></pattern>'
-)
 
 
 def _svg(height: int, label: str, *parts: str) -> str:
     return (
-        f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(label, quote=True)}" xmlns="http://www.w3.org/2000/svg">'
+        f'<svg class="plot" viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(label, quote=True)}" xmlns="http://www.w3.org/2000/svg">'
         f"<title>{escape(label)}</title>{''.join(parts)}</svg>"
     )
 
@@ -37,7 +36,7 @@ def plot(values: Sequence[float], faults: Sequence[Fault], began: float, label: 
     def across(moment: float) -> float:
         return LEFT + (WIDTH - LEFT - 10) * min(max(moment, 0.0), seconds) / seconds
 
-    parts = [_FREEZE]
+    parts = []
     for fault in faults:
         begin, end = across(fault.begun - began), across(fault.ended - began)
         parts.append(
@@ -60,66 +59,49 @@ def plot(values: Sequence[float], faults: Sequence[Fault], began: float, label: 
     return _svg(height, label, *parts)
 
 
-def time_line(violation: Violation, history: History) -> str:
-    """The operations that took part, a lane each: its wait, its hold with the token, what was done to its worker, and the instant."""
-    lanes = violation.operations
-    if not lanes:
+WORDS: Final = {
+    EXCLUSION: "two inside",
+    READERS: "too many inside",
+    PERMITS: "too many inside",
+    UNIQUE: "token twice",
+    RISING: "token fell",
+    ORDER: "overtaken",
+    WAKE_UP: "nobody is told",
+    RECOVERY: "nobody holds",
+}
+"""What stands at the instant of a violation."""
+
+
+def time_line(promise: str, violation: Violation, history: History) -> str:
+    """The operations that took part, a lane each, as the lab draws them: the wait, the hold with its token, what was done to the worker."""
+    if not violation.operations:
         return ""
-    begin = min(one.begun for one in lanes)
-    end = max([violation.at, *(max(one.until, one.got, one.ended) for one in lanes)])
+    last = max([violation.at, *(max(one.until, one.got, one.ended) for one in violation.operations)])
+    first = min(one.got or one.begun for one in violation.operations)
     # A long wait would leave no room for what matters.
-    begin = max(begin, min(one.got or one.begun for one in lanes) - max(0.02, end - violation.at))
-    margin = (end - begin) * 0.04 + 1e-4
-    begin, end = begin - margin, end + margin
-
-    def across(moment: float) -> float:
-        return LEFT + (WIDTH - LEFT - 10) * (min(max(moment, begin), end) - begin) / (end - begin)
-
-    height = 40 + 46 * len(lanes)
-    parts = [_FREEZE]
-    for number, one in enumerate(lanes):
-        parts += _lane(one, 12 + 46 * number, across, history.faults, (begin, end))
-    at = across(violation.at)
-    parts += [
-        f'<line class="instant" x1="{at:.1f}" y1="4" x2="{at:.1f}" y2="{height - 22}"/>',
-        _text(at, height - 8, f"{violation.at - history.began:.6f} s", 'text-anchor="middle"'),
-    ]
-    return _svg(height, violation.text, *parts)
+    zero = max(min(one.begun for one in violation.operations), first - max(0.02, last - violation.at))
+    drawn = Picture(violation=violation.at - zero, length=max(1e-4, last - zero))
+    beneath = {}
+    for one in violation.operations:
+        drawn.lanes.append(one.op)
+        beneath[one.op] = f"worker {one.worker}, {one.kind}"
+        drawn.bars += _bars(one, history.faults, zero, last)
+        drawn.marks += [
+            Mark(one.op, fault.begun - zero, "killed", "")
+            for fault in history.faults
+            if fault.worker == one.worker and fault.kind.startswith("kill") and zero <= fault.begun <= last
+        ]
+    drawn.knots = scale(drawn)
+    return drawing(drawn, words=violation.text, violated=WORDS.get(promise, promise), beneath=beneath)
 
 
-def _lane(
-    one: Operation, top: int, across: Callable[[float], float], faults: Sequence[Fault], shown: tuple[float, float]
-) -> list[str]:
-    parts = [
-        _text(LEFT - 8, top + 14, f"worker {one.worker}", 'text-anchor="end"'),
-        _text(LEFT - 8, top + 28, one.kind, 'text-anchor="end" class="small"'),
-    ]
-    answered = one.got or one.ended or shown[1]
-    parts.append(_bar("wait", across(one.begun), across(answered), top + 9, 8, f"{one.op} waits"))
+def _bars(one: Operation, faults: Sequence[Fault], zero: float, last: float) -> Iterator[Bar]:
+    def bar(began: float, ended: float, kind: str, text: str = "") -> Bar:
+        return Bar(one.op, max(0.0, began - zero), max(0.0, min(ended, last) - zero), kind, text)
+
+    yield bar(one.begun, one.got or one.ended or last, "waits")
     if one.until:
-        parts.append(
-            _bar(
-                "hold",
-                across(one.got),
-                across(one.until),
-                top + 2,
-                22,
-                f"{one.op} held, and said valid to the end of this",
-            )
-        )
-        parts.append(_text(across(one.got) + 3, top + 36, f"token {one.token}", 'class="small"'))
+        yield bar(one.got, one.until, "hold", f"token {short(one.token)}")
     for fault in faults:
-        if fault.worker == one.worker and fault.touches(*shown):
-            parts.append(
-                _bar(
-                    "frozen", across(fault.begun), across(fault.ended), top, 26, f"{fault.kind} {fault.detail}".strip()
-                )
-            )
-    return parts
-
-
-def _bar(kind: str, begin: float, end: float, top: int, height: int, label: str) -> str:
-    return (
-        f'<rect class="{kind}" x="{begin:.1f}" y="{top}" width="{max(end - begin, 2):.1f}" height="{height}">'
-        f"<title>{escape(label)}</title></rect>"
-    )
+        if fault.worker == one.worker and fault.kind.startswith("freeze") and fault.touches(zero, last):
+            yield bar(fault.begun, fault.ended, "frozen")

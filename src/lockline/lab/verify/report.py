@@ -17,9 +17,8 @@ body{font:16px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--paper)
 h1{font-size:1.5rem}h2{font-size:1.15rem;margin-top:2rem}code{overflow-wrap:anywhere}
 table{border-collapse:collapse;width:100%}td,th{text-align:left;padding:.35rem .6rem .35rem 0;border-bottom:1px solid var(--rule);vertical-align:top}
 .n{text-align:right;font-variant-numeric:tabular-nums}.held{color:var(--good)}.broken{color:var(--bad);font-weight:600}.not-exercised{color:var(--none)}
-.soft,.small{color:var(--soft);font-size:.9rem}svg{width:100%;height:auto;font:12px system-ui,sans-serif}svg text{fill:var(--ink)}svg text.small{font-size:11px;fill:var(--soft)}
+.soft,.small{color:var(--soft);font-size:.9rem}svg{width:100%;height:auto}svg.plot{font:12px system-ui,sans-serif}svg.plot text{fill:var(--ink)}
 .line{fill:none;stroke:var(--bar);stroke-width:1.5}.axis{stroke:var(--soft)}.fault{fill:var(--none);opacity:.25}
-.wait{fill:var(--rule)}.hold{fill:var(--bar);opacity:.75}.frozen{fill:url(#hatch);opacity:.55}.instant{stroke:var(--bad);stroke-width:2;stroke-dasharray:4 3}
 """
 
 
@@ -93,7 +92,9 @@ def body(outcome: Outcome) -> str:
     for finding in verdict.broken:
         if finding.first is not None and finding.first.operations:
             sections.append(f"<h2>The first violation of: {escape(finding.promise)}</h2>")
-            sections.append(f"<p>{escape(finding.first.text)}</p>{picture.time_line(finding.first, history)}")
+            sections.append(
+                f"<p>{escape(finding.first.text)}</p>{picture.time_line(finding.promise, finding.first, history)}"
+            )
             break
     sections += [
         "<h2>Counts</h2>",

@@ -34,6 +34,8 @@ class Finding:
     """So many are needed to say that it was held."""
     missing: str = ""
     """What kept it from being put to the test at all."""
+    remark: str = ""
+    """What else there is to say if it was held."""
     broken: int = 0
     first: Violation | None = None
 
@@ -63,7 +65,7 @@ class Finding:
         if self.first is not None:
             return self.first.text
         if self.state == HELD:
-            return f"{self.checked:,} checked"
+            return f"{self.checked:,} checked{self.remark}"
         return self.missing or f"only {self.checked:,} of at least {self.least:,} chances to break it"
 
 
@@ -110,7 +112,8 @@ ORDER: Final = "order of arrival"
 WAKE_UP: Final = "wake-up"
 RECOVERY: Final = "recovery"
 DEBRIS: Final = "no debris"
-NEEDED: Final = (EXCLUSION, UNIQUE, RISING, FENCE)
+NEEDED: Final = (EXCLUSION, UNIQUE, RISING, FENCE, DEBRIS)
+"""Without these there is no verdict; what is left can be said only by a store that still answers at the end."""
 
 MEANS: Final = {
     EXCLUSION: "at no instant did two leases of one lock say that they are valid",
