@@ -16,6 +16,8 @@ from .ground import Ground
 
 PAUSES = (1.0, 4.0)
 """Between two deeds, in seconds."""
+QUIET = 12.0
+"""The same when each kind has been done: only of a quiet time can it be said who was late, and who was overtaken."""
 WELL_WITHIN = 60.0
 AFTER = 3.0
 """So long after a deed, beyond a claim's life, elections and reconnects may go on."""
@@ -73,7 +75,8 @@ def torture(
         machine.working.wait(120)
         queue: list[str] = []
         ends = now() + seconds - 6.0
-        while not over.wait(dice.uniform(*PAUSES)) and now() < ends and machine.working.is_set():
+        pause = dice.uniform(*PAUSES)
+        while not over.wait(pause) and now() < ends and machine.working.is_set():
             if not queue:
                 queue = sorted(ground.deeds)
                 dice.shuffle(queue)
@@ -87,6 +90,7 @@ def torture(
             if not settled(ground, over):
                 problems.append(f"{kind}: its servers have not come to terms within {WELL_WITHIN:.0f} s")
             machine.end(fault, life + AFTER)
+            pause = dice.uniform(*PAUSES) if queue else life + AFTER + QUIET
 
     thread = threading.Thread(target=work, name="deeds", daemon=True)
     thread.start()

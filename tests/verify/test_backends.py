@@ -14,8 +14,11 @@ from ..contract.worlds import all_worlds
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
 
-EVERY_TIME = ("local", "redis", "redlock-3", "etcd", "zookeeper")
-IN_FULL = ("redis-sentinel", "redis-cluster", "redlock-5", "consul", "postgresql", "mysql", "zookeeper3", "etcd3")
+EVERY_TIME = ("local", "redis", "redlock-3")
+"""No server, one, several: every way that the machine itself takes."""
+IN_FULL = (
+    "redis-sentinel", "redis-cluster", "redlock-5", "etcd", "zookeeper", "consul", "postgresql", "mysql", "zookeeper3", "etcd3",
+)  # fmt: skip
 NO_PROXY = ("local", "redis-sentinel", "redis-cluster")
 
 

@@ -121,12 +121,14 @@ def test_what_cannot_be_done_is_said_at_once(arguments: list[str], code: int, sa
 
 
 @pytest.mark.server
-def test_missing_rights_are_named(server: RedisServer) -> None:
-    server.command("ACL", "SETUSER", "reader", "on", ">pass", "~*", "+@read", "+@connection")
-    done = verify(f"redis://reader:pass@127.0.0.1:{server.port}")
+@pytest.mark.parametrize("rights", ["~* +@read +@connection", "~* +@all resetchannels", "~else:* +@all allchannels"])
+def test_missing_rights_are_named_before_anything_is_started(server: RedisServer, rights: str) -> None:
+    server.command("ACL", "SETUSER", "little", "reset", "on", ">pass", *rights.split())
+    done = verify(f"redis://little:pass@127.0.0.1:{server.port}")
     assert done.returncode == 2
     assert "permission" in done.stderr.lower()
     assert "pass@" not in done.stderr
+    assert done.stdout == ""
 
 
 def test_names_in_a_page_are_only_text() -> None:

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 def test_exclusion_is_broken_and_the_fence_holds() -> None:
     with a_redis() as one, a_redis() as other, Proxy("127.0.0.1", one.port) as address:
-        machine = Machine(Wish(f"redis://127.0.0.1:{address.port}", seconds=8.0, seed=5, strikes=False, least=20))
+        machine = Machine(Wish(f"redis://127.0.0.1:{address.port}", seconds=5.0, seed=5, strikes=False, least=20))
 
         def fail_over() -> None:
             """The one that takes over has not heard of anything since it last was in charge."""

@@ -171,6 +171,14 @@ def test_after_a_kill_the_next_one_holds_within_the_ttl_and_a_second(got: float,
     assert state(history(killed, waited, faults=(kill,)), RECOVERY) == said
 
 
+def test_whoever_holds_before_the_ttl_is_over_is_not_late_however_busy_the_machine_was() -> None:
+    """The time from when it would have been late to when it held is none, and no stall makes it any."""
+    killed = held("1.1", 1, 0.0, 0.1, 0.5, released=False)
+    whole = history(killed, held("2.1", 2, 0.3, 0.6, 0.7), faults=(Fault("kill a holder", 0.55, 2.55, worker=1),))
+    whole.stalls = [(moment / 10, moment / 4) for moment in range(100)]
+    assert state(whole, RECOVERY) == "held"
+
+
 def test_nobody_holds_for_ever_after_a_kill() -> None:
     killed = held("1.1", 1, 0.0, 0.1, 0.5, released=False)
     kill = Fault("kill a holder", 0.55, 2.55, worker=1)

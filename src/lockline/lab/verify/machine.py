@@ -6,12 +6,13 @@ import contextlib
 import secrets
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from ...errors import ConfigError, LocklineError
+from ...errors import AcquireTimeout, ConfigError, LocklineError
 from ...guarantees import Guarantees
 from ...runtime.clock import now
 from . import history as told
@@ -35,6 +36,8 @@ PREFIX: Final = "lockline-verify/"
 """What every name of a run begins with, before what is its own."""
 BEGINS_WITHIN: Final = 30.0
 """So long the workers are waited for until each has done something."""
+IN_VAIN: Final = 0.3
+"""So long a permit is waited for that nobody will give back."""
 CLEANED_WITHIN: Final = 30.0
 
 
@@ -152,13 +155,20 @@ class Machine:
                 client.close()
 
     def _make_contact(self, client: Any, settings: Settings) -> Names:
-        """Take and give back one lock: what is wrong with the store is told here, before anything is started."""
+        """Take a lock, wait for one in vain, look at the list: what is wrong with the store is told here, before anything is started."""
         probe = f"{self._prefix}probe"
         client.lock(probe, ttl=settings.ttl).acquire(timeout=10).release()
+        client.list(self._prefix)
         try:
-            client.semaphore(probe, limit=2, ttl=settings.ttl).acquire(timeout=10).release()
+            # One thread may ask for a second permit, and so waits: that takes rights of its own in some stores.
+            held = client.semaphore(probe, limit=1, ttl=settings.ttl).acquire(timeout=10)
         except ConfigError:
             return Names(self._prefix, shares=False)
+        try:
+            with contextlib.suppress(AcquireTimeout):
+                client.semaphore(probe, limit=1, ttl=settings.ttl).acquire(timeout=IN_VAIN).release()
+        finally:
+            held.release()
         return Names(self._prefix)
 
     def _with(self, client: Any, settings: Settings, names: Names, way: Way) -> Outcome:
@@ -203,7 +213,9 @@ class Machine:
                     f"worker {number} ended with {code}: {self._error_of(number)}"
                     for number, code in crew.failures().items()
                 ]
-                notes += hooks.failed
+                notes += [
+                    f"{text}{f' ({times} times)' if times > 1 else ''}" for text, times in Counter(hooks.failed).items()
+                ]
                 debris = None if course.found_out else self._debris(client, gone_after(wish.url, wish.ttl))
                 self._end_if_unwanted()
                 whole = history(debris)

@@ -26,8 +26,8 @@ class Calm:
         self._stalled = [seconds for _, seconds in stalls]
 
     def between(self, begin: float, end: float) -> float:
-        """Seconds from one moment to the other, without those that were nobody's fault."""
-        return end - begin - (self._so_far(end, 1) - self._so_far(begin, 0))
+        """Seconds from one moment to the other, without those that were nobody's fault; none if the other comes first."""
+        return max(0.0, end - begin - (self._so_far(end, 1) - self._so_far(begin, 0))) if end > begin else 0.0
 
     def stalled(self, operation: Operation) -> bool:
         """Whether its worker may have been kept from renewing its place in the line."""
