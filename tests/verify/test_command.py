@@ -101,13 +101,14 @@ def test_a_signal_leaves_no_process_and_no_claim(server: RedisServer, number: si
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        (["redis://127.0.0.1:1"], 2, "unreachable"),
         (["nonsense://host"], 2, "does not begin with a scheme"),
         (["redis://:secret@127.0.0.1:1"], 2, "unreachable"),
         (["memory:"], 2, "needs many; try local:"),
         (["local:", "--time", "0.1s"], 64, "at least 1 s"),
         (["local:", "--time", "soon"], 64, "not a time"),
         (["local:", "--workers", "1"], 64, "2<=x<=64"),
+        (["local:", "--ttl", "1h"], 64, "at most 60 s"),
+        (["local:", "--fault", " "], 64, "this one is empty"),
         (["local:", "--html", "/nowhere/at/all.html"], 64, "No such file"),
         (["local:", "--url", "local:"], 64, "give the URL once"),
     ],

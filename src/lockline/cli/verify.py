@@ -75,6 +75,8 @@ def command(
     """
     if target is not None and url is not None:
         raise click.UsageError("give the URL once, as an argument or with --url")
+    if not all(command.strip() for command in faults):
+        raise click.BadParameter("--fault is a command, and this one is empty")
     wish = Wish(
         url="", seconds=_at_least(length, 1.0, "--time"), workers=workers, ttl=_between(ttl, 0.5, LONGEST_TTL, "--ttl"),
         seed=secrets.randbelow(1_000_000) if seed is None else seed,

@@ -36,6 +36,8 @@ PREFIX: Final = "lockline-verify/"
 """What every name of a run begins with, before what is its own."""
 BEGINS_WITHIN: Final = 30.0
 """So long the workers are waited for until each has done something."""
+CONTACT_WITHIN: Final = 5.0
+"""So long the store has to answer at all."""
 IN_VAIN: Final = 0.3
 """So long a permit is waited for that nobody will give back."""
 CLEANED_WITHIN: Final = 30.0
@@ -157,11 +159,11 @@ class Machine:
     def _make_contact(self, client: Any, settings: Settings) -> Names:
         """Take a lock, wait for one in vain, look at the list: what is wrong with the store is told here, before anything is started."""
         probe = f"{self._prefix}probe"
-        client.lock(probe, ttl=settings.ttl).acquire(timeout=10).release()
+        client.lock(probe, ttl=settings.ttl).acquire(timeout=CONTACT_WITHIN).release()
         client.list(self._prefix)
         try:
             # One thread may ask for a second permit, and so waits: that takes rights of its own in some stores.
-            held = client.semaphore(probe, limit=1, ttl=settings.ttl).acquire(timeout=10)
+            held = client.semaphore(probe, limit=1, ttl=settings.ttl).acquire(timeout=CONTACT_WITHIN)
         except ConfigError:
             return Names(self._prefix, shares=False)
         try:
