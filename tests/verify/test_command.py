@@ -102,6 +102,7 @@ def test_a_signal_leaves_no_process_and_no_claim(server: RedisServer, number: si
     ("arguments", "code", "says"),
     [
         (["nonsense://host"], 2, "does not begin with a scheme"),
+        ([""], 2, "does not begin with a scheme"),
         (["redis://:secret@127.0.0.1:1"], 2, "unreachable"),
         (["memory:"], 2, "needs many; try local:"),
         (["local:", "--time", "0.1s"], 64, "at least 1 s"),

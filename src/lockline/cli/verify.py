@@ -85,7 +85,7 @@ def command(
     if page is not None:
         _check_writable(Path(page))
     try:
-        wish = replace(wish, url=default.store(target or url, config=config).url)
+        wish = replace(wish, url=default.store(url if target is None else target, config=config).url)
         if scheme_of(wish.url) == "memory":
             raise ConfigError("memory: is of one process, and this needs many; try local:")
         bites = _run(
