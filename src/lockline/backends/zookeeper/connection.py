@@ -12,6 +12,7 @@ import logging
 import select
 import socket
 import ssl
+import struct
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -43,6 +44,10 @@ CUT: Final = (
 """No answer: the request may have been applied or not."""
 DECIDED: Final = (problems.NoNodeError, problems.NodeExistsError, problems.BadVersionError)
 """A no to a write that the leader itself has given, with a majority. Others may come from the server that we asked, alone."""
+MOST_XIDS: Final = 2147483647
+"""Requests are numbered as kazoo numbers its own, which take turns with ours."""
+_HEAD: Final = struct.Struct("!iii")
+"""How much follows, the number, and what is asked for."""
 _UNANSWERED: Final = object()
 _AT_ONCE_OR_NOT: int = getattr(socket, "MSG_DONTWAIT", 0)
 _REFUSED: Final = {
@@ -300,15 +305,18 @@ class KazooHooks:
             self._client._connection._read_sock.recv(65536, _AT_ONCE_OR_NOT)
         except BlockingIOError:
             pass
+        ours = bytearray()
         for _ in range(AT_ONCE) if self._listeners else itertools.count():
             if not queue:
                 break
-            answer = queue[0][1]
-            if isinstance(answer, AnswerSlot):
-                answer.leave(now())
-            # kazoo takes one back for each.
+            if isinstance(queue[0][1], AnswerSlot):
+                ours += self._take_next(queue)
+                continue
+            # In the order in which they were asked for, and kazoo takes one byte back for each of its own.
+            self._write(ours, connect_timeout)
             self._wake_kazoo()
             self._send_request(read_timeout, connect_timeout)
+        self._write(ours, connect_timeout)
         if queue:
             self._wake_kazoo()
         elif not self._listeners:
@@ -316,6 +324,23 @@ class KazooHooks:
                 if not self._listeners:
                     # Without us kazoo takes back one byte for each request; whatever comes from here on brings its own.
                     vars(self._client._connection).pop("_send_request", None)
+
+    def _take_next(self, queue: Any) -> bytes:
+        """The bytes of a request of ours; from here on it may have been sent, and kazoo expects its answer."""
+        request, answer = queue[0]
+        body: bytes = request.serialize()
+        connection = self._client._connection
+        connection._xid = xid = connection._xid % MOST_XIDS + 1
+        answer.leave(now())
+        queue.popleft()
+        self._client._pending.append((request, answer, xid))
+        return _HEAD.pack(len(body) + 8, xid, request.type) + body
+
+    def _write(self, data: bytearray, timeout: float) -> None:
+        """In one piece: a system call for each request costs us and the server more than the request itself."""
+        if data:
+            self._client._connection._write(bytes(data), timeout)
+            data.clear()
 
     # -- servers -------------------------------------------------------------------------------------
 
