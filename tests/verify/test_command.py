@@ -51,7 +51,7 @@ def test_a_report_in_every_form_and_nothing_left(server: RedisServer, tmp_path: 
     written = tmp_path / "report.html"
     mark = tmp_path / "hook"
     done = verify(
-        server.url, "--time", "5s", "--workers", "4", "--seed", "7", "--json", "--html", str(written),
+        server.url, "--time", "8s", "--workers", "4", "--seed", "7", "--json", "--html", str(written),
         "--fault", f"touch {mark}", "--every", "1s",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr + done.stdout

@@ -42,8 +42,8 @@ def jain(counts: Sequence[int]) -> float:
     return 1.0 if not squares else sum(counts) ** 2 / (len(counts) * squares)
 
 
-def fairness(history: History) -> float:
-    """Over the workers that were there from the beginning to the end, counting what they got of the contended locks."""
+def fairness(history: History) -> float | None:
+    """Over the workers that were there from the beginning to the end, counting what they got of the contended locks; None if they are no two."""
     struck = {fault.worker for fault in history.faults if fault.worker is not None}
     shares: Counter[int] = Counter()
     for one in history.operations:
@@ -55,7 +55,7 @@ def fairness(history: History) -> float:
     for one in history.operations:
         first[one.worker] = min(first.get(one.worker, one.begun), one.begun)
     there = [worker for worker in shares if not late or first[worker] < min(late)]
-    return jain([shares[worker] for worker in there])
+    return jain([shares[worker] for worker in there]) if len(there) > 1 else None
 
 
 def per_second(history: History) -> list[int]:

@@ -50,7 +50,7 @@ class Rules:
 
 
 DEFAULT: Final = Rules()
-CONTENDED: Final = 4
+CONTENDED: Final = 5
 """Of so many grants of a lock at least one goes to somebody who found it taken, even with few workers: only those are a test of exclusion."""
 
 

@@ -25,7 +25,7 @@ table{border-collapse:collapse;width:100%}td,th{text-align:left;padding:.35rem .
 def as_json(outcome: Outcome) -> dict[str, Any]:
     """For programs."""
     verdict, history = outcome.verdict, outcome.history
-    waits = figures.waits_by_kind(history)
+    waits, fairness = figures.waits_by_kind(history), figures.fairness(history)
     return {
         "url": outcome.shown_url,
         "verdict": word(outcome),
@@ -50,7 +50,7 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
         "updates_lost_without_fence": verdict.lost_without_fence,
         "faults": dict(Counter(fault.kind for fault in history.faults)),
         "network_faults": outcome.network or "exercised",
-        "fairness": round(figures.fairness(history), 4),
+        "fairness": None if fairness is None else round(fairness, 4),
         "waits": {
             kind: {"count": one.count, "p50": round(one.median, 6), "p99": round(one.p99, 6), "longest": round(one.longest, 6)}
             for kind, one in waits.items()
@@ -80,7 +80,7 @@ def document(title: str, content: str) -> str:
 def body(outcome: Outcome) -> str:
     """What there is to say about one run."""
     verdict, history = outcome.verdict, outcome.history
-    kinds = Counter(fault.kind for fault in history.faults)
+    kinds, fairness = Counter(fault.kind for fault in history.faults), figures.fairness(history)
     sections = [
         f"<h1>lockline verify: <span class='{word(outcome)}'>{word(outcome)}</span></h1>",
         f"<p><code>{escape(outcome.shown_url)}</code><br><span class='soft'>{history.ended - history.began:.0f} s, "
@@ -105,7 +105,10 @@ def body(outcome: Outcome) -> str:
                 _row("operations without an answer: unknown, neither for nor against", f"{verdict.unknown:,}"),
                 _row("late accesses that the fence refused", f"{verdict.refused:,}"),
                 _row("updates lost at the register without a fence", f"{verdict.lost_without_fence:,}"),
-                _row("fairness between workers (Jain's index)", f"{figures.fairness(history):.3f}"),
+                _row(
+                    "fairness between workers that nothing was done to (Jain's index)",
+                    "there were no two" if fairness is None else f"{fairness:.3f}",
+                ),
                 *(_row(f"fault: {kind}", str(count)) for kind, count in sorted(kinds.items())),
             ],
         ),
