@@ -14,11 +14,11 @@ from .toy import ROOT, a_toy
 pytestmark = pytest.mark.slow
 
 
-def run(mutation: str, seconds: float) -> Outcome:
+def run(mutation: str, seconds: float, subject: str = "client") -> Outcome:
     with a_toy(mutation) as url:
         return Machine(
             Wish(
-                url, seconds=seconds, workers=6, seed=3, subject="tests.verify.toy:client", mutation=mutation, ports={"toy": 0},
+                url, seconds=seconds, workers=6, seed=3, subject=f"tests.verify.toy:{subject}", mutation=mutation, ports={"toy": 0},
                 until_broken=True,
             )
         ).run()  # fmt: skip
@@ -38,6 +38,13 @@ def test_the_store_without_a_mistake_keeps_its_promises() -> None:
     outcome = run("", 10.0)
     assert [(finding.promise, finding.text) for finding in outcome.verdict.broken] == []
     assert outcome.verdict.code == 0
+
+
+def test_workers_that_fall_over_take_the_verdict_with_them() -> None:
+    outcome = run("", 2.0, subject="falls_over")
+    assert outcome.verdict.code == 2
+    assert outcome.verdict.failed == 6
+    assert sum("ended with 1: ZeroDivisionError" in note for note in outcome.notes) == 6
 
 
 @pytest.mark.parametrize("mutation", BROKEN if os.environ.get("LOCKLINE_FULL") else QUICK)

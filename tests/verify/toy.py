@@ -361,6 +361,14 @@ def client(settings: Settings, owner: str) -> Any:
     return aio.Client(engine) if settings.flavour == "asyncio" else sync.Client(engine)
 
 
+def falls_over(settings: Settings, owner: str) -> Any:
+    """A client of which every worker has one, and that none of them can use."""
+    made = client(settings, owner)
+    if settings.number >= 0:
+        made.lock = made.rwlock = made.semaphore = lambda *words, **terms: 1 / 0
+    return made
+
+
 if __name__ == "__main__":
     from tests.verify.broken import BROKEN
 

@@ -257,9 +257,11 @@ def _tell(outcome: Outcome, bites: Outcome, written: str) -> None:
 
 def _why(outcome: Outcome) -> str:
     missing = outcome.verdict.inconclusive
-    if outcome.verdict.broken or not missing:
+    if not outcome.verdict.code or outcome.verdict.broken:
         return ""
     told = [f"{finding.promise}: {finding.missing}" for finding in missing if finding.missing]
+    if outcome.verdict.failed:
+        told.append(f"{count(outcome.verdict.failed, 'worker')} ended before its time")
     if little := [finding.promise for finding in missing if not finding.missing]:
         told.append(f"too little happened to speak of {', '.join(little)}; try a longer --time")
     return f": {'; '.join(told)}"

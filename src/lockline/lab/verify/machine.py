@@ -222,8 +222,10 @@ class Machine:
                 self._end_if_unwanted()
                 whole = history(debris)
                 whole.ended = ended
+            verdict = judge(whole, rules)
+            verdict.failed = len(crew.failures())
             return Outcome(
-                wish, judge(whole, rules), whole, guarantees, client.url, way.why_none if wish.strikes else "no faults were wanted",
+                wish, verdict, whole, guarantees, client.url, way.why_none if wish.strikes else "no faults were wanted",
                 notes, self._prefix, life,
             )  # fmt: skip
         finally:

@@ -81,6 +81,8 @@ class Verdict:
     """Accesses that the fence turned away: late ones, which without it would have been lost updates."""
     lost_without_fence: int = 0
     """Updates that were lost at the register without a fence."""
+    failed: int = 0
+    """Workers that ended before their time, by a mistake that is neither the store's nor a fault: what they would have said is missing."""
 
     def of(self, promise: str) -> Finding:
         """What was found about this one."""
@@ -99,7 +101,7 @@ class Verdict:
     @property
     def code(self) -> int:
         """0 held, 1 broken, 2 inconclusive."""
-        return 1 if self.broken else 2 if self.inconclusive else 0
+        return 1 if self.broken else 2 if self.inconclusive or self.failed else 0
 
 
 EXCLUSION: Final = "exclusion"

@@ -18,7 +18,9 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -234,11 +236,10 @@ def work(settings: Settings) -> None:
         asyncio.run(on_a_loop())
         return
     client = a_client(settings)
-    threads = [threading.Thread(target=run, args=(party.work(),)) for party in parties(client, time.sleep)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(settings.parties) as threads:
+        done = [threads.submit(run, party.work()) for party in parties(client, time.sleep)]
+    for party in done:
+        party.result()
     with contextlib.suppress(LocklineError):
         client.close()
 
@@ -253,5 +254,11 @@ if __name__ == "__main__":
     die_with_parent()
     # Ctrl-C is for the one who started us; it ends us in good order.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    work(Settings.read(sys.stdin.readline()))
-    os._exit(0)
+    code = 1
+    try:
+        work(Settings.read(sys.stdin.readline()))
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    # At once: the thread that listens never comes to its end.
+    os._exit(code)
