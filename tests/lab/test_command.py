@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -11,6 +12,8 @@ import time
 from pathlib import Path
 
 import pytest
+
+from lockline.cli.file_to_write import write
 
 from ..servers.process import wait_for
 
@@ -56,6 +59,39 @@ def test_an_unknown_name_is_wrong_use_and_starts_nothing(tmp_path: Path, words: 
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("words", "place"),
+    [
+        (("--html",), "nowhere/lab.html"),
+        (("show", "setnx", "frozen", "--svg"), ""),
+    ],
+)
+def test_a_file_that_cannot_be_written_is_wrong_use_and_starts_nothing(
+    tmp_path: Path, words: tuple[str, ...], place: str
+) -> None:
+    done = run(tmp_path, *words, str(tmp_path / place))
+    assert done.returncode == 64
+    assert str(tmp_path / place) in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_that_is_full_is_said_and_leaves_no_half_of_a_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert not write(Path("/dev/full"), "page")
+    assert "No space left" in capsys.readouterr().err
+    assert Path("/dev/full").exists()
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+        assert not write(tmp_path / "lab.html", "x" * 5000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.server
 def test_one_cell_is_run_and_drawn(tmp_path: Path) -> None:
     picture = tmp_path / "cell.svg"
@@ -80,7 +116,7 @@ def test_a_missing_server_greys_its_cells_with_the_command_that_installs_it(tmp_
 
 
 @pytest.mark.server
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_in_the_middle_leaves_no_process_and_no_folder(tmp_path: Path, number: signal.Signals) -> None:
     lab = subprocess.Popen(
         [*RUN, "--lock", "setnx", "--lock", "redlock-as-published", "--lock", "lockline-redis"],
@@ -98,7 +134,7 @@ def test_a_signal_in_the_middle_leaves_no_process_and_no_folder(tmp_path: Path, 
 
 
 @pytest.mark.server
-def test_neither_clients_nor_servers_outlive_a_laboratory_that_is_killed(tmp_path: Path) -> None:
+def test_neither_clients_nor_servers_nor_folders_outlive_a_laboratory_that_is_killed(tmp_path: Path) -> None:
     lab = subprocess.Popen(
         [*RUN, "--lock", "setnx", "--failure", "frozen"],
         env={**os.environ, "TMPDIR": str(tmp_path)}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
@@ -112,6 +148,7 @@ def test_neither_clients_nor_servers_outlive_a_laboratory_that_is_killed(tmp_pat
     lab.kill()
     lab.wait()
     wait_for(lambda: processes_of(tmp_path) == {}, 10, "the end of its clients and servers")
+    wait_for(lambda: list(tmp_path.iterdir()) == [], 10, "the end of its folder")
 
 
 def test_a_server_that_was_stopped_is_nobody_to_the_watcher(tmp_path: Path) -> None:
@@ -132,3 +169,20 @@ def test_a_server_that_was_stopped_is_nobody_to_the_watcher(tmp_path: Path) -> N
         for each in (others, guarded):
             each.kill()
             each.wait()
+
+
+@pytest.mark.parametrize("name", ["plain", "with spaces and 'quotes' $HOME", "with\na second line"])
+def test_a_folder_goes_with_the_program_and_nothing_else_does(tmp_path: Path, name: str) -> None:
+    folder, other = tmp_path / name, tmp_path / "other"
+    for each in (folder, other):
+        (each / "inside").mkdir(parents=True)
+    program = (
+        "import os, pathlib, signal, sys\n"
+        "from lockline.lab.servers.watcher import WATCHER\n"
+        "WATCHER.takes_away(pathlib.Path(sys.argv[1]))\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    subprocess.run([sys.executable, "-c", program, str(folder)], check=False)
+    if "\n" not in name:
+        wait_for(lambda: not folder.exists(), 10, "the end of the folder")
+    assert (other / "inside").is_dir()

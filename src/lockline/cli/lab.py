@@ -26,6 +26,7 @@ from ..lab.draw.svg import svg
 from ..lab.runner import Laboratory
 from ..lab.verdicts import Outcome, Verdict
 from . import codes
+from .file_to_write import writable, write
 from .options import json_option, print_json
 from .text import count, say
 
@@ -45,18 +46,31 @@ Exit code 1 if a cell is not what the literature says.
 
 @contextlib.contextmanager
 def a_laboratory(pace: float = 1.0) -> Iterator[Laboratory]:
-    """Open for as long as the block lasts; Ctrl-C and SIGTERM end it, and leave nothing behind."""
+    """Open for as long as the block lasts; Ctrl-C, SIGTERM and SIGHUP end it, and leave nothing behind."""
+    opening, came = True, False
 
     def stop(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
+        nonlocal came
+        for each in before:
+            signal.signal(each, signal.SIG_IGN)  # it is on its way out: once is enough
+        came = True
+        if not opening:
+            raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)}
+    before: dict[signal.Signals, Any] = {}
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        before[number] = signal.getsignal(number)
+        if number == signal.SIGINT or before[number] != signal.SIG_IGN:  # nohup
+            signal.signal(number, stop)
     lab = Laboratory(pace)
     try:
+        opening = False
+        if came:
+            raise KeyboardInterrupt
         yield lab
     finally:
         for number in before:
-            signal.signal(number, signal.SIG_IGN)  # it is on its way out: once is enough
+            signal.signal(number, signal.SIG_IGN)
         lab.close()
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -67,9 +81,7 @@ def a_laboratory(pace: float = 1.0) -> Iterator[Laboratory]:
 @click.option(
     "--failure", "failures", multiple=True, metavar="ID", help="Only this failure; may be given more than once."
 )
-@click.option(
-    "--html", type=click.Path(dir_okay=False, writable=True), help="Write the matrix and all pictures as one page."
-)
+@click.option("--html", callback=writable, metavar="FILE", help="Write the matrix and all pictures as one page.")
 @click.option("--docs", default=HOME, metavar="BASE", help="Where the page's links to the documentation begin.")
 @click.option(
     "--pace",
@@ -83,7 +95,7 @@ def command(
     ctx: click.Context,
     locks: tuple[str, ...],
     failures: tuple[str, ...],
-    html: str | None,
+    html: Path | None,
     docs: str,
     pace: float,
     as_json: bool,
@@ -91,19 +103,21 @@ def command(
     """Run the locks of the literature against its failures, on real servers, and show what becomes of each."""
     if ctx.invoked_subcommand is not None:
         return None
+    rows, columns = chosen(locks, known_locks(), "lock"), chosen(failures, known_failures(), "failure")
     with a_laboratory(pace) as lab:
-        rows = chosen(locks, list(lab.locks), "lock")
-        columns = chosen(failures, list(lab.failures), "failure")
         began = time.monotonic()
         outcomes = run_all(lab, rows, columns, quiet=as_json)
         seconds = time.monotonic() - began
-        if html is not None:
-            Path(html).write_text(page(outcomes, lab.locks, lab.failures, seconds, docs))
+    written = html is None or write(html, page(outcomes, lab.locks, lab.failures, seconds, docs))
     if as_json:
         print_json({"seconds": round(seconds, 1), "cells": [outcome.as_json() for outcome in outcomes.values()]})
     else:
-        click.echo(terminal.matrix(outcomes, rows, columns))
-        tell_the_rest(outcomes, seconds, html)
+        show_text(terminal.matrix(outcomes, rows, columns, shutil.get_terminal_size().columns))
+        tell_the_rest(outcomes, seconds)
+        if html is not None and written:
+            say(f"the page is {html}")
+    if not written:
+        return codes.SYSTEM
     return codes.FINE if all(outcome.as_expected for outcome in outcomes.values()) else codes.DANGEROUS
 
 
@@ -155,6 +169,7 @@ class Progress:
             news += f"  {self._wrong} unexpected"
         if self._now:
             news += "  " + " under ".join(self._now[0])
+        news = terminal.in_characters_of(sys.stderr.encoding, news)
         if self._moves:
             click.echo("\r\x1b[K" + news[: shutil.get_terminal_size().columns - 1], err=True, nl=False)
         else:
@@ -166,6 +181,25 @@ class Progress:
             click.echo("\r\x1b[K", err=True, nl=False)
 
 
+def show_text(text: str) -> None:
+    """To the terminal, in characters that it has."""
+    click.echo(terminal.in_characters_of(sys.stdout.encoding, text))
+
+
+def known_locks() -> list[str]:
+    """By name, without starting anything."""
+    from ..lab import locks
+
+    return list(locks.catalogue())
+
+
+def known_failures() -> list[str]:
+    """By name, without starting anything."""
+    from ..lab import failures
+
+    return list(failures.catalogue())
+
+
 def chosen(wanted: tuple[str, ...], known: list[str], what: str) -> list[str]:
     """Those that were asked for, in their order; all if none was."""
     for name in wanted:
@@ -174,19 +208,17 @@ def chosen(wanted: tuple[str, ...], known: list[str], what: str) -> list[str]:
     return [name for name in known if not wanted or name in wanted]
 
 
-def tell_the_rest(outcomes: dict[tuple[str, str], Outcome], seconds: float, html: str | None) -> None:
-    """What is missing, what is not as it should be, and where the page is."""
+def tell_the_rest(outcomes: dict[tuple[str, str], Outcome], seconds: float) -> None:
+    """What is missing, and what is not as it should be."""
     ran = sum(1 for outcome in outcomes.values() if outcome.verdict.judged)
     click.echo(f"\n{count(ran, 'run')} in {seconds:.0f} s.")
     for reason in sorted({outcome.reason for outcome in outcomes.values() if outcome.verdict is Verdict.MISSING}):
         click.echo(click.style(f"not run: {reason}", fg="bright_black"))
     for outcome in outcomes.values():
         if not outcome.as_expected and outcome.expected is not None:
-            click.echo(
+            show_text(
                 f"{terminal.headline(outcome)}, and the literature says {outcome.expected.value}: {outcome.reason}"
             )
-    if html is not None:
-        say(f"the page is {html}")
 
 
 @command.command(name="list")
@@ -218,25 +250,23 @@ def list_all(as_json: bool) -> None:
 @command.command()
 @click.argument("lock")
 @click.argument("failure")
-@click.option(
-    "--svg", "picture", type=click.Path(dir_okay=False, writable=True), help="Write the time line as a picture."
-)
+@click.option("--svg", "picture", callback=writable, metavar="FILE", help="Write the time line as a picture.")
 @json_option
-def show(lock: str, failure: str, picture: str | None, as_json: bool) -> int:
+def show(lock: str, failure: str, picture: Path | None, as_json: bool) -> int:
     """Run one cell and draw its time line."""
+    chosen((lock,), known_locks(), "lock")
+    chosen((failure,), known_failures(), "failure")
     with a_laboratory() as lab:
-        chosen((lock,), list(lab.locks), "lock")
-        chosen((failure,), list(lab.failures), "failure")
         outcome = lab.run(lock, failure)
-    if picture is not None and outcome.events:
-        Path(picture).write_text(svg(outcome))
+    written = picture is None or not outcome.events or write(picture, svg(outcome))
     if as_json:
-        told: dict[str, Any] = outcome.as_json()
-        print_json(told)
+        print_json(outcome.as_json())
     elif outcome.events:
-        click.echo(terminal.show(outcome, shutil.get_terminal_size().columns))
+        show_text(terminal.show(outcome, shutil.get_terminal_size().columns))
     else:
-        click.echo(f"{terminal.headline(outcome)}: {outcome.reason}")
+        show_text(f"{terminal.headline(outcome)}: {outcome.reason}")
         if outcome.verdict is Verdict.FAILED:
             click.echo(outcome.facts.get("traceback", ""), err=True)
+    if not written:
+        return codes.SYSTEM
     return codes.FINE if outcome.as_expected else codes.DANGEROUS

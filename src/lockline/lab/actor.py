@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import StaleToken
+from .crowd import READY, Crowd, Turns
 from .locks.face import Hold, Place, PublishedLock
 from .register import Register
 from .trace import Event, Kind, short
@@ -188,15 +189,29 @@ class Actor:
                 word, where, *rest = self._line.recv()
             except EOFError:
                 return
+            if word == "enough":
+                continue  # of a crowd that was through by itself
             if word == "stop at":
                 self.stops.add(where)
             elif word == "crowd":
-                self._send(("done", crowd(self.part, where, *rest)))
+                self._send(("done", self._crowd(where)))
             elif where.startswith("thread"):
                 self._threads.setdefault(where, self._thread(where)).put((word, tuple(rest)))
             else:
                 hand = self.hands.setdefault(where, Hand(self, f"{self.part.label} {where}"))
                 self._send(("done", self._do(hand, word, tuple(rest))))
+
+    def _crowd(self, turns: Turns) -> list[list[float]]:
+        """Many at once, until all have had their turns or the schedule has seen enough."""
+        crowd = Crowd(self.part, turns, self.tell)
+        if turns.together:
+            crowd.warm_up()
+            self._send(("at", READY))
+            self._line.recv()
+        crowd.begin()
+        while not crowd.over and not self._line.poll(0.02):
+            pass
+        return crowd.told()
 
     def _do(self, hand: Hand, word: str, rest: tuple[Any, ...]) -> Any:
         try:
@@ -216,37 +231,6 @@ class Actor:
 
         threading.Thread(target=run, daemon=True).start()
         return orders
-
-
-def crowd(part: Part, count: int, rounds: int, seconds: float, hold: float) -> list[list[float]]:
-    """Clients by the dozen, each with a lock object of its own: what each grant was waited for, below zero if in vain."""
-    waits: list[list[float]] = [[] for _ in range(count)]
-    locks = [part.make(part.place, lambda name: None) for _ in range(count)]
-
-    def run(number: int) -> None:
-        lock = locks[number]
-        until = time.monotonic() + seconds
-        while len(waits[number]) < rounds and time.monotonic() < until:
-            began = time.monotonic()
-            try:
-                got = lock.acquire(until)
-            except Exception:
-                got = None
-            waits[number].append(time.monotonic() - began if got else -(time.monotonic() - began))
-            if got:
-                time.sleep(hold)
-                with suppress(Exception):
-                    lock.release(got)
-
-    threads = [threading.Thread(target=run, args=(number,), daemon=True) for number in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(seconds + 20)
-    for lock in locks:
-        with suppress(Exception):
-            lock.close()
-    return waits
 
 
 def main(part: Part, line: Connection) -> None:

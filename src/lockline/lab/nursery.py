@@ -6,6 +6,7 @@ Not multiprocessing's fork server: that one imports the main module of the progr
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import pickle
 import signal
@@ -62,6 +63,8 @@ def main() -> None:
     from . import preload  # noqa: F401
     from .actor import main as play
 
+    # What locks and libraries warn of is what the schedules do to them: it belongs in the trace and not on the terminal.
+    logging.getLogger().addHandler(logging.NullHandler())
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
     orders = socket.socket(fileno=ARGUMENT)
     while True:

@@ -1,4 +1,4 @@
-"""Runs cells, several at a time: most of their time they wait for a ttl to pass."""
+"""Runs cells, many at a time."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import shutil
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
+from queue import SimpleQueue
+from typing import Any
 
 from . import failures, locks
 from .failures.face import Failure
@@ -18,12 +20,12 @@ from .nursery import Nursery
 from .servers.process import NotInstalled
 from .stage import a_stage
 from .verdicts import Outcome, Verdict
-from .world import World
+from .world import World, turn_for
 
-SIDE_BY_SIDE = 12
-"""Cells at a time, on two processors."""
+SIDE_BY_SIDE = 20
+"""Cells, or queues of them, at a time: most of their time they wait for a ttl to pass."""
 CROWDS = 2
-"""Cells of many clients at a time: these do burn processors."""
+"""Cells of fifty clients at a time: these do burn processors."""
 
 
 class Laboratory:
@@ -63,7 +65,7 @@ class Laboratory:
 
     def _play(self, lock: type[PublishedLock], failure: Failure) -> Outcome:
         number = next(self._numbers)
-        with self.world.servers(lock.family, wanted(lock, failure), disturbs=failure.disturbs) as servers:
+        with self.world.servers(lock.family, failure.wants, disturbs=failure.disturbs) as servers:
             folder = a_folder(self.world.folder, "cell")
             began = time.monotonic()
             try:
@@ -79,24 +81,46 @@ class Laboratory:
         """Each cell as it is done; `told` hears of each that begins."""
         quiet: list[tuple[str, str]] = []
         crowded: list[tuple[str, str]] = []
-        for cell in in_good_order(list(cells)):
+        for cell in cells:
             (crowded if self.failures[cell[1]].crowded else quiet).append(cell)
-        yield from self._side_by_side(SIDE_BY_SIDE, quiet, told)
-        yield from self._side_by_side(CROWDS, crowded, told)
+        yield from self._side_by_side(SIDE_BY_SIDE, self.queues(quiet), told)
+        yield from self._side_by_side(CROWDS, self.queues(crowded), told)
+
+    def queues(self, cells: Iterable[tuple[str, str]]) -> list[list[tuple[str, str]]]:
+        """Cells that disturb the same servers one after the other, the longest queues first; whoever is alone fills the gaps."""
+        found: dict[Any, list[tuple[str, str]]] = {}
+        for lock_id, failure_id in cells:
+            lock, failure = self.locks[lock_id], self.failures[failure_id]
+            waits_for = (
+                None if failure.applies(lock) else turn_for(lock.family, failure.wants, disturbs=failure.disturbs)
+            )
+            found.setdefault(waits_for or (lock_id, failure_id), []).append((lock_id, failure_id))
+        order = list(self.failures)
+        # Failure by failure, so that every family's servers start while others are at work.
+        return sorted(found.values(), key=lambda queue: (-len(queue), order.index(queue[0][1])))
 
     def _side_by_side(
-        self, many: int, cells: Sequence[tuple[str, str]], told: Callable[[str, str], None]
+        self, many: int, queues: Sequence[Sequence[tuple[str, str]]], told: Callable[[str, str], None]
     ) -> Iterator[Outcome]:
         pool = ThreadPoolExecutor(many, thread_name_prefix="cell")
+        outcomes: SimpleQueue[Outcome | BaseException] = SimpleQueue()
 
-        def run(lock: str, failure: str) -> Outcome:
-            told(lock, failure)
-            return self.run(lock, failure)
+        def run(queue: Sequence[tuple[str, str]]) -> None:
+            for lock, failure in queue:
+                try:
+                    told(lock, failure)
+                    outcomes.put(self.run(lock, failure))
+                except BaseException as problem:
+                    outcomes.put(problem)
 
-        asked: list[Future[Outcome]] = [pool.submit(run, lock, failure) for lock, failure in cells]
+        for queue in queues:
+            pool.submit(run, queue)
         try:
-            for done in as_completed(asked):
-                yield done.result()
+            for _ in range(sum(map(len, queues))):
+                outcome = outcomes.get()
+                if isinstance(outcome, BaseException):
+                    raise outcome
+                yield outcome
         except BaseException:
             # Whoever still plays has no clients and no servers any more, and ends by that.
             self._stopping = True
@@ -113,20 +137,3 @@ class Laboratory:
         self._stopping = True
         self.nursery.close()
         self.world.close()
-
-
-def wanted(lock: type[PublishedLock], failure: Failure) -> str:
-    """The servers for this cell; where one will do, one."""
-    return failure.wants
-
-
-def in_good_order(cells: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Those that wait for one another first, and mixed, so that the rest fills the gaps."""
-    disturbing = {"server-clock", "server-restarts-empty", "failover", "minority-partitioned"}
-    heavy = ("zookeeper", "etcd", "consul", "postgresql", "mysql", "row", "advisory")
-
-    def weight(cell: tuple[str, str]) -> int:
-        lock, failure = cell
-        return 0 if failure in disturbing and any(word in lock for word in heavy) else 1
-
-    return sorted(cells, key=weight)

@@ -12,6 +12,7 @@ from typing import Any
 
 from .actor import Part
 from .calm import calm
+from .crowd import Turns
 from .families import Servers
 from .locks.face import Place, PublishedLock
 from .nursery import Nursery
@@ -48,9 +49,13 @@ class Client:
         """Say what to do."""
         self._line.send((word, hand, *rest))
 
-    def begin_crowd(self, count: int, *, rounds: int, seconds: float, hold: float) -> None:
-        """Let so many of it take turns, each with a lock object of its own; the answer is what each grant was waited for."""
-        self._line.send(("crowd", count, rounds, seconds, hold))
+    def begin_crowd(self, turns: Turns) -> None:
+        """Let many of it take turns; the answer is what each of them waited for."""
+        self._line.send(("crowd", turns))
+
+    def enough(self) -> None:
+        """Its crowd need not go on."""
+        self._line.send(("enough", ""))
 
     def finish(self) -> Any:
         """The answer to what was begun."""

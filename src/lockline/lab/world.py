@@ -11,6 +11,23 @@ from pathlib import Path
 
 from .families import FAMILIES, Servers, a_folder
 from .servers.process import NotInstalled
+from .servers.watcher import WATCHER
+
+Key = tuple[str, str]
+
+
+def servers_for(family: str, wants: str, *, disturbs: bool) -> Key | None:
+    """Which servers several cells share; None where each has its own, which start in no time or could not be mended."""
+    if family in ("redis", "redlock", "local") or (family == "postgresql" and wants in ("replica", "clock", "pooler")):
+        return None
+    # Of three that agree one falls silent or dies, and comes back: after either they are as before.
+    kind = "three" if wants == "replica" else wants
+    return family, f"{kind}{' disturbed' if disturbs else ''}"
+
+
+def turn_for(family: str, wants: str, *, disturbs: bool) -> Key | None:
+    """What cells wait for one another for: servers that each of them disturbs."""
+    return servers_for(family, wants, disturbs=disturbs) if disturbs else None
 
 
 class World:
@@ -18,23 +35,22 @@ class World:
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="lockline-lab-"))
+        WATCHER.takes_away(self.folder)
         self.folder.chmod(0o755)
         self._mutex = threading.Lock()
-        self._ready: dict[tuple[str, str], Servers | NotInstalled] = {}
-        self._turns: dict[tuple[str, str], threading.Lock] = {}
+        self._ready: dict[Key, Servers | NotInstalled] = {}
+        self._turns: dict[Key, threading.Lock] = {}
         self._own: set[Servers] = set()
         self._closed = False
 
     @contextlib.contextmanager
     def servers(self, family: str, wants: str, *, disturbs: bool) -> Iterator[Servers]:
         """Servers of this family for one cell."""
-        if family in ("redis", "redlock", "local") or (
-            wants in ("replica", "clock", "pooler") and family == "postgresql"
-        ):
+        key = servers_for(family, wants, disturbs=disturbs)
+        if key is None:
             with self._servers_of_own(family, wants) as own:
                 yield own
             return
-        key = (family, f"{wants}{' disturbed' if disturbs else ''}")
         with self._mutex:
             turn = self._turns.setdefault(key, threading.Lock())
         with turn:
@@ -50,7 +66,7 @@ class World:
                 return
         yield servers
 
-    def _shared(self, key: tuple[str, str], family: str, wants: str) -> Servers:
+    def _shared(self, key: Key, family: str, wants: str) -> Servers:
         found = self._ready.get(key)
         if found is None:
             try:

@@ -12,6 +12,9 @@ from ..verdicts import Outcome, Verdict
 
 POLLS = 3
 """So many refused requests in a row are shown; the rest is a number."""
+MESSAGES = 80
+A_NUMBER = 0.035
+"""Of the picture's width."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,15 +82,7 @@ def picture(outcome: Outcome) -> Picture:
     zero = next((event.at for event in events if event.kind == "asked"), events[0].at)
     last = max(event.at for event in events)
     drawn.length = max(0.05, last - zero)
-    for event in events:
-        is_server = event.kind in ("reply", "lost", "down", "up") or (
-            event.kind == "clock" and event.lane not in drawn.lanes
-        )
-        names = drawn.servers if is_server else drawn.lanes
-        if event.lane not in drawn.lanes and event.lane not in drawn.servers:
-            names.append(event.lane)
-        if event.kind in ("request", "held back") and event.to not in drawn.servers:
-            drawn.servers.append(event.to)
+    drawn.lanes, drawn.servers = who_is_there(events)
     drawn.bars = [*lasting(events, zero, last)]
     drawn.arrows = messages(events, zero)
     drawn.marks = [
@@ -101,13 +96,29 @@ def picture(outcome: Outcome) -> Picture:
     return drawn
 
 
+def who_is_there(events: Sequence[Event]) -> tuple[list[str], list[str]]:
+    """The clients, and below them the servers, each in the order of their names."""
+    servers = {event.lane for event in events if event.kind in ("reply", "lost", "down", "up")}
+    servers |= {event.to for event in events if event.kind in ("request", "held back")}
+    # A clock is either's; and whoever else does something is a client.
+    clients = {event.lane for event in events if event.kind != "clock"} - servers
+    stepped = {event.lane for event in events} - clients - servers
+    return sorted(clients), sorted(servers | stepped)
+
+
 def scale(drawn: Picture) -> list[tuple[float, float]]:
     """A gap between two moments takes the root of its length: a wait of two seconds is longer than one of 20 ms, but ten times only."""
     moments = {0.0, drawn.length}
     moments.update(mark.at for mark in drawn.marks if 0 <= mark.at <= drawn.length)
+    # Messages stand apart too, as long as they are few enough to be told apart.
+    moments.update(arrow.at for arrow in drawn.arrows[:MESSAGES] if arrow.at <= drawn.length)
     moments.update(edge for bar in drawn.bars for edge in (bar.began, bar.ended) if 0 <= edge <= drawn.length)
     ordered = sorted(moments)
     gaps = [(later - earlier) ** 0.5 for earlier, later in pairwise(ordered)]
+    # Behind each reading and each writing there is room for its number.
+    told = {mark.at for mark in drawn.marks if mark.kind in ("read", "wrote")}
+    least = sum(gaps) * A_NUMBER
+    gaps = [max(gap, least) if earlier in told else gap for earlier, gap in zip(ordered, gaps, strict=False)]
     whole = sum(gaps) or 1.0
     return list(zip(ordered, [0.0, *(so_far / whole for so_far in accumulate(gaps))], strict=True))
 
@@ -146,13 +157,20 @@ def messages(events: Sequence[Event], zero: float) -> list[Arrow]:
     arrows: list[Arrow] = []
     run: dict[str, int] = {}
     servers = len({event.to for event in events if event.kind == "request"}) or 1
+    greeted: set[tuple[str, str]] = set()
+    """Between whom more has passed than a connection's first words, which are left out."""
     kinds = {"request": "request", "held back": "held", "reply": "reply", "lost": "lost"}
     for event in events:
         if event.kind in ("granted", "letting go", "wrote", "froze", "woke", "at"):
             run.pop(event.lane, None)
         if event.kind not in kinds or event.at < zero:
             continue
-        client = event.lane if event.kind in ("request", "held back") else event.to
+        asks = event.kind in ("request", "held back")
+        client, server = (event.lane, event.to) if asks else (event.to, event.lane)
+        if asks:
+            greeted.add((client, server))
+        elif (client, server) not in greeted:
+            continue
         run[client] = run.get(client, 0) + 1
         if run[client] > 2 * POLLS * servers and event.kind != "lost":
             continue

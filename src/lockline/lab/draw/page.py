@@ -40,14 +40,15 @@ def page(
     """The page, with every run's picture in it."""
     rows = [lock for lock in locks if any(key[0] == lock for key in outcomes)]
     columns = [failure for failure in failures if any(key[1] == failure for key in outcomes)]
-    template = files(__package__).joinpath("page.html").read_text()
-    script = files(__package__).joinpath("page.js").read_text()
-    style = files(__package__).joinpath("page.css").read_text()
+    template = files(__package__).joinpath("page.html").read_text(encoding="utf-8")
+    script = files(__package__).joinpath("page.js").read_text(encoding="utf-8")
+    style = files(__package__).joinpath("page.css").read_text(encoding="utf-8")
     judged = [outcome for outcome in outcomes.values() if outcome.verdict.judged]
     counts = {
         verdict: sum(1 for outcome in judged if outcome.verdict is verdict) for verdict in Verdict if verdict.judged
     }
     wrong = [outcome for outcome in outcomes.values() if not outcome.as_expected]
+    not_run = sorted({outcome.reason for outcome in outcomes.values() if outcome.verdict is Verdict.MISSING})
     summary = ", ".join(f"{number} {verdict.value}" for verdict, number in counts.items() if number)
     told = f"{len(judged)} runs in {seconds:.0f} s on real servers: {summary}."
     told += f" {len(wrong)} not as the literature says." if wrong else " Every one as the literature says."
@@ -60,6 +61,7 @@ def page(
             for verdict in Verdict
             if verdict is not Verdict.FAILED
         ),
+        "MISSING": "".join(f'<p class="hint">Not run: {escape(reason)}</p>' for reason in not_run),
         "HEAD": "".join(
             f'<th scope="col" title="{escape(failures[name].story)}"><span>{escape(failures[name].title)}</span></th>'
             for name in columns

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 
 import click
@@ -32,12 +33,40 @@ LETTERS = {
     Verdict.FAILED: "!",
 }
 LABEL = 12
+PLAIN = str.maketrans(
+    {
+        "█": "#",
+        "░": "/",
+        "╌": "-",
+        "─": ".",
+        "┄": ".",
+        "▁": "_",
+        "⛨": "F",
+        "†": "+",
+        "◷": "c",
+        "▲": "^",
+        "·": "-",
+        "…": "~",
+    }
+)
+"""For a terminal whose encoding does not have them."""
+
+
+def in_characters_of(encoding: str | None, text: str) -> str:
+    """The same in characters that such a terminal has."""
+    try:
+        text.encode(encoding or "utf-8")
+    except UnicodeEncodeError:
+        assert encoding is not None
+        return text.translate(PLAIN).encode(encoding, "replace").decode(encoding)
+    return text
 
 
 def show(outcome: Outcome, width: int = 100) -> str:
     """The time line of one run, and what it means."""
     drawn = picture(outcome)
-    room = max(30, width - LABEL - 2)
+    beside = max((len(_tokens(drawn, lane)) + 2 for lane in drawn.lanes if _tokens(drawn, lane)), default=0)
+    room = max(30, width - LABEL - 1 - beside)
     lines = [headline(outcome), ""]
     for lane in [*drawn.lanes, *(name for name in drawn.servers if name not in drawn.lanes)]:
         lines += _lane(drawn, lane, room)
@@ -88,31 +117,61 @@ def _lane(drawn: Picture, lane: str, room: int) -> list[str]:
     for mark in drawn.marks:
         if mark.lane == lane and mark.kind in signs:
             row[_column(drawn, mark.at, room)] = signs[mark.kind]
-    tokens = " ".join(bar.text for bar in drawn.bars if bar.lane == lane and bar.kind == "hold" and bar.text != "holds")
+    tokens = _tokens(drawn, lane)
     return [f"{lane[: LABEL - 1]:{LABEL}}" + "".join(row) + (f"  {tokens}" if tokens else "")]
 
 
-def matrix(outcomes: Mapping[tuple[str, str], Outcome], locks: Sequence[str], failures: Sequence[str]) -> str:
-    """Locks down, failures across; a letter and a number for each."""
-    wide = max(map(len, locks)) + 1
-    head = " " * wide + " ".join(f"{number:>2}" for number in range(1, len(failures) + 1))
-    lines = [head]
+def _tokens(drawn: Picture, lane: str) -> str:
+    """Which numbers it held, in order; of many the first and the last."""
+    held = [
+        bar.text.removeprefix("token ")
+        for bar in drawn.bars
+        if bar.lane == lane and bar.kind == "hold" and bar.text != "holds"
+    ]
+    if not held:
+        return ""
+    return f"token {', '.join(held)}" if len(held) < 4 else f"tokens {held[0]} … {held[-1]}"
+
+
+def matrix(
+    outcomes: Mapping[tuple[str, str], Outcome], locks: Sequence[str], failures: Sequence[str], width: int = 100
+) -> str:
+    """Locks down, failures across; a letter and a number for each, as wide as there is room."""
+    longest = max(map(len, locks)) + 1
+    each = next((size for size in (3, 2) if longest + size * len(failures) <= width), 1)
+    wide = min(longest, max(8, width - each * len(failures)))
+    numbers = range(1, len(failures) + 1)
+    if each == 3:
+        lines = [" " * wide + "".join(f"{number:>2} " for number in numbers).rstrip()]
+    else:  # one digit below the other
+        lines = [
+            " " * wide + "".join(f"{digit:{each}}" for digit in row).rstrip()
+            for row in zip(*(f"{number:>2}" for number in numbers), strict=True)
+        ]
     for lock in locks:
-        cells = []
-        for failure in failures:
-            outcome = outcomes.get((lock, failure))
-            if outcome is None:
-                cells.append(" …")
-                continue
-            letter = LETTERS[outcome.verdict] + ("" if outcome.as_expected else "!")
-            cells.append(click.style(f"{letter:>2}", fg=COLOURS[outcome.verdict], bold=not outcome.as_expected))
-        lines.append(f"{lock:{wide}}" + " ".join(cells))
+        cells = [_cell(outcomes.get((lock, failure)), each) for failure in failures]
+        lines.append(f"{lock[: wide - 1]:{wide}}" + "".join(cells).rstrip())
     lines.append("")
-    half = (len(failures) + 1) // 2
+    half = (len(failures) + 1) // 2 if width >= 72 else len(failures)
     for at in range(half):
         pair = [f"{number + 1:>3} {failures[number]:32}" for number in (at, at + half) if number < len(failures)]
         lines.append("".join(pair).rstrip())
     lines.append("")
-    named = (v for v in Verdict if v not in (Verdict.NOT_APPLICABLE, Verdict.FAILED))
-    lines.append("  ".join(click.style(f"{LETTERS[each]} {each.value}", fg=COLOURS[each]) for each in named))
+    named = [verdict for verdict in Verdict if verdict not in (Verdict.NOT_APPLICABLE, Verdict.FAILED)]
+    rows = textwrap.wrap("  ".join(f"{LETTERS[v]}\0{v.value.replace(' ', chr(0))}" for v in named), max(width - 1, 20))
+    for row in rows:
+        shown = (word.replace("\0", " ") for word in row.split())
+        lines.append("  ".join(click.style(word, fg=COLOURS[_named(word)]) for word in shown))
     return "\n".join(lines)
+
+
+def _named(word: str) -> Verdict:
+    return Verdict(word[2:])
+
+
+def _cell(outcome: Outcome | None, wide: int) -> str:
+    if outcome is None:
+        return f"{'…':>{min(wide, 2)}}" + " " * (wide > 2)
+    letter = LETTERS[outcome.verdict] + ("" if outcome.as_expected or wide == 1 else "!")
+    text = f"{letter:>2} " if wide == 3 else f"{letter:{wide}}"
+    return click.style(text, fg=COLOURS[outcome.verdict], bold=not outcome.as_expected)

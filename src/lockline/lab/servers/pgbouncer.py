@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 from .process import ServerProcess, free_port, listens, program
+from .watcher import WATCHER
 
 
 class PgBouncer(ServerProcess):
@@ -17,6 +18,7 @@ class PgBouncer(ServerProcess):
     def __init__(self, server_port: int, *, mode: str = "transaction", sessions: int = 5) -> None:
         found = program("pgbouncer", "/usr/sbin/pgbouncer")
         self.home = Path(tempfile.mkdtemp(prefix="lockline-pgbouncer-"))
+        WATCHER.takes_away(self.home)
         self.port = free_port()
         self.url = f"postgresql://lockline@127.0.0.1:{self.port}/postgres"
         settings = self.home / "pgbouncer.ini"

@@ -12,6 +12,7 @@ import tempfile
 from pathlib import Path
 
 from .process import NotInstalled, ServerProcess, free_port, freeze, state_of, wait_for
+from .watcher import WATCHER
 
 
 class PostgresServer(ServerProcess):
@@ -25,6 +26,7 @@ class PostgresServer(ServerProcess):
         self._bin = Path(found).parent
         # Not under pytest's folder: its parents are closed to other users.
         self.home = Path(tempfile.mkdtemp(prefix="lockline-pg-"))
+        WATCHER.takes_away(self.home)
         self.port = free_port()
         self.url = f"postgresql://lockline@127.0.0.1:{self.port}/postgres"
         data = self.home / "data"

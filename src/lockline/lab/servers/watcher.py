@@ -1,4 +1,5 @@
-"""Ends the servers of a program that was killed: a shell of its own, which knows their pids and sees the program's end of a pipe go.
+"""Ends the servers of a program that was killed, and takes their folders away: a shell of its own, which knows both and sees the
+program's end of a pipe go.
 
 Not the kernel's parent-death signal: that one comes when the *thread* ends that started the server, and it is forgotten by a
 server that changes its user, as MariaDB does.
@@ -9,19 +10,26 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+from pathlib import Path
 
 SHELL = "/bin/sh"
 PROGRAM = """
 cd /
 servers=
-while read -r sign pid; do
+while read -r sign what; do
+  if [ "$sign" = / ]; then
+    set -- "$@" "$what"
+    continue
+  fi
   left=
-  for each in $servers; do [ "$each" = "$pid" ] || left="$left $each"; done
-  [ "$sign" = + ] && left="$left $pid"
+  for each in $servers; do [ "$each" = "$what" ] || left="$left $each"; done
+  [ "$sign" = + ] && left="$left $what"
   servers=$left
 done
 # Nobody writes any more: the program is gone, and whoever it had not ended yet goes with it.
 [ -z "$servers" ] || kill -9 $servers
+# Who is about to die may still write a file.
+[ $# = 0 ] || /bin/rm -rf "$@" || { sleep 1; /bin/rm -rf "$@"; }
 """
 
 
@@ -39,6 +47,12 @@ class Watcher:
     def forgets(self, pid: int) -> None:
         """This server has ended, and its number may become another's."""
         self._say(f"- {pid}\n")
+
+    def takes_away(self, folder: Path) -> None:
+        """This folder is to go with this process; no matter if it has gone before."""
+        path = os.path.abspath(folder)
+        if "\n" not in path:  # one line is one folder, and nobody gets to name another one by it
+            self._say(f"/ {path}\n")
 
     def _say(self, words: str) -> None:
         with self._mutex:
