@@ -59,6 +59,14 @@ def test_an_unknown_name_is_wrong_use_and_starts_nothing(tmp_path: Path, words: 
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("pace", ["nan", "inf", "0", "-1", "21"])
+def test_a_pace_that_is_none_is_wrong_use_and_starts_nothing(tmp_path: Path, pace: str) -> None:
+    done = run(tmp_path, "--pace", pace)
+    assert done.returncode == 64
+    assert "0.5<=x<=20" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("words", "place"),
     [

@@ -76,6 +76,13 @@ def a_laboratory(pace: float = 1.0) -> Iterator[Laboratory]:
             signal.signal(number, handler)
 
 
+def a_pace(ctx: click.Context, param: click.Parameter, value: float) -> float:
+    """A number between these two; NaN is neither below nor above."""
+    if not 0.5 <= value <= 20:
+        raise click.BadParameter(f"{value:g} is not in the range 0.5<=x<=20", ctx, param)
+    return value
+
+
 @click.group(invoke_without_command=True, epilog=EPILOG)
 @click.option("--lock", "locks", multiple=True, metavar="ID", help="Only this lock; may be given more than once.")
 @click.option(
@@ -85,7 +92,8 @@ def a_laboratory(pace: float = 1.0) -> Iterator[Laboratory]:
 @click.option("--docs", default=HOME, metavar="BASE", help="Where the page's links to the documentation begin.")
 @click.option(
     "--pace",
-    type=click.FloatRange(0.5, 20),
+    type=float,
+    callback=a_pace,
     default=1.0,
     help="Make every ttl so many times longer, on a busy machine.",
 )

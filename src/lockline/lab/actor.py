@@ -80,6 +80,7 @@ class Hand:
             self.hold = self.actor.lock.acquire(time.monotonic())
         except Exception as problem:
             self.tell("no answer", type(problem).__name__)
+            self.tell("refused", "no answer: it goes away")
             return False
         self.tell("granted" if self.hold else "refused", token=self.hold.token if self.hold else None)
         return self.hold is not None

@@ -79,14 +79,16 @@ def lost_update(history: Sequence[Write]) -> Write | None:
 def judge(stage: Stage, lock: type[PublishedLock], failure: Failure, seconds: float) -> Outcome:
     """The verdict on one run."""
     events = stage.trace.events()
-    lost = lost_update(stage.register.history())
+    history = stage.register.history()
+    lost = lost_update(history)
     beside = two_holders(events, knows=lock.knows, fenced=lock.fenced)
     violation = beside
     figure = stage.figure
     if lost is not None:
         verdict = Verdict.LOST_UPDATE
         writes = [event.at for event in events if event.kind == "wrote"]
-        violation = max(writes, default=beside)
+        # Each accepted write was told of, in the same order.
+        violation = writes[history.index(lost)] if len(writes) == len(history) else max(writes, default=beside)
     elif beside is not None:
         verdict = Verdict.TWO_HOLDERS
     elif stage.stuck:
@@ -108,7 +110,7 @@ def judge(stage: Stage, lock: type[PublishedLock], failure: Failure, seconds: fl
     cause = (cause or failure.causes.get(verdict.value, verdict.value)).format(**words)
     return Outcome(
         lock.id, failure.id, verdict, first_sentence(cause), figure, cause, failure.cure, failure.link, events, violation, seconds,
-        expectation(lock.expected, failure.id), {**stage.facts, "writes": len(stage.register.history())},
+        expectation(lock.expected, failure.id), {**stage.facts, "writes": len(history)},
     )  # fmt: skip
 
 

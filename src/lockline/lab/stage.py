@@ -20,6 +20,7 @@ from .register import Register
 from .servers.process import freeze
 from .servers.proxy import Proxy
 from .trace import Event, Trace
+from .words import words_of
 
 TTL = 2.0
 """Seconds; the least that etcd gives."""
@@ -205,21 +206,6 @@ class Wire:
             self.trace.take(Event(now, self.client, kind, words_of(data), to=self.server))  # type: ignore[arg-type]
         else:
             self.trace.take(Event(now, self.server, "lost" if fate == "lost" else "reply", to=self.client))
-
-
-def words_of(data: bytes) -> str:
-    """The name of a Redis command, where it is one."""
-    if not data.startswith(b"*"):
-        return ""
-    parts = data.split(b"\r\n")
-    names = [
-        parts[at + 2].decode(errors="replace").upper()
-        for at, part in enumerate(parts[:-2])
-        if part.startswith(b"*") and parts[at + 1].startswith(b"$")
-    ]
-    if names and names[0] in ("HELLO", "CLIENT", "SELECT"):
-        return "hello"
-    return "+".join(names[:4])[:40]
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ Key = tuple[str, str]
 
 def servers_for(family: str, wants: str, *, disturbs: bool) -> Key | None:
     """Which servers several cells share; None where each has its own, which start in no time or could not be mended."""
-    if family in ("redis", "redlock", "local") or (family == "postgresql" and wants in ("replica", "clock", "pooler")):
+    if family in ("redis", "redlock", "local") or (family == "postgresql" and wants == "replica"):
         return None
     # Of three that agree one falls silent or dies, and comes back: after either they are as before.
     kind = "three" if wants == "replica" else wants

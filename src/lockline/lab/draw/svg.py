@@ -32,7 +32,9 @@ def svg(outcome: Outcome, *, style: str = STYLE) -> str:
     """The picture, as one element; without a style it takes that of the page around it."""
     drawn = picture(outcome)
     sent = requests_of(outcome.events)
-    beneath = dict.fromkeys(drawn.servers, "server") | {lane: f"{sent[lane]} requests" for lane in sent}
+    beneath = dict.fromkeys(drawn.servers, "server") | {
+        lane: "1 request" if number == 1 else f"{number} requests" for lane, number in sent.items()
+    }
     return drawing(
         drawn,
         words=f"{outcome.lock} under {outcome.failure}: {outcome.verdict.value}. {outcome.cause}",
@@ -221,7 +223,9 @@ class _Drawing:
             )
             self.label(x + 10, high, f"clock {mark.text}", "var(--bad)", 10, mark.lane)
         else:
-            word = {"refused": "refused", "gave up": "knows: over", "up": mark.text or "up"}.get(mark.kind, mark.text)
+            word = {"refused": mark.text or "refused", "gave up": "knows: over", "up": mark.text or "up"}.get(
+                mark.kind, mark.text
+            )
             self.label(x, high, word, "var(--soft)", 10, mark.lane)
 
     def room_after(self, mark: Mark) -> float:

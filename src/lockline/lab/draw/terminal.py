@@ -66,7 +66,7 @@ def show(outcome: Outcome, width: int = 100) -> str:
     """The time line of one run, and what it means."""
     drawn = picture(outcome)
     beside = max((len(_tokens(drawn, lane)) + 2 for lane in drawn.lanes if _tokens(drawn, lane)), default=0)
-    room = max(30, width - LABEL - 1 - beside)
+    room = max(20, width - LABEL - 1 - beside)
     lines = [headline(outcome), ""]
     for lane in [*drawn.lanes, *(name for name in drawn.servers if name not in drawn.lanes)]:
         lines += _lane(drawn, lane, room)

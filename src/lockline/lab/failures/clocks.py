@@ -13,7 +13,7 @@ HOUR = 3600
 def client_clock(stage: Stage) -> None:
     b, a = stage.client("B"), holder(stage)
     b.do("step_clock", HOUR)
-    both = collide(stage, a, b, wait=0.3 * stage.ttl)
+    both = collide(stage, a, b, wait=0.15 * stage.ttl)
     a.do("release")
     if both or not stage.lock.knows:
         return
@@ -31,7 +31,7 @@ def client_clock(stage: Stage) -> None:
         a.do("step_clock", -HOUR)
     if got:
         a.do("read")
-        if collide(stage, a, b, wait=2.2 * stage.ttl):
+        if collide(stage, a, b, wait=1.5 * stage.ttl):
             b.do("release")
         a.do("release")
 
@@ -44,7 +44,7 @@ CLIENT_CLOCK = Failure(
         "safe": "No client's time of day is part of this lock: a step changes nothing.",
     },
     "Count lengths of time on a clock that neither steps nor stops, and compare times only where they were made.",
-    "docs/guarantees.md",
+    "docs/guarantees.md", ttl=4.0,
 )  # fmt: skip
 
 
@@ -58,7 +58,7 @@ def server_clock(stage: Stage) -> None:
             clock.step(HOUR)
         third = 0
     stage.trace.add(stage.servers.labels[third], "clock", f"+{HOUR} s")
-    if collide(stage, a, b, wait=0.4 * stage.ttl, checks=False):
+    if collide(stage, a, b, wait=0.3 * stage.ttl, checks=False):
         b.do("release")
     a.do("release")
 
@@ -90,7 +90,7 @@ SERVER_CLOCK = Failure(
         "safe": "The step let nobody in, or the fence refused the one that was late.",
     },
     "Servers whose clocks are slewed and not stepped; for data a fence.", "docs/backends/redis.md", wants="clock", disturbs=True,
-    applies=has_a_wall_clock, ttl=4.0,
+    applies=has_a_wall_clock, ttl=8.0,
 )  # fmt: skip
 
 ALL = [CLIENT_CLOCK, SERVER_CLOCK]

@@ -7,7 +7,7 @@ import time
 from ..servers.process import wait_for
 from ..stage import Stage
 from .face import Failure
-from .schedule import collide, finish, holder, in_turn, must_get
+from .schedule import collide, contest, finish, holder, must_get
 
 
 def crash(stage: Stage) -> None:
@@ -64,12 +64,7 @@ CRASH_BETWEEN = Failure(
 
 def outlive(stage: Stage) -> None:
     b, a = stage.client("B"), holder(stage)
-    began = time.monotonic()
-    if collide(stage, a, b, wait=2.2 * stage.ttl):
-        a.do("release")
-        b.do("release")
-    else:
-        in_turn(stage, a, b, began)
+    contest(stage, a, b, wait=2.2 * stage.ttl)
 
 
 WORK_OUTLIVES = Failure(

@@ -8,7 +8,7 @@ from ..locks.face import PublishedLock
 from ..servers.process import wait_for
 from ..stage import Stage
 from .face import Failure
-from .schedule import finish, must_get
+from .schedule import WHOLE, finish, must_get
 
 
 def late_request(stage: Stage) -> None:
@@ -26,7 +26,7 @@ def late_request(stage: Stage) -> None:
     stage.trace.add("A", "note", "its request of a while ago arrives now")
     # It is there, and done, before the next one asks: its server has said something to it, or hung up.
     wait_for(lambda: not any(line.unanswered for line in a.lines), what="the server's answer to what came late")
-    if must_get(stage, b, time.monotonic()):
+    if must_get(stage, b, time.monotonic(), late=WHOLE):
         finish(stage, b)
 
 
@@ -55,7 +55,7 @@ def lost_reply(stage: Stage) -> None:
         line.drop_reply(
             b"" if stage.lock.id.startswith(("lockline-postgresql", "lockline-mysql")) else stage.name.encode()
         )
-    if must_get(stage, a, time.monotonic()):
+    if must_get(stage, a, time.monotonic(), late=WHOLE):
         finish(stage, a)
     if not any(line.lost for line in a.lines):
         raise RuntimeError("no reply was lost")

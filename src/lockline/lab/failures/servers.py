@@ -8,7 +8,8 @@ from ..locks.face import PublishedLock
 from ..stage import Client, Stage
 from .clocks import on_three_of_five
 from .face import Failure
-from .schedule import collide, finish, holder, in_turn, must_get
+from .messages import has_a_line
+from .schedule import collide, contest, finish, holder, must_get
 
 
 def restart(stage: Stage) -> None:
@@ -19,18 +20,12 @@ def restart(stage: Stage) -> None:
     stage.servers.restart()
     for label in stage.servers.labels:
         stage.trace.add(label, "up")
-    after(stage, a, b)
+    after(stage, a, b, wait=0.25 * stage.ttl)
 
 
-def after(stage: Stage, a: Client, b: Client, wait: float | None = None) -> None:
+def after(stage: Stage, a: Client, b: Client, wait: float) -> None:
     """Is anybody let in beside the holder? It looked at its lock just before, and a later look is not more of a proof."""
-    began = time.monotonic()
-    wait = 0.6 * stage.ttl if wait is None else wait
-    if collide(stage, a, b, wait=wait, checks=False):
-        a.do("release")
-        b.do("release")
-    else:
-        in_turn(stage, a, b, began)
+    contest(stage, a, b, wait=wait, checks=False, turn=max(9.0, 0.75 * stage.ttl))
 
 
 def has_a_server(lock: type[PublishedLock]) -> str:
@@ -47,7 +42,7 @@ RESTART = Failure(
         "stuck for ever": "After the restart nobody gets the lock: {stuck}.",
     },
     "A store that writes before it answers; tokens that go on rising after a loss, and a fence.", "docs/guarantees.md",
-    wants="plain", disturbs=True, applies=has_a_server, ttl=6.0,
+    wants="plain", disturbs=True, applies=has_a_server, ttl=12.0,
 )  # fmt: skip
 
 
@@ -55,14 +50,13 @@ def failover(stage: Stage) -> None:
     stage.servers.isolate()
     b, a = stage.client("B"), holder(stage)
     a.do("check")
-    stage.trace.add(stage.servers.labels[0], "down", "before its replica heard of the lock")
-    address = stage.servers.fail_over()
+    primary = stage.servers.primary()
+    stage.trace.add(stage.servers.labels[primary], "down", "before its replica heard of the lock")
+    address = stage.servers.fail_over(primary)
     if address is not None:
         stage.lead_all_to(address)
         stage.trace.add(stage.servers.labels[-1], "up", "takes over")
-        after(stage, a, b)
-    else:
-        after(stage, a, b, wait=0.4 * stage.ttl)
+    after(stage, a, b, wait=0.3 * stage.ttl)
 
 
 def has_a_replica(lock: type[PublishedLock]) -> str:
@@ -82,7 +76,7 @@ FAILOVER = Failure(
         "late": "The new leader let the next one in {late} late.",
     },
     "A store with consensus; or, where a rare double is bearable, one server and a fence.", "docs/backends/redis.md",
-    wants="replica", disturbs=True, applies=has_a_replica, ttl=4.0,
+    wants="replica", disturbs=True, applies=has_a_replica, ttl=8.0,
 )  # fmt: skip
 
 
@@ -91,7 +85,7 @@ def one_of_five(stage: Stage) -> None:
     stage.trace.add(stage.servers.labels[third], "down")
     stage.servers.restart([third])
     stage.trace.add(stage.servers.labels[third], "up", "empty")
-    if collide(stage, a, b, wait=0.35 * stage.ttl, checks=False):
+    if collide(stage, a, b, wait=0.3 * stage.ttl, checks=False):
         b.do("release")
     a.do("release")
 
@@ -108,7 +102,7 @@ ONE_OF_FIVE = Failure(
         "safe": "A server that comes back without its memory has no vote until it is let in again.",
     },
     "A server that forgot stays out for the longest ttl (antirez' delayed restart), or until it is told what was granted.", "docs/backends/redlock.md",
-    applies=five_only, ttl=4.0,
+    applies=five_only, ttl=8.0,
 )  # fmt: skip
 
 
@@ -163,10 +157,6 @@ def majority(stage: Stage) -> None:
     a.do("release")
     if must_get(stage, b, began):
         finish(stage, b)
-
-
-def has_a_line(lock: type[PublishedLock]) -> str:
-    return "there is no network" if lock.family == "local" else ""
 
 
 MAJORITY = Failure(

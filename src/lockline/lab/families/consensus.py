@@ -41,11 +41,11 @@ class ZookeeperFamily(Servers):
         """One that does not lead."""
         return next(at for at, server in enumerate(self._servers) if server.mode == "follower")
 
-    def fail_over(self) -> Address | None:
-        assert self._three is not None
-        leader = self._three.leader
-        assert leader is not None
-        leader.kill()
+    def primary(self) -> int:
+        return next(at for at, server in enumerate(self._servers) if server.mode == "leader")
+
+    def fail_over(self, primary: int) -> Address | None:
+        self._servers[primary].kill()
         return None
 
     def settle(self) -> None:
@@ -92,8 +92,11 @@ class EtcdFamily(Servers):
         leader = self._cluster.leader()
         return next(at for at, member in enumerate(self._all()) if member is not leader)
 
-    def fail_over(self) -> Address | None:
-        self._cluster.leader().server.kill()
+    def primary(self) -> int:
+        return self._all().index(self._cluster.leader())
+
+    def fail_over(self, primary: int) -> Address | None:
+        self._all()[primary].server.kill()
         return None
 
     def settle(self) -> None:

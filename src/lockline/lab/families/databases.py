@@ -73,7 +73,7 @@ class PostgresqlFamily(Servers):
         assert self._link is not None
         self._link.black_hole()
 
-    def fail_over(self) -> Address | None:
+    def fail_over(self, primary: int) -> Address | None:
         self._server.kill()
         standby = self._more[0]
         standby.promote()

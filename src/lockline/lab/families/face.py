@@ -62,7 +62,11 @@ class Servers:
     def isolate(self) -> None:
         """From now on a replica hears nothing."""
 
-    def fail_over(self) -> Address | None:
+    def primary(self) -> int:
+        """Which of them leads."""
+        return 0
+
+    def fail_over(self, primary: int) -> Address | None:
         """The primary dies; where the one is that takes over, if clients have to be led there."""
         raise NotImplementedError
 

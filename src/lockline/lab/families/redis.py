@@ -10,6 +10,9 @@ from ..servers.process import ServerProcess, wait_for
 from ..servers.proxy import Proxy
 from .face import Address, Servers
 
+LONGEST = 600.0
+"""Seconds: above every ttl of the laboratory, at any pace."""
+
 
 class RedisFamily(Servers):
     """One Redis, or a primary and its replica: new ones for each cell, they start in no time."""
@@ -55,8 +58,8 @@ class RedisFamily(Servers):
     def isolate(self) -> None:
         self._link.black_hole()
 
-    def fail_over(self) -> Address | None:
-        self._servers[0].kill()
+    def fail_over(self, primary: int) -> Address | None:
+        self._servers[primary].kill()
         self._servers[1].command("REPLICAOF", "NO", "ONE")
         return self._servers[1].address
 
@@ -86,4 +89,4 @@ class RedlockFamily(RedisFamily):
         super().start()
         # For Lockline; to the published lock it is a key like any other.
         url = self.url.format(hosts=",".join(f"{host}:{port}" for host, port in self.addresses))
-        cluster.init(understand(url, "blocking").nodes, longest=60.0).act()
+        cluster.init(understand(url, "blocking").nodes, longest=LONGEST).act()

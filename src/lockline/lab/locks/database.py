@@ -93,7 +93,7 @@ class RowExpiry(Row):
     because: ClassVar = {}
 
     id = "row-expiry"
-    title = "the same, with an owner and an expiry"
+    title = "a row with an owner and an expiry"
     expires = True
     expected: ClassVar = {
         **SetNxEx.expected,

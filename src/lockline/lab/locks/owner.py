@@ -1,4 +1,4 @@
-"""The key has an owner: look and delete, compare and delete in one step, and the same with a watchdog."""
+"""The key has an owner: look and delete, compare and delete in one step, and owner's value and a watchdog."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class OwnerWatchdog(OwnerCompareDelete):
     """And a thread that renews while the holder works: Redisson's way."""
 
     id = "watchdog"
-    title = "the same with a watchdog"
+    title = "owner's value and a watchdog"
     source = "Redisson; an article in Chinese on four versions of a Redis lock, version 4"
     renews = True
     expected: ClassVar = {**OwnerCompareDelete.expected, "work-outlives-ttl": "safe"}

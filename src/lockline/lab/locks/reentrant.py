@@ -57,7 +57,7 @@ class ReentrantExpiry(Reentrant):
     """The count has an expiry too, by the client's clock, so that a thread does not enter again what is over."""
 
     id = "reentrant-expiry"
-    title = "the same, its count expires"
+    title = "re-entrant, and the count expires"
     knows = True
     release_at = "between the look at the clock and DEL"
     expected: ClassVar = {
