@@ -14,11 +14,14 @@ from .backend import Backend, Keeping
 if TYPE_CHECKING:
     from .engine import Engine
 
-NOTE: Final = "evicted"
+NOTE: Final = "evicted-{token}"
+"""Each under its own: a note for a token that nobody has would else keep those for lower ones out, as at a fence."""
 KEPT_FOR: Final = 60.0
 """Seconds: a victim asks as soon as it hears of its loss, or with its next renewal."""
 COURTESY: Final = 1.0
 """How long the note may keep the eviction waiting."""
+BEYOND: Final = 1 << 63
+"""No store grants a token like that, and not every one can write it down."""
 LONGEST: Final = 300
 """Characters of who it was, and why."""
 
@@ -26,12 +29,12 @@ LONGEST: Final = 300
 async def evict(engine: Engine, name: str, token: int | None, by: str = "") -> int:
     """Take the lock away from whoever holds it, or from that holder, and tell of it; how many there were."""
     backend, by = engine.backend, by or engine.owner
-    if token is not None and isinstance(backend, Keeping):
+    if token is not None and token < BEYOND and isinstance(backend, Keeping):
         said = by[:LONGEST].encode("utf-8", "replace")
         try:
             await engine.ask(
                 lambda until: backend.keep(
-                    name, NOTE, said, token, KEPT_FOR, min(until, engine.runtime.now() + COURTESY)
+                    name, NOTE.format(token=token), said, token, KEPT_FOR, min(until, engine.runtime.now() + COURTESY)
                 )
             )
         except LocklineError:
@@ -47,7 +50,7 @@ async def evictor_of(backend: Backend, name: str, token: int | None, until: floa
     if not isinstance(backend, Keeping):
         return ""
     try:
-        note = await backend.kept(name, NOTE, until)
+        note = await backend.kept(name, NOTE.format(token=token), until)
     except LocklineError:
         return ""
-    return printable(note.value.decode("utf-8", "replace")) if note.value and note.token == token else ""
+    return printable(note.value.decode("utf-8", "replace")) if note.value else ""
