@@ -161,6 +161,24 @@ def test_one_that_is_at_work_is_not_skipped_when_an_operator_evicts_the_one_befo
     stranger.result(5).release()
 
 
+def test_one_whose_time_ran_out_unnoticed_hands_nothing_on(server: RedisServer, scene: Scene) -> None:
+    """Its own clock decides, in the moment of the release, whatever the keeper has found out by then."""
+    lease, waits, _, alice = line_of_three(server, scene, ttl=60)
+    faults = Faults(alice)
+    let_through = faults.hold("leave")
+    books = alice.client.real._engine._keeper.books
+    live = lease.real._live
+    live.ends = live.runtime.now()
+    released = lease.release.start()
+    scene.wait_for(lambda: live.lost is not None and faults.count("leave"), what="a release after the deadline")
+    assert not waits.done
+    assert all(one.turn is None for one in list(books.values()))
+    let_through.set()
+    with pytest.raises(LeaseLost):
+        released.result(5)
+    waits.result(5).release()
+
+
 def test_a_dead_client_with_several_in_the_line_makes_way_at_once(server: RedisServer, scene: Scene) -> None:
     """None of them held, so none can have handed anything on."""
     holder, dead, xavier = scene.party(), scene.party("dead"), scene.party("xavier")

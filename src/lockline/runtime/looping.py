@@ -98,39 +98,76 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
         return None
 
 
+class _TaskSlot:
+    """One waiting claim: whether a hint lies there, and what its task sleeps on."""
+
+    __slots__ = ("mail", "waiter")
+
+    def __init__(self) -> None:
+        self.mail = False
+        self.waiter: asyncio.Future[None] | None = None
+
+    def put(self) -> None:
+        """From any thread."""
+        self.mail = True
+        waiter = self.waiter
+        if waiter is None or waiter.done():
+            return
+        loop = waiter.get_loop()
+        if _running_loop() is loop:
+            _settle(waiter)
+        elif not loop.is_closed():
+            loop.call_soon_threadsafe(_settle, waiter)
+
+
 class LoopMailbox:
-    """One signal per waiting claim; the backend's reader delivers."""
+    """One slot per waiting claim; the backend's reader delivers."""
 
     def __init__(self, stray: Callable[[str], None]) -> None:
-        self._slots: dict[str, LoopSignal] = {}
+        self._slots: dict[str, _TaskSlot] = {}
         self._stray = stray
 
     def open(self, key: str) -> None:
-        self._slots.setdefault(key, LoopSignal())
+        if key not in self._slots:
+            self._slots.setdefault(key, _TaskSlot())
 
     def is_open(self, key: str) -> bool:
         return key in self._slots
 
     def close(self, key: str) -> bool:
         slot = self._slots.pop(key, None)
-        return slot is not None and slot.is_set()
+        return slot is not None and slot.mail
 
     def deliver(self, key: str) -> None:
         slot = self._slots.get(key)
         if slot is None:
             self._stray(key)
         else:
-            slot.set()
+            slot.put()
 
     def deliver_all(self) -> None:
         for slot in list(self._slots.values()):
-            slot.set()
+            slot.put()
 
     async def wait(self, key: str, until: float) -> bool:
         slot = self._slots[key]
-        told = await slot.wait(until)
-        slot.clear()
-        return told
+        while not slot.mail:
+            left = until - clock.now()
+            if left <= 0:
+                return False
+            loop = asyncio.get_running_loop()
+            slot.waiter = waiter = loop.create_future()
+            # The loop's clock stops in suspend: wake at times and look at ours.
+            timer = loop.call_later(min(left, 60.0), _settle, waiter)
+            try:
+                # Put by another thread between the look above and the registration.
+                if not slot.mail:
+                    await waiter
+            finally:
+                timer.cancel()
+                slot.waiter = None
+        slot.mail = False
+        return True
 
 
 AGAIN = 0.05

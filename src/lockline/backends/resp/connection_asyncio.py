@@ -17,6 +17,10 @@ from .commands import INFO, PUSHED, new_reader
 from .errors import NoAnswer, failed_login, vet
 from .target import Address, Server
 
+A_MOMENT = 0.001
+"""Seconds for which a request that nobody waits for but who sent it is held back for others, as long as each turn of the loop brings
+one: a packet costs client and server more than what is in it."""
+
 
 def _nobody(_: Any) -> None:
     """Until somebody wants to know."""
@@ -118,6 +122,10 @@ class Pipeline:
         self._loop = asyncio.get_running_loop()
         self._pending: deque[tuple[asyncio.Future[Any], float]] = deque()
         self._unsent: list[bytes] = []
+        self._seen = 0
+        """How many were unsent when that was last looked at."""
+        self._send_by = 0.0
+        """When they have to go, whoever else may come."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         connection.replied, connection.ended = self._take, self._fail
@@ -127,8 +135,17 @@ class Pipeline:
         """Whether nobody waits for an answer."""
         return not self._pending
 
-    def ask(self, requests: Sequence[bytes], until: float) -> list[asyncio.Future[Any]]:
-        """Send these; their answers, when they come. Cancelling one leaves its place in the order."""
+    def ask(self, request: bytes, until: float, moment: float = 0.0) -> asyncio.Future[Any]:
+        """Send this, after that moment at the latest; its answer, when it comes. Cancelling that leaves its place in the order."""
+        return self._put(request, self._deadline(until, moment))
+
+    async def ask_all(self, requests: Sequence[bytes], until: float) -> list[Any]:
+        """The answers to several commands that are sent together."""
+        deadline = self._deadline(until)
+        return [await answer for answer in [self._put(request, deadline) for request in requests]]
+
+    def _deadline(self, until: float, moment: float = 0.0) -> float:
+        """By when what is put next has to be answered; NoAnswer if it would be in vain."""
         connection = self.connection
         if connection.broken is not None:
             raise NoAnswer(self.address, connection.broken, sent=False)
@@ -137,25 +154,30 @@ class Pipeline:
             raise NoAnswer(self.address, "no time left to ask", sent=False, late=True)
         if not self._unsent:
             # Whoever asks in this turn of the loop travels in the same packet.
+            self._seen, self._send_by = 0, now + moment
             self._loop.call_soon(self._flush)
+        elif now + moment < self._send_by:
+            self._send_by = now + moment
         deadline = min(until, now + connection.patience)
         # One timer for all: most deadlines come in the order of the requests.
         if self._timer is None or deadline < self._timer_at:
             self._set_timer(deadline, now)
-        answers = []
-        for request in requests:
-            self._unsent.append(request)
-            answer = self._loop.create_future()
-            self._pending.append((answer, deadline))
-            answers.append(answer)
-        return answers
+        return deadline
 
-    async def ask_all(self, requests: Sequence[bytes], until: float) -> list[Any]:
-        """The answers to several commands that are sent together."""
-        return [await answer for answer in self.ask(requests, until)]
+    def _put(self, request: bytes, deadline: float) -> asyncio.Future[Any]:
+        self._unsent.append(request)
+        answer = self._loop.create_future()
+        self._pending.append((answer, deadline))
+        return answer
 
     def _flush(self) -> None:
-        unsent, self._unsent = self._unsent, []
+        unsent = self._unsent
+        if len(unsent) > self._seen and clock.now() < self._send_by:
+            # One came in this turn, so one may come in the next.
+            self._seen = len(unsent)
+            self._loop.call_soon(self._flush)
+            return
+        self._unsent = []
         self.connection.write(b"".join(unsent))
 
     def _set_timer(self, deadline: float, now: float) -> None:
@@ -257,10 +279,14 @@ class AsyncioLink:
         pipeline = self._pipeline
         if pipeline is None or pipeline.connection.broken is not None:
             pipeline = await self.pipeline(until)
-        (answer,) = pipeline.ask((request,), until)
-        return await answer
+        return await pipeline.ask(request, until)
 
-    ask_in_order = ask
+    async def ask_in_order(self, request: bytes, until: float) -> Any:
+        pipeline = self._pipeline
+        if pipeline is None or pipeline.connection.broken is not None:
+            pipeline = await self.pipeline(until)
+        # Who comes next is at work already; it brings the next of these in the next turn of the loop, mostly.
+        return await pipeline.ask(request, until, A_MOMENT)
 
     async def ask_all(self, requests: Sequence[bytes], until: float) -> list[Any]:
         return await (await self.pipeline(until)).ask_all(requests, until)

@@ -31,15 +31,19 @@ can make him need it."""
 SEATS: Final = 32
 """Threads that share one connection at the same time. More wait for a seat, in order of arrival: so many threads that are awake
 at once, for whatever reason, would take the interpreter from the one that renews."""
+A_MOMENT: Final = 0.0003
+"""Seconds for which a request that nobody waits for but who sent it lies there for somebody else to take along: to send is a system
+call, after which a thread has to wait until it gets the interpreter back."""
 
 
 class Question:
     """What one thread asks, and the lock that it sleeps on until all its answers are there."""
 
-    __slots__ = ("answers", "gate", "over", "problem", "request", "wanted")
+    __slots__ = ("answers", "gate", "over", "problem", "request", "waits_for_others", "wanted")
 
-    def __init__(self, request: bytes, wanted: int) -> None:
+    def __init__(self, request: bytes, wanted: int, waits_for_others: bool = False) -> None:
         self.request = request
+        self.waits_for_others = waits_for_others
         self.wanted = wanted
         """How many answers it gets."""
         self.gate = allocate_lock()
@@ -179,13 +183,23 @@ class SharedConnection:
         stream = self._stream
         return bool(self._unsent) or (stream is not None and bool(stream.pending))
 
-    def ask(self, request: bytes, wanted: int, until: float) -> list[Any]:
-        """The answers to that many commands."""
+    @property
+    def laden(self) -> bool:
+        """Whether something lies here that the next one shall take along."""
+        try:
+            return self._unsent[0].waits_for_others
+        except IndexError:
+            return False
+
+    def ask(self, request: bytes, wanted: int, until: float, moment: float = 0.0) -> list[Any]:
+        """The answers to that many commands, which somebody else may take along meanwhile if he comes within that moment."""
         if self._reading.entered() or self._sending.entered():
             return self._ask_apart(request, wanted, until)
-        question = Question(request, wanted)
+        question = Question(request, wanted, moment > 0)
         try:
             self._unsent.append(question)
+            if moment:
+                question.gate.acquire(True, moment)
             # Who is sending now looks for more after his last, as we do here: so nobody's is left lying.
             while self._unsent and self._sending.attempt(self._send, until):
                 pass
@@ -365,15 +379,21 @@ class SharingLink(BlockingLink):
             raise
         return connection
 
+    async def ask(self, request: bytes, until: float) -> Any:
+        # What lies there came first, so it goes first.
+        return self._ask_together(request, until) if self._shared.laden else self._use("ask", request, until)
+
     async def ask_in_order(self, request: bytes, until: float) -> Any:
-        if self._shares:
-            if self._closed:
-                raise ClientClosed()
-            reply = self._shared.ask(request, 1, until)[0]
-            if self._closed:
-                self.forget()
-            return reply
-        return self._use("ask", request, until)
+        # Whoever comes next is at work already, and will soon have something to send, mostly.
+        return self._ask_together(request, until, A_MOMENT) if self._shares else self._use("ask", request, until)
+
+    def _ask_together(self, request: bytes, until: float, moment: float = 0.0) -> Any:
+        if self._closed:
+            raise ClientClosed()
+        reply = self._shared.ask(request, 1, until, moment)[0]
+        if self._closed:
+            self.forget()
+        return reply
 
     def forget(self) -> None:
         super().forget()

@@ -1,0 +1,166 @@
+"""Releases that hand their turn on inside travel together: a packet for many, and none that is wanted elsewhere waits for them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from typing import Any
+
+import pytest
+
+import lockline
+from lockline import aio
+from lockline.backends.resp import connection_asyncio, shared_blocking
+from tests.servers.process import wait_for
+from tests.servers.redis import RedisServer
+
+pytestmark = pytest.mark.server
+
+FOR_EVER = 60.0
+MANY = 24
+
+
+def on_a_loop(story: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run it on a loop of its own."""
+
+    @wraps(story)
+    def test(*args: Any, **kwargs: Any) -> None:
+        asyncio.run(story(*args, **kwargs))
+
+    return test
+
+
+async def line_up(client: aio.Client, entered: list[str], *bodies: Any) -> tuple[aio.Lease, list[asyncio.Task[None]]]:
+    """A lease, and tasks that wait behind it in this order, each of which knows behind whom and has no more to ask."""
+    lease = await client.lock("x").acquire()
+
+    async def one(number: int, body: Any) -> None:
+        async with client.lock("x"):
+            entered.append(f"{number}")
+            if body is not None:
+                await body
+
+    tasks = [asyncio.create_task(one(number, body)) for number, body in enumerate(bodies)]
+    books = client._engine._keeper.books
+
+    def all_know() -> bool:
+        known, own = list(books.values()), client._engine.backend._claims  # type: ignore[attr-defined]
+        return len(known) == len(bodies) + 1 and all(
+            one.token or (one.behind and one.claim.id in own and own[one.claim.id].look_by) for one in known
+        )
+
+    await asyncio.to_thread(wait_for, all_know, 10, "where each stands")
+    return lease, tasks
+
+
+@on_a_loop
+async def test_turns_that_are_handed_on_in_a_row_share_their_packets(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_asyncio, "A_MOMENT", FOR_EVER)
+    entered: list[str] = []
+    packets: list[int] = []
+    write = connection_asyncio.AsyncioConnection.write
+
+    def note(connection: connection_asyncio.AsyncioConnection, data: bytes) -> None:
+        packets.append(data.count(b"EVALSHA"))
+        write(connection, data)
+
+    async with aio.connect(server.url) as client:
+        lease, tasks = await line_up(client, entered, *[None] * MANY)
+        monkeypatch.setattr(connection_asyncio.AsyncioConnection, "write", note)
+        await lease.release()
+        await asyncio.gather(*tasks)
+    # The last one hands nothing on, so it goes at once, and takes all others along.
+    assert max(packets) == MANY + 1
+    assert entered == [f"{number}" for number in range(MANY)]
+
+
+@on_a_loop
+async def test_a_release_that_nobody_follows_is_not_held_back(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_asyncio, "A_MOMENT", FOR_EVER)
+    entered: list[str] = []
+    go_on = asyncio.Event()
+    async with aio.connect(server.url) as client:
+        lease, tasks = await line_up(client, entered, go_on.wait())
+        async with asyncio.timeout(10):
+            # It returns with the store's answer, while the next one is at work and has nothing to send.
+            await lease.release()
+        assert entered == ["0"]
+        go_on.set()
+        await asyncio.gather(*tasks)
+
+
+@on_a_loop
+async def test_whatever_others_wait_for_takes_along_what_is_held_back(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The turn of a stranger does not come later because others of this client had theirs before."""
+    monkeypatch.setattr(connection_asyncio, "A_MOMENT", FOR_EVER)
+    entered: list[str] = []
+    with lockline.connect(server.url) as other:
+        async with aio.connect(server.url) as client:
+            lease, tasks = await line_up(client, entered, *[None] * MANY)
+            stranger = asyncio.create_task(asyncio.to_thread(other.lock("x").acquire))
+            await asyncio.to_thread(wait_for, lambda: len(other.inspect("x").waiters) > MANY, 10, "a stranger")
+            async with asyncio.timeout(10):
+                await lease.release()
+                late = await stranger
+            assert entered == [f"{number}" for number in range(MANY)]
+            late.release()
+            await asyncio.gather(*tasks)
+
+
+def test_a_thread_that_asks_takes_along_what_another_has_left_lying(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_blocking, "A_MOMENT", FOR_EVER)
+    with lockline.connect(server.url) as client:
+        lease = client.lock("x").acquire()
+        leave, left = threading.Event(), threading.Event()
+
+        def next_one() -> None:
+            with client.lock("x"):
+                leave.wait(30)
+            left.set()
+
+        second = threading.Thread(target=next_one)
+        second.start()
+        books = client._engine._keeper.books
+        wait_for(lambda: any(one.behind for one in list(books.values())), 10, "one behind the other")
+        first = threading.Thread(target=lease.release)
+        first.start()
+        # Nobody has anything to send, so it lies there.
+        link = next(iter(client._engine.backend._connections._links.values()))
+        wait_for(lambda: link._shared.laden, 10, "a release that lies there")
+        # This one came later: it goes behind it, and takes it along.
+        leave.set()
+        assert left.wait(10)
+        for thread in (first, second):
+            thread.join(10)
+            assert not thread.is_alive()
+        assert not client.inspect("x").claims
+
+
+def test_what_nobody_takes_along_is_sent_after_a_moment(server: RedisServer) -> None:
+    with lockline.connect(server.url) as client:
+        lease = client.lock("x").acquire()
+        leave = threading.Event()
+
+        def next_one() -> None:
+            with client.lock("x"):
+                leave.wait(30)
+
+        second = threading.Thread(target=next_one)
+        second.start()
+        books = client._engine._keeper.books
+        wait_for(lambda: any(one.behind for one in list(books.values())), 10, "one behind the other")
+        # It returns with the store's answer, while the next one is at work.
+        lease.release()
+        leave.set()
+        second.join(10)
+        assert not second.is_alive()
