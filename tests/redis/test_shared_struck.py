@@ -19,7 +19,7 @@ from lockline.backends.redis.target import understand
 from lockline.backends.resp import shared_blocking
 from lockline.backends.resp.commands import pack
 from lockline.backends.resp.errors import NoAnswer
-from lockline.backends.resp.shared_blocking import SharedConnection, SharingLink, Stream
+from lockline.backends.resp.shared_blocking import SharedConnection, SharedStream, SharingLink
 from lockline.runtime import clock
 from lockline.runtime.blocking import run
 from tests.redis.test_pool import Cut
@@ -127,7 +127,7 @@ def test_two_signals_at_once_give_nobody_the_answer_of_another(share: Share, on_
 class GivenUpMeanwhile(deque[Any]):
     """Those who wait for an answer; at one step of their reader's, another thread gives the stream up, and gets no further than one."""
 
-    def __init__(self, stream: Stream, step: str) -> None:
+    def __init__(self, stream: SharedStream, step: str) -> None:
         super().__init__(stream.pending)
         self._step = step
         self._stream = stream

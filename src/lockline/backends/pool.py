@@ -13,7 +13,7 @@ import weakref
 from _thread import allocate_lock
 from collections import deque
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from ..runtime import clock
 from ..runtime.blocking import ring
@@ -156,3 +156,37 @@ class Pool(Generic[T]):
             except IndexError:
                 break
         return taken
+
+
+class Closable(Protocol):
+    """What is `gone` once it is closed."""
+
+    gone: bool
+
+    def close(self) -> None: ...
+
+
+C = TypeVar("C", bound=Closable)
+
+
+class ConnectionPool(Pool[C]):
+    """Connections to one server, until the client is closed."""
+
+    def __init__(self, most: int, make: Callable[[], C]) -> None:
+        super().__init__(most, make, lambda connection: not connection.gone)
+        self._closed = False
+
+    def drop(self, connection: C) -> None:
+        """It is of no use any more."""
+        connection.close()
+        self.make_room()
+
+    def forget(self) -> None:
+        """Close what lies idle."""
+        for connection in self.take_all_free():
+            self.drop(connection)
+
+    def close(self) -> None:
+        """Close all, now and later."""
+        self._closed = True
+        self.forget()

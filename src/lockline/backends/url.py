@@ -19,7 +19,7 @@ from ..errors import ConfigError
 if TYPE_CHECKING:
     import ssl
 
-Reader = Callable[[Any, str], Any]
+Parse = Callable[[Any, str], Any]
 """From what was written for an option, or given by the program, to its value; ConfigError for what makes no sense."""
 
 
@@ -44,7 +44,7 @@ def yes_or_no(value: object, what: str) -> bool:
     raise ConfigError(f"{what} is yes or no, not {value!r}")
 
 
-def a_count(least: int) -> Reader:
+def a_count(least: int) -> Parse:
     """A whole number of at least that."""
 
     def read(value: object, what: str) -> int:
@@ -56,7 +56,7 @@ def a_count(least: int) -> Reader:
     return read
 
 
-def a_number(least: float, most: float, unit: str = "seconds") -> Reader:
+def a_number(least: float, most: float, unit: str = "seconds") -> Parse:
     """A number within these bounds."""
 
     def read(value: object, what: str) -> float:
@@ -71,7 +71,7 @@ def a_number(least: float, most: float, unit: str = "seconds") -> Reader:
     return read
 
 
-TLS: Final[Mapping[str, Reader]] = {
+TLS: Final[Mapping[str, Parse]] = {
     "tls": yes_or_no, "ca": a_text, "cert": a_text, "key": a_text, "key_password": a_text, "verify": yes_or_no, "check_hostname": yes_or_no,
 }  # fmt: skip
 """How to trust a server, and to be trusted: for every scheme whose servers speak TLS."""
@@ -100,9 +100,15 @@ class Endpoint:
     password: str | None = field(default=None, repr=False)
 
     def __str__(self) -> str:
-        if not self.port:
-            return self.host
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return spelled((self.host, self.port))
+
+
+def spelled(address: tuple[str, int]) -> str:
+    """The address for people and URLs."""
+    host, port = address
+    if not port:
+        return host
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +211,7 @@ class Grammar:
     """For whoever wrote it otherwise."""
     port: int = 0
     """Where a host listens that is named without one; 0 for a store that has a file and no hosts."""
-    options: Mapping[str, Reader] = field(default_factory=dict)
+    options: Mapping[str, Parse] = field(default_factory=dict)
     host: str | None = "localhost"
     """The one that is meant where none is named; None if one has to be."""
     logins: bool = False

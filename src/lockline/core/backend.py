@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
 from ..guarantees import Guarantees
-from ..runtime import Signal
+from ..runtime import Reader, Signal
 from .claim import Ceiling, Claim, Gone, Grant, Line, Record, Unanswered, Waiting
-from .waiting import Hints, Reader
+from .waiting import Hints
 
 
 @dataclass(frozen=True, slots=True)

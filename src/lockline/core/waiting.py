@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from ..errors import AcquireTimeout, BackendUnavailable, ClientClosed, LocklineError, printable
-from ..runtime import Mailbox, Runtime
+from ..runtime import Mailbox, Reader, Runtime
 from ..runtime.clock import clock_time
 from .claim import Claim, Gone, Grant, Waiting
 from .succession import follow
@@ -14,6 +14,9 @@ from .succession import follow
 if TYPE_CHECKING:
     from .backend import Backend
     from .live import LiveClaim
+
+Asks = Callable[[Claim, float], Awaitable[Grant | Waiting | Gone]]
+"""Asks the store where a claim stands."""
 
 PAUSE: Final = 0.05
 """How long a waiter whose store does not answer waits before it asks again."""
@@ -24,21 +27,14 @@ LAST_LOOK: Final = 0.125
 """How long the look may take that tells who was in the way: not all of the time that is left for a withdrawal."""
 
 
-class Reader(Protocol):
-    """A way to read pushes that a waiting thread can go itself: it saves the switch from a thread that listens."""
-
-    def receive(self, seconds: float) -> list[str]:
-        """Wait for pushes, at most that long; the ids of the claims that they speak of."""
-
-    def nudge(self) -> None:
-        """Make a `receive` in another thread return."""
-
-
 class Hints:
     """What a backend has heard, from any thread, and for whom: a claim that waits, or the keeper.
 
     A hint says no more than "look again". Nothing is decided by it.
     """
+
+    closed = False
+    """Whether nobody waits here any more."""
 
     def __init__(
         self, runtime: Runtime, reader: Reader | None, wake_keeper: Callable[[], None],
@@ -48,16 +44,11 @@ class Hints:
         self._reader = reader
         self._wake_keeper = wake_keeper
         self._will_wait = will_wait
-        self.closed = False
         self.forked()
 
     def forked(self) -> None:
         """In a child: nobody waits, and nothing was heard."""
-        self._mailbox: Mailbox = (
-            self._runtime.mailbox(self._not_expected)
-            if self._reader is None
-            else self._runtime.mailbox(self._not_expected, self._reader.receive, self._reader.nudge)
-        )
+        self._mailbox: Mailbox = self._runtime.mailbox(self._not_expected, self._reader)
         self._unread: list[str] = []
         self.early: set[str] = set()
         """Claims whose hint was here before the answer that told them to wait."""
@@ -139,12 +130,7 @@ class Overdue(Exception):
 
 
 async def turn(
-    hints: Hints,
-    place: Callable[[Claim, float], Awaitable[Grant | Waiting | Gone]],
-    live: LiveClaim,
-    stands: Waiting,
-    deadline: float | None,
-    known: Mapping[str, LiveClaim],
+    hints: Hints, place: Asks, live: LiveClaim, stands: Waiting, deadline: float | None, known: Mapping[str, LiveClaim]
 ) -> Grant | None:
     """The grant once it is the claim's turn; None when its place was lost. Overdue at the caller's deadline."""
     hints.expect(live.claim.id)
@@ -158,12 +144,7 @@ async def turn(
 
 
 async def _turn(
-    hints: Hints,
-    place: Callable[[Claim, float], Awaitable[Grant | Waiting | Gone]],
-    live: LiveClaim,
-    stands: Waiting,
-    deadline: float | None,
-    known: Mapping[str, LiveClaim],
+    hints: Hints, place: Asks, live: LiveClaim, stands: Waiting, deadline: float | None, known: Mapping[str, LiveClaim]
 ) -> Grant | None:
     now, claim = live.runtime.now, live.claim
     if stands.behind in known:

@@ -44,6 +44,16 @@ class Mailbox(Protocol):
         """Take the hint for this key; False when none came by then."""
 
 
+class Reader(Protocol):
+    """A way to read pushes that a waiting thread can go itself: it saves the switch from a thread that listens."""
+
+    def receive(self, seconds: float) -> list[str]:
+        """Wait for pushes, at most that long; the ids of the claims that they speak of."""
+
+    def nudge(self) -> None:
+        """Make a `receive` in another thread return."""
+
+
 class Runtime(Protocol):
     """Blocking threads, an asyncio loop, or a simulation."""
 
@@ -62,15 +72,11 @@ class Runtime(Protocol):
         """Runs one piece of work at a time, without an await in it, and is left however the work ends."""
 
     def signal(self) -> Signal: ...
-    def mailbox(
-        self,
-        stray: Callable[[str], None],
-        receive: Callable[[float], list[str]] | None = None,
-        nudge: Callable[[], None] | None = None,
-    ) -> Mailbox:
-        """A mailbox; a hint that nobody here expects goes to `stray`. On the blocking runtime `receive(seconds)` fetches hints from the outside, run by whichever
-        waiting thread leads at the moment, and `nudge()` makes a running one return; asyncio backends deliver
-        from their own reader and leave both out.
+    def mailbox(self, stray: Callable[[str], None], reader: Reader | None) -> Mailbox:
+        """A mailbox; a hint that nobody here expects goes to `stray`.
+
+        On the blocking runtime whichever waiting thread leads at the moment fetches hints with the reader; asyncio backends deliver
+        from a task of their own and have none.
         """
 
     def spawn(self, work: Callable[[], Awaitable[None]], name: str, *, lasting: bool = False) -> Running:

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Literal, TypeVar
 
 from ..errors import ConfigError
-from . import clock
+from . import Reader, clock
 from .aside import Aside
 from .fork import tell_after_fork
 from .section import Section
@@ -205,11 +205,16 @@ class BlockingMailbox:
             heir.ring()
 
     def _newest(self) -> _Slot | None:
-        while True:
-            try:
-                return next(reversed(self._waiting), None)
-            except RuntimeError:
-                pass  # the line changed between the two calls
+        return undisturbed(lambda: next(reversed(self._waiting), None))
+
+
+def undisturbed(look: Callable[[], T]) -> T:
+    """What a look at a dictionary gives that others change: again, if that was between two calls of ours."""
+    while True:
+        try:
+            return look()
+        except RuntimeError:
+            pass
 
 
 class ThreadWorker:
@@ -306,13 +311,10 @@ class BlockingRuntime:
     def signal(self) -> BlockingSignal:
         return BlockingSignal()
 
-    def mailbox(
-        self,
-        stray: Callable[[str], None],
-        receive: Callable[[float], list[str]] | None = None,
-        nudge: Callable[[], None] | None = None,
-    ) -> BlockingMailbox:
-        return BlockingMailbox(stray, receive, nudge)
+    def mailbox(self, stray: Callable[[str], None], reader: Reader | None) -> BlockingMailbox:
+        if reader is None:
+            return BlockingMailbox(stray)
+        return BlockingMailbox(stray, reader.receive, reader.nudge)
 
     def call_aside(self, callback: Callable[[], object]) -> None:
         # By a bare thread, which is started in one instruction and which no signal reaches: `run` takes a mutex.

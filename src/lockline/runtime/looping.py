@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Literal, TypeVar
 
 from ..errors import ConfigError
-from . import clock
+from . import Reader, clock
 from .awaiting import waits_for
 from .fork import tell_after_fork
 
@@ -251,12 +251,7 @@ class LoopRuntime:
     def signal(self) -> LoopSignal:
         return LoopSignal()
 
-    def mailbox(
-        self,
-        stray: Callable[[str], None],
-        receive: Callable[[float], list[str]] | None = None,
-        nudge: Callable[[], None] | None = None,
-    ) -> LoopMailbox:
+    def mailbox(self, stray: Callable[[str], None], reader: Reader | None) -> LoopMailbox:
         return LoopMailbox(stray)
 
     def call_aside(self, callback: Callable[[], object]) -> None:

@@ -7,8 +7,8 @@ from typing import Any, Final, NamedTuple
 
 from pymysql import err
 
-from ..sql.calls import Call, Rows, Scalar
-from ..sql.errors import NoAnswer, Refused
+from ..failures import NoAnswer, Refused
+from ..sql.calls import RoutineCall, Rows, Scalar
 
 
 def _digits(rows: Sequence[Sequence[Any]]) -> Rows:
@@ -20,7 +20,7 @@ def _as_they_are(rows: Sequence[Sequence[Any]]) -> Rows:
     return rows
 
 
-class Routine(NamedTuple):
+class MysqlRoutine(NamedTuple):
     """Which of what it is given travels, and how its answer is read."""
 
     takes: tuple[int, ...]
@@ -29,22 +29,22 @@ class Routine(NamedTuple):
 
 # Nobody is pushed anything here, so channels stay behind.
 ROUTINES: Final = {
-    "enter": Routine((0, 1, 2, 3, 4, 5, 6, 8), _as_they_are),
-    "place": Routine((0, 1, 2), _as_they_are),
-    "leave": Routine((0, 1, 2, 3), _as_they_are),
-    "leave_all": Routine((0,), _digits),
-    "renew": Routine((0,), _digits),
-    "look": Routine((0,), _as_they_are),
-    "names": Routine((0, 1), _as_they_are),
-    "evict": Routine((0, 1, 2), _as_they_are),
-    "kept": Routine((0, 1, 2, 3), _as_they_are),
-    "keep": Routine((0, 1, 2, 3, 4), _as_they_are),
-    "hand_over": Routine((0, 1, 2, 3, 4, 5), _as_they_are),
-    "settings": Routine((), _as_they_are),
+    "enter": MysqlRoutine((0, 1, 2, 3, 4, 5, 6, 8), _as_they_are),
+    "place": MysqlRoutine((0, 1, 2), _as_they_are),
+    "leave": MysqlRoutine((0, 1, 2, 3), _as_they_are),
+    "leave_all": MysqlRoutine((0,), _digits),
+    "renew": MysqlRoutine((0,), _digits),
+    "look": MysqlRoutine((0,), _as_they_are),
+    "names": MysqlRoutine((0, 1), _as_they_are),
+    "evict": MysqlRoutine((0, 1, 2), _as_they_are),
+    "kept": MysqlRoutine((0, 1, 2, 3), _as_they_are),
+    "keep": MysqlRoutine((0, 1, 2, 3, 4), _as_they_are),
+    "hand_over": MysqlRoutine((0, 1, 2, 3, 4, 5), _as_they_are),
+    "settings": MysqlRoutine((), _as_they_are),
 }
 
 
-def written(call: Call) -> str:
+def written(call: RoutineCall) -> str:
     """The statement that asks it."""
     values = ",".join([_written(call.args[at]) for at in ROUTINES[call.routine].takes])
     return f"CALL lockline_{call.routine}_v1({values})"
@@ -61,7 +61,7 @@ def _written(value: Scalar) -> str:
     return repr(+value)
 
 
-def read(call: Call, rows: Sequence[Sequence[Any]]) -> Rows:
+def read(call: RoutineCall, rows: Sequence[Sequence[Any]]) -> Rows:
     """The rows, in values."""
     return ROUTINES[call.routine].reads(rows)
 

@@ -10,11 +10,12 @@ import pymysql
 from pymysql.constants import CLIENT
 
 from ...runtime import clock
-from ..sql.calls import Call, Rows
-from ..sql.errors import DiedIdle, NoAnswer, Refused
-from .commands import NO_TLS, UNDONE, failed_login, problem_of, read, written
-from .connection import READ_ONLY, Attempts, refuse_plain, was_closed
-from .target import Server, Target
+from ..failures import DiedIdle, NoAnswer, Refused
+from ..sockets import was_closed
+from ..sql.calls import RoutineCall, Rows
+from .commands import NO_TLS, failed_login, read, written
+from .connection import READ_ONLY, Attempts, MysqlConnection, refuse_plain
+from .target import MysqlLogin, MysqlTarget
 
 
 class _Quiet(aiomysql.Connection):  # type: ignore[misc]
@@ -35,35 +36,28 @@ class _Quiet(aiomysql.Connection):  # type: ignore[misc]
         """Nothing: one that a child inherited is the parent's, and to close it would end what the parent's loop hears."""
 
 
-class AioMysqlConnection:
+class AioMysqlConnection(MysqlConnection):
     """Used by one task at a time, on one loop; after any error that was not undone as a whole it is closed."""
 
-    def __init__(self, target: Target, login: float = 0.0) -> None:
-        self._target = target
-        self._login = login
-        self._where = target.servers[0].where
-        self._conn: aiomysql.Connection | None = None
-        self.is_open = self.gone = False
+    _conn: aiomysql.Connection | None = None
 
     async def open(self, until: float) -> float:
         """Connect and log in, to the first server that lets us."""
         attempts = Attempts(self._target)
-        each, whole = min(self._target.patience, until - clock.now()), max(until, clock.now() + self._login)
+        each, whole = self._times(until)
         for server in attempts(whole):
             try:
                 await self._connect(server, whole - clock.now(), each, attempts)
             except (NoAnswer, Refused) as problem:
                 attempts.failed(problem)
             else:
-                self.is_open = True
-                # What was logged in for takes one more answer.
-                return max(until, clock.now() + self._target.patience) if self._login else until
+                return self._opened(until)
         raise AssertionError("unreachable: the attempts raise when none is left")
 
-    async def _connect(self, server: Server, left: float, each: float, attempts: Attempts) -> None:
+    async def _connect(self, server: MysqlLogin, left: float, each: float, attempts: Attempts) -> None:
         self._where = server.where
         conn = self._conn = _Quiet(
-            **server.parameters, db=self._target.database, charset="utf8mb4", autocommit=True, init_command=self._target.greeting,
+            **server.parameters, db=self._target.schema, charset="utf8mb4", autocommit=True, init_command=self._target.greeting,
             program_name="lockline", connect_timeout=each,
         )  # fmt: skip
         conn.patience = each
@@ -84,12 +78,10 @@ class AioMysqlConnection:
             raise
         conn.patience = None
 
-    async def ask(self, call: Call, until: float) -> Rows:
+    async def ask(self, call: RoutineCall, until: float) -> Rows:
         """The answer of one routine."""
         conn = self._conn
-        left = min(until - clock.now(), self._target.patience)
-        if left <= 0:
-            raise NoAnswer(self._where, "no time left to ask", sent=False, late=True)
+        left = self._time_to_ask(until)
         if conn is None or conn.closed or conn._reader.at_eof() or was_closed(_fd(conn)):
             raise DiedIdle(self._where, "the server closed the connection while it was idle", sent=False)
         try:
@@ -107,15 +99,10 @@ class AioMysqlConnection:
                 raise NoAnswer(self._where, "the client was closed", sent=True) from problem
             if isinstance(problem, AttributeError):
                 raise
-            if not problem.args or problem.args[0] not in UNDONE:
-                # A step that was cut short may have left its transaction open: that ends with the session.
-                self.close()
-            raise problem_of(problem, self._where, self._target.url) from problem
+            raise self._failed(problem) from problem
         return read(call, rows)
 
-    def close(self) -> None:
-        """Close it, also one that somebody waits for."""
-        self.gone = True
+    def _end(self) -> None:
         if self._conn is not None:
             _close(self._conn)
 
@@ -134,6 +121,6 @@ def _close(conn: aiomysql.Connection) -> None:
         pass  # its loop is closed, and with it all that it had
 
 
-def maker(target: Target, login: float = 0.0) -> Callable[[], AioMysqlConnection]:
+def maker(target: MysqlTarget, login: float = 0.0) -> Callable[[], AioMysqlConnection]:
     """What makes new ones."""
     return lambda: AioMysqlConnection(target, login)

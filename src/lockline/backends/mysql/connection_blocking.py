@@ -10,11 +10,12 @@ import pymysql
 from pymysql.connections import Connection
 
 from ...runtime import clock
-from ..sql.calls import Call, Rows
-from ..sql.errors import DiedIdle, NoAnswer, Refused
-from .commands import UNDONE, failed_login, problem_of, read, written
-from .connection import READ_ONLY, Attempts, refuse_plain, was_closed
-from .target import Server, Target
+from ..failures import DiedIdle, NoAnswer, Refused
+from ..sockets import was_closed
+from ..sql.calls import RoutineCall, Rows
+from .commands import failed_login, read, written
+from .connection import READ_ONLY, Attempts, MysqlConnection, refuse_plain
+from .target import MysqlLogin, MysqlTarget
 
 
 class _Punctual(Connection):  # type: ignore[misc]
@@ -28,37 +29,30 @@ class _Punctual(Connection):  # type: ignore[misc]
         return super()._read_packet(*how)
 
 
-class PyMysqlConnection:
+class PyMysqlConnection(MysqlConnection):
     """Used by one thread at a time; after any error that was not undone as a whole it is closed, and what it left open with it."""
 
-    def __init__(self, target: Target, login: float = 0.0) -> None:
-        self._target = target
-        self._login = login
-        self._where = target.servers[0].where
-        self._conn: _Punctual | None = None
-        self.is_open = self.gone = False
+    _conn: _Punctual | None = None
 
     def open(self, until: float) -> float:
         """Connect and log in, to the first server that lets us."""
         attempts = Attempts(self._target)
-        each, whole = min(self._target.patience, until - clock.now()), max(until, clock.now() + self._login)
+        each, whole = self._times(until)
         for server in attempts(whole):
             try:
                 self._connect(server, whole, each, attempts)
             except (NoAnswer, Refused) as problem:
                 attempts.failed(problem)
             else:
-                self.is_open = True
-                # What was logged in for takes one more answer.
-                return max(until, clock.now() + self._target.patience) if self._login else until
+                return self._opened(until)
         raise AssertionError("unreachable: the attempts raise when none is left")
 
-    def _connect(self, server: Server, until: float, each: float, attempts: Attempts) -> None:
+    def _connect(self, server: MysqlLogin, until: float, each: float, attempts: Attempts) -> None:
         self._where = server.where
         left = max(0.001, min(until - clock.now(), each))
         # Nothing of this can be repeated by the library itself: it has no reconnect any more.
         conn = self._conn = _Punctual(
-            **server.parameters, database=self._target.database, connect_timeout=left, read_timeout=left, write_timeout=left,
+            **server.parameters, database=self._target.schema, connect_timeout=left, read_timeout=left, write_timeout=left,
             charset="utf8mb4", autocommit=True, init_command=self._target.greeting, program_name="lockline", defer_connect=True,
             # Unasked the library would read all authorities of this machine for each connection, and verify nothing.
             ssl_disabled=not server.tls,
@@ -77,12 +71,10 @@ class PyMysqlConnection:
             raise
         conn.until = None
 
-    def ask(self, call: Call, until: float) -> Rows:
+    def ask(self, call: RoutineCall, until: float) -> Rows:
         """The answer of one routine."""
         conn = self._conn
-        left = min(until - clock.now(), self._target.patience)
-        if left <= 0:
-            raise NoAnswer(self._where, "no time left to ask", sent=False, late=True)
+        left = self._time_to_ask(until)
         if conn is None or conn._sock is None or was_closed(conn._sock.fileno()):
             raise DiedIdle(self._where, "the server closed the connection while it was idle", sent=False)
         # Of the library's own: it has no deadline for one query, and its cursors cost as much again as the query.
@@ -93,19 +85,14 @@ class PyMysqlConnection:
             while conn._result.has_next:
                 conn.next_result()
         except pymysql.MySQLError as problem:
-            if not problem.args or problem.args[0] not in UNDONE:
-                # A step that was cut short may have left its transaction open: that ends with the session.
-                self.close()
-            raise problem_of(problem, self._where, self._target.url) from problem
+            raise self._failed(problem) from problem
         return read(call, rows)
 
-    def close(self) -> None:
-        """Close it, without a word: that could take its time."""
-        self.gone = True
+    def _end(self) -> None:
         if self._conn is not None:
             self._conn._force_close()
 
 
-def maker(target: Target, login: float = 0.0) -> Callable[[], PyMysqlConnection]:
+def maker(target: MysqlTarget, login: float = 0.0) -> Callable[[], PyMysqlConnection]:
     """What makes new ones."""
     return lambda: PyMysqlConnection(target, login)

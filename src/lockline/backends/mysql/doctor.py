@@ -6,14 +6,14 @@ from typing import Final
 
 from ...core.backend import Finding, Findings
 from ..sql.backend import SqlBackend
-from ..sql.calls import Call
+from ..sql.calls import RoutineCall
 
 FEW_CONNECTIONS: Final = 50
 
 
 async def examine(backend: SqlBackend, until: float) -> Findings:
     """What is good and what is dangerous about this database as it is set up."""
-    (row,), _ = await backend.channel.run(Call("settings", ()), until, insists=False)
+    (row,), _ = await backend.channel.run(RoutineCall("settings", ()), until, insists=False)
     version, read_only, flushed, logged, synced, most = str(row[0]), *map(int, row[1:])
     findings = [
         Finding("ok", f"the tables of Lockline are there, in {version}"),
@@ -47,7 +47,7 @@ async def examine(backend: SqlBackend, until: float) -> Findings:
         findings.append(
             Finding(
                 "warning",
-                f"max_connections is {most}, and a client takes up to {backend.dialect.max_connections + 2}",
+                f"max_connections is {most}, and a client takes up to {backend.database.max_connections + 2}",
                 "raise max_connections, or lower the clients' with ?max_connections=1",
             )
         )

@@ -18,20 +18,26 @@ from typing import Final
 
 from . import hand_over, keeping
 
-WITHDRAWN: Final = 10
-"""Seconds for which it is remembered that a claim was withdrawn before it came."""
-
-_ID: Final = "VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin"
-_NAME: Final = "VARBINARY(1024)"
-_TEXT: Final = "CHARACTER SET utf8mb4"
-_NOW: Final = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
-_UNDO: Final = "DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END"
+_WORDS: Final = {
+    "ID": "VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin",
+    "NAME": "VARBINARY(1024)",
+    "TEXT": "CHARACTER SET utf8mb4",
+    "DONE": """IF done THEN
+            LEAVE walk;
+        END IF;""",
+    "FULL": """SET used = used + its_weight, room = LEAST(COALESCE(room, its_capacity), its_capacity);
+        IF used > room THEN
+            LEAVE walk;
+        END IF;""",
+    "NOW": "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))",
+    "UNDO": "DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END",
+}
+"""What routines have in common, put in where it is named. DONE and FULL end a walk along a line: at its end, and behind those who hold."""
 
 
 def _procedure(name: str, takes: str, body: str) -> str:
     text = f"CREATE PROCEDURE IF NOT EXISTS lockline_{name}_v1({takes}) SQL SECURITY INVOKER MODIFIES SQL DATA\nstep: BEGIN{body}END"
-    words = {"ID": _ID, "NAME": _NAME, "TEXT": _TEXT, "NOW": _NOW, "UNDO": _UNDO}
-    for word, meaning in words.items():
+    for word, meaning in _WORDS.items():
         text = text.replace("{" + word + "}", meaning)
     # In full: by completion_type the next transaction could begin at once, and stay open, or the session end.
     return text.replace("COMMIT;", "COMMIT AND NO CHAIN NO RELEASE;").replace(
@@ -86,9 +92,7 @@ _CLEAR: Final = _procedure("clear", "IN my_name {NAME}, IN moment BIGINT", """
     OPEN expired;
     walk: LOOP
         FETCH expired INTO my_id;
-        IF done THEN
-            LEAVE walk;
-        END IF;
+        {DONE}
         SELECT COUNT(*) INTO free FROM lockline_claim WHERE id = my_id AND expires <= moment FOR UPDATE SKIP LOCKED;
         IF free THEN
             DELETE FROM lockline_claim WHERE id = my_id;
@@ -203,9 +207,7 @@ _SWEEP: Final = _procedure("sweep", "", """
     OPEN expired;
     walk: LOOP
         FETCH expired INTO my_id;
-        IF done THEN
-            LEAVE walk;
-        END IF;
+        {DONE}
         SELECT COUNT(*) INTO free FROM lockline_claim WHERE id = my_id AND expires < old FOR UPDATE SKIP LOCKED;
         IF free THEN
             DELETE FROM lockline_claim WHERE id = my_id;
@@ -215,9 +217,7 @@ _SWEEP: Final = _procedure("sweep", "", """
     OPEN withdrawn;
     walk: LOOP
         FETCH withdrawn INTO my_id;
-        IF done THEN
-            LEAVE walk;
-        END IF;
+        {DONE}
         DELETE FROM lockline_withdrawn WHERE id = my_id AND until < old;
     END LOOP;
     COMMIT;
@@ -244,9 +244,7 @@ _LEAVE_ALL: Final = _procedure("leave_all", "IN batch LONGTEXT {TEXT}", """
     OPEN slots;
     walk: LOOP
         FETCH slots INTO slot;
-        IF done THEN
-            LEAVE walk;
-        END IF;
+        {DONE}
         SELECT last INTO newest FROM lockline_slot WHERE number = slot FOR UPDATE;
     END LOOP;
     SET done = FALSE;
@@ -254,9 +252,7 @@ _LEAVE_ALL: Final = _procedure("leave_all", "IN batch LONGTEXT {TEXT}", """
     OPEN claims;
     walk: LOOP
         FETCH claims INTO my_id, doubtful;
-        IF done THEN
-            LEAVE walk;
-        END IF;
+        {DONE}
         CALL lockline_remove_v1(my_id, doubtful, moment, was_there);
         SET told = CONCAT(told, was_there);
     END LOOP;
@@ -283,9 +279,7 @@ _RENEW: Final = _procedure("renew", "IN batch LONGTEXT {TEXT}", """
     OPEN claims;
     walk: LOOP
         FETCH claims INTO my_name, my_id, my_ttl, my_weight, my_about;
-        IF done THEN
-            LEAVE walk;
-        END IF;
+        {DONE}
         SET moment = {NOW};
         -- By its place, not by its id: so it needs nothing of what a guarded transaction keeps. A hand-over may give it another in between.
         REPEAT
@@ -330,13 +324,8 @@ _EVICT: Final = _procedure("evict", "IN at BIGINT, IN of_line {NAME}, IN token B
     OPEN line;
     walk: LOOP
         FETCH line INTO its_id, mine, its_weight, its_capacity;
-        IF done THEN
-            LEAVE walk;
-        END IF;
-        SET used = used + its_weight, room = LEAST(COALESCE(room, its_capacity), its_capacity);
-        IF used > room THEN
-            LEAVE walk;
-        END IF;
+        {DONE}
+        {FULL}
         IF token IS NULL OR token = mine THEN
             -- Not to wait here, alone with the slot, for the end of a guarded transaction: undone, and asked again (1205).
             SELECT COUNT(*) INTO free FROM lockline_claim WHERE id = its_id FOR UPDATE SKIP LOCKED;

@@ -35,13 +35,8 @@ BODY: Final = """
     OPEN line;
     walk: LOOP
         FETCH line INTO its_ticket, its_weight, its_capacity;
-        IF done THEN
-            LEAVE walk;
-        END IF;
-        SET used = used + its_weight, room = LEAST(COALESCE(room, its_capacity), its_capacity);
-        IF used > room THEN
-            LEAVE walk;
-        END IF;
+        {DONE}
+        {FULL}
         SET behind = its_ticket;
     END LOOP;
     IF behind IS NULL OR old_ticket > behind THEN
@@ -57,9 +52,7 @@ BODY: Final = """
     OPEN waiting;
     walk: LOOP
         FETCH waiting INTO its_ticket;
-        IF done THEN
-            LEAVE walk;
-        END IF;
+        {DONE}
         SET mine = mine + 1;
         UPDATE lockline_claim SET ticket = mine WHERE name = my_name AND ticket = its_ticket;
     END LOOP;

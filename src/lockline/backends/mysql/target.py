@@ -9,14 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ...errors import ConfigError
+from ..sql.target import DEFAULT_PREFIX, DEFAULT_SCHEMA, MOST, PATIENCE, SqlTarget
 from ..url import TLS, Grammar, a_count, a_number, a_text
 
-DEFAULT_DATABASE: Final = "lockline"
-DEFAULT_PREFIX: Final = "lockline"
 LONGEST_PREFIX: Final = 200
 """Bytes: with a name's 512 it has to fit into an index."""
-PATIENCE: Final = 2.0
-"""Seconds after which one unanswered try is given up."""
 
 GRAMMAR: Final = Grammar(
     "mysql://user@h1:3306,h2:3306/database", 3306,
@@ -25,7 +22,7 @@ GRAMMAR: Final = Grammar(
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class MysqlLogin:
     """One server, and how to log in there."""
 
     where: str
@@ -37,16 +34,11 @@ class Server:
         return "ssl" in self.parameters
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
-    """All that a client needs to know."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MysqlTarget(SqlTarget):
+    """All that a client needs to know; the schema is what MySQL calls a database."""
 
-    url: str
-    """The way here for people: the secrets left out."""
-    servers: tuple[Server, ...]
-    database: str = DEFAULT_DATABASE
-    prefix: str = DEFAULT_PREFIX
-    max_connections: int = 4
+    servers: tuple[MysqlLogin, ...]
     patience: float = PATIENCE
 
     @property
@@ -55,14 +47,14 @@ class Target:
         return f"SET SESSION innodb_lock_wait_timeout = {math.ceil(min(self.patience, 4.0))}"
 
 
-def parse(url: str, given: Mapping[str, Any] | None = None) -> Target:
+def parse(url: str, given: Mapping[str, Any] | None = None) -> MysqlTarget:
     """The target in this URL; ConfigError for whatever is wrong with it."""
     if "@" in url.partition("://")[2].partition("?")[0].partition("/")[2]:
         # What stands before it would be taken for a host, and shown.
         raise ConfigError("there is an @ behind the first / of the URL; write the / in a password as %2F")
     found = GRAMMAR.read(url, given)
     options = found.options
-    database = found.path or DEFAULT_DATABASE
+    database = found.path or DEFAULT_SCHEMA
     if not re.fullmatch(r"[0-9A-Za-z_$-]{1,64}", database):
         raise ConfigError(f"the database is a name of letters, digits, _, $ and -, at most 64 long, not {database!r}")
     prefix = options.get("prefix", DEFAULT_PREFIX)
@@ -78,7 +70,8 @@ def parse(url: str, given: Mapping[str, Any] | None = None) -> Target:
         login = {"user": host.user, "password": host.password}
         address = {"host": host.host, "port": host.port, "unix_socket": path}
         said = {name: value for name, value in {**login, **address}.items() if value}
-        servers.append(Server(f"{path or host}/{database}", {**trust, **said}))
-    return Target(
-        found.url, tuple(servers), database, prefix, options.get("max_connections", 4), options.get("timeout", PATIENCE)
+        servers.append(MysqlLogin(f"{path or host}/{database}", {**trust, **said}))
+    return MysqlTarget(
+        url=found.url, servers=tuple(servers), schema=database, prefix=prefix,
+        max_connections=options.get("max_connections", MOST), patience=options.get("timeout", PATIENCE),
     )  # fmt: skip

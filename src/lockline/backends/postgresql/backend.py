@@ -1,64 +1,33 @@
-"""PostgreSQL as a dialect of the SQL core."""
+"""PostgreSQL under the SQL core."""
 
 from __future__ import annotations
 
-from typing import Final
-
 from ...core.backend import Findings
 from ...core.claim import Claim
-from ...core.waiting import Reader
-from ...guarantees import Guarantees
-from ...runtime import Runtime
-from ..sql.backend import Pushes, SqlBackend
-from ..sql.channel import Link
+from ...runtime import Reader, Runtime
+from ..sql.backend import SqlBackend
+from ..sql.channel import SqlLink
 from ..sql.connection_asyncio import LoopLink
 from ..sql.connection_blocking import ThreadLink
+from ..sql.database import GUARANTEES, Database, Pushes
 from . import connection_asyncio, connection_blocking, doctor
 from .connection import Manner
-from .subscription import AsyncioSubscription, BlockingSubscription
-from .target import Target
-
-GUARANTEES: Final = Guarantees(
-    exclusion="server",
-    fifo=True,
-    push=True,
-    token_survives=frozenset({"release", "expiry", "restart", "failover"}),
-    tolerates=(
-        "Clients may crash, pause and lose their network, and the server may crash and recover. A failover to a replica that "
-        "had not seen a grant, or a server clock that is set forward by more than a lease has left, may let a second holder in: only "
-        "a fence covers that. Tokens go on rising whatever the clock does as long as the tables are there; after a failover that lost "
-        "the last grants, as long as the new server's clock is not behind the old one's by more than the outage took."
-    ),
-)
+from .subscription import LoopPushes, ThreadPushes
+from .target import PostgresqlTarget
 
 
-class PostgresqlBackend(SqlBackend):
-    """One client of a PostgreSQL."""
-
-    def guard_commit(self, claim: Claim, token: int, connection: object) -> object:
-        """Let the commit of the caller's own transaction fail once the claim is gone."""
-        # What knows the connections of people is imported for those who have one.
-        from .guard import guard
-
-        return guard(claim, token, f"{self.dialect.schema}.guard", connection)
-
-
-class Postgresql:
-    """Where it is, and how it is reached."""
+class Postgresql(Database):
+    """A PostgreSQL: it notifies."""
 
     system = "PostgreSQL"
     claims_per_call = 500
-    guarantees = GUARANTEES
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: PostgresqlTarget) -> None:
+        super().__init__(target)
         self.target = target
-        self.url = target.url
-        self.schema = target.schema
-        self.prefix = target.prefix
-        self.max_connections = target.max_connections
         self.manner = Manner(target.schema, target.url)
 
-    def link(self, runtime: Runtime, most: int, login: float = 0.0) -> Link:
+    def link(self, runtime: Runtime, most: int, login: float = 0.0) -> SqlLink:
         servers, where = self.target.servers, self.target.servers[0].where
         if runtime.flavour == "asyncio":
             return LoopLink(where, most, connection_asyncio.maker(servers, self.manner, login))
@@ -66,9 +35,19 @@ class Postgresql:
 
     def pushes(self, backend: SqlBackend, runtime: Runtime) -> tuple[Pushes | None, Reader | None]:
         if runtime.flavour == "asyncio":
-            return AsyncioSubscription(self.target, self.manner, backend.take_note, runtime), None
-        subscription = BlockingSubscription(self.target, self.manner, backend.take_note)
-        return subscription, subscription
+            return LoopPushes(self.target, self.manner, backend.take_note, runtime), None
+        pushes = ThreadPushes(self.target, self.manner, backend.take_note)
+        return pushes, pushes
+
+    def guard(self, claim: Claim, token: int, connection: object) -> object:
+        """Let the commit of the caller's own transaction fail once the claim is gone."""
+        # What knows the connections of people is imported for those who have one.
+        from .guard import guard
+
+        return guard(claim, token, f"{self.schema}.guard", connection)
 
     async def examine(self, backend: SqlBackend, until: float) -> Findings:
         return await doctor.examine(self, backend, until)
+
+
+__all__ = ["GUARANTEES", "Postgresql"]

@@ -9,11 +9,11 @@ from typing import Any, Final, NamedTuple
 from psycopg.pq import DiagnosticField, Escaping
 from psycopg.pq.abc import PGconn, PGresult
 
-from ..sql.calls import Call, Rows, Scalar
-from ..sql.errors import NoAnswer, Refused
+from ..failures import NoAnswer, Refused
+from ..sql.calls import RoutineCall, Rows, Scalar
 from .functions import NO_SLOTS, WRONG_LEVEL
 
-Reader = Callable[[bytes], Any]
+Decode = Callable[[bytes], Any]
 
 
 def _bytes(text: bytes) -> bytes:
@@ -21,27 +21,27 @@ def _bytes(text: bytes) -> bytes:
     return bytes(Escaping().unescape_bytea(text))
 
 
-class Routine(NamedTuple):
+class PostgresqlRoutine(NamedTuple):
     """How one is called, and how the columns of its answer are read."""
 
     types: str
-    readers: tuple[Reader, ...]
+    readers: tuple[Decode, ...]
 
 
 _STANDS: Final = (int, int, float, int, bytes.decode)
 ROUTINES: Final = {
-    "enter": Routine("bigint bytea text float8 int4 int4 text text bool", _STANDS),
-    "place": Routine("bigint bytea text text", _STANDS),
-    "leave": Routine("bigint bytea text bool text", (int,)),
-    "leave_all": Routine("text", (int,)),
-    "renew": Routine("text text", (int,)),
-    "look": Routine("bytea", (bytes.decode, int, int, int, float, float, bytes.decode)),
-    "names": Routine("bytea bytea", (_bytes,)),
-    "settings": Routine("", (bytes.decode, bytes.decode)),
-    "evict": Routine("bigint bytea bigint", (int,)),
-    "kept": Routine("bytea text bigint float8", (float, _bytes, int, float, float)),
-    "keep": Routine("bytea text bytea bigint float8", (int,)),
-    "hand_over": Routine("bigint bytea text text float8 text text", (int,)),
+    "enter": PostgresqlRoutine("bigint bytea text float8 int4 int4 text text bool", _STANDS),
+    "place": PostgresqlRoutine("bigint bytea text text", _STANDS),
+    "leave": PostgresqlRoutine("bigint bytea text bool text", (int,)),
+    "leave_all": PostgresqlRoutine("text", (int,)),
+    "renew": PostgresqlRoutine("text text", (int,)),
+    "look": PostgresqlRoutine("bytea", (bytes.decode, int, int, int, float, float, bytes.decode)),
+    "names": PostgresqlRoutine("bytea bytea", (_bytes,)),
+    "settings": PostgresqlRoutine("", (bytes.decode, bytes.decode)),
+    "evict": PostgresqlRoutine("bigint bytea bigint", (int,)),
+    "kept": PostgresqlRoutine("bytea text bigint float8", (float, _bytes, int, float, float)),
+    "keep": PostgresqlRoutine("bytea text bytea bigint float8", (int,)),
+    "hand_over": PostgresqlRoutine("bigint bytea text text float8 text text", (int,)),
 }
 
 ALONE: Final = b"BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; %b; COMMIT"
@@ -81,7 +81,7 @@ def in_full(connection: PGconn, statement: bytes, values: list[bytes | None]) ->
     return ALONE % re.sub(rb"\$(\d+)", lambda found: literals[int(found[1]) - 1], statement)
 
 
-def read(call: Call, result: PGresult) -> Rows:
+def read(call: RoutineCall, result: PGresult) -> Rows:
     """The rows, in values."""
     readers = ROUTINES[call.routine].readers
     rows = []

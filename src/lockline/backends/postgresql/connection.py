@@ -11,15 +11,16 @@ from psycopg import pq
 from psycopg.pq.abc import PGconn, PGresult
 
 from ...runtime import clock
-from ..sql.calls import Call, Rows
-from ..sql.errors import DiedIdle, NoAnswer
+from ..failures import DiedIdle, NoAnswer
+from ..sockets import was_closed
+from ..sql.calls import RoutineCall, Rows
 from .commands import STANDBY, UNDO, code_of, failed_login, in_full, problem_of, read, statements, written
 from .functions import WRONG_LEVEL
-from .target import Server
+from .target import PostgresqlLogin
 
 READ: Final = select.POLLIN
 WRITE: Final = select.POLLOUT
-Steps = Generator[tuple[int, int], None, None]
+Waits = Generator[tuple[int, int], None, None]
 """Yields a socket and what has to be waited for there."""
 
 PREPARED_AT: Final = 3
@@ -27,8 +28,6 @@ PREPARED_AT: Final = 3
 NOT_PREPARED: Final = "26000"
 IDLE: Final = 0.05
 """Seconds after which a connection may have been closed unnoticed: then it is looked at before it is used."""
-CLOSED: Final = getattr(select, "POLLRDHUP", 0)
-"""What `poll` calls a connection that the server has closed, where it has a word for it."""
 _GOOD: Final = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
 
 
@@ -48,10 +47,12 @@ class Manner:
         """A pooler stands between: what one session is told, another may ask. None until it was found out."""
 
 
-class Session:
+class PostgresqlSession:
     """One connection; after any error that was not `said` it is useless."""
 
-    def __init__(self, manner: Manner, login: float = 0.0) -> None:
+    def __init__(self, servers: tuple[PostgresqlLogin, ...], manner: Manner, login: float = 0.0) -> None:
+        self._servers = servers
+        self._patience = servers[0].patience
         self.manner = manner
         self._login = login
         self.where = ""
@@ -71,25 +72,31 @@ class Session:
         """Until when a login may go on whose caller has time until then."""
         return max(until, clock.now() + self._login) if self._login else until
 
-    def after_login(self, until: float, patience: float) -> float:
+    def after_login(self, until: float) -> float:
         """And until when he may then ask: what was logged in for takes one more answer."""
-        return max(until, clock.now() + patience) if self._login else until
+        return max(until, clock.now() + self._patience) if self._login else until
 
-    def shares(self, servers: tuple[Server, ...], until: float) -> Iterator[tuple[Server, float]]:
+    def shares(self, until: float) -> Iterator[tuple[PostgresqlLogin, float]]:
         """The servers, first the one that was last found good, and until when each may take: one that is frozen leaves time for the next."""
-        first, self._tried = self.manner.first, 0
+        servers, first, self._tried = self._servers, self.manner.first, 0
         for at in range(len(servers)):
             self._tried = at + 1
             now = clock.now()
             self.manner.first = (first + at) % len(servers)
             yield servers[self.manner.first], now + (until - now) / (len(servers) - at)
 
-    def give_up(self, servers: tuple[Server, ...], until: float) -> bool:
+    def give_up(self, until: float) -> bool:
         """Whether there is none left to try; whoever tries next begins with the next one."""
-        self.manner.first = (self.manner.first + 1) % len(servers)
-        return self._tried == len(servers) or clock.now() >= until
+        self.manner.first = (self.manner.first + 1) % len(self._servers)
+        return self._tried == len(self._servers) or clock.now() >= until
 
-    def connecting(self, server: Server, **more: str) -> Steps:
+    def each_answer(self, until: float, each: float | None) -> float:
+        """How long each answer may take; NoAnswer where the time is over."""
+        if clock.now() >= until:
+            raise NoAnswer(self.where or self._servers[0].where, "no time left to ask", sent=False, late=True)
+        return self._patience if each is None else each
+
+    def connecting(self, server: PostgresqlLogin, **more: str) -> Waits:
         """Connect and log in."""
         self.where = server.where
         conn = self._conn = pq.PGconn.connect_start(server.conninfo(**more))
@@ -105,10 +112,10 @@ class Session:
         conn.nonblocking = 1
         self.is_open = True
 
-    def _no_login(self, conn: PGconn, server: Server) -> Exception:
+    def _no_login(self, conn: PGconn, server: PostgresqlLogin) -> Exception:
         return failed_login(conn.get_error_message(), server.where, self.manner.url)
 
-    def asking(self, call: Call) -> Generator[tuple[int, int], None, Rows]:
+    def asking(self, call: RoutineCall) -> Generator[tuple[int, int], None, Rows]:
         """The answer of one routine."""
         values = [written(value) for value in call.args]
         statement = self.manner.statements[call.routine]
@@ -167,19 +174,13 @@ class Session:
 
     def _send(self, send: Callable[..., None], *args: object) -> None:
         now = clock.now()
-        if now > self._used + IDLE and self._was_closed():
+        if now > self._used + IDLE and was_closed(self.conn.socket):
             raise DiedIdle(self.where, "the server closed the connection while it was idle", sent=False)
         self._used = now
         try:
             send(*args)
         except psycopg.Error as problem:
             raise NoAnswer(self.where, problem, sent=True) from problem
-
-    def _was_closed(self) -> bool:
-        """Whether the other end has closed it: what is not sent then, was surely not received."""
-        poll = select.poll()
-        poll.register(self.conn.socket, CLOSED)
-        return bool(poll.poll(0))
 
     def answering(self) -> Generator[tuple[int, int], None, PGresult]:
         """The result of the one statement that was sent."""

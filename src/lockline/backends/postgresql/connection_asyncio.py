@@ -8,21 +8,19 @@ from collections.abc import Callable, Generator
 from typing import TypeVar
 
 from ...runtime import clock
-from ..sql.calls import Call, Rows
-from ..sql.errors import NoAnswer, Refused
-from .connection import READ, WRITE, Manner, Session
-from .target import Server
+from ..failures import NoAnswer, Refused
+from ..sql.calls import RoutineCall, Rows
+from .connection import READ, WRITE, Manner, PostgresqlSession
+from .target import PostgresqlLogin
 
 T = TypeVar("T")
 
 
-class AsyncioSession(Session):
+class AsyncioSession(PostgresqlSession):
     """Used by one task at a time, on one loop."""
 
-    def __init__(self, servers: tuple[Server, ...], manner: Manner, login: float = 0.0) -> None:
-        super().__init__(manner, login)
-        self._servers = servers
-        self._patience = servers[0].patience
+    def __init__(self, servers: tuple[PostgresqlLogin, ...], manner: Manner, login: float = 0.0) -> None:
+        super().__init__(servers, manner, login)
         self._waits: asyncio.Future[bool] | None = None
         self._fd = -1
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -30,19 +28,19 @@ class AsyncioSession(Session):
     async def open(self, until: float) -> float:
         """Connect and log in, to the first server that lets us."""
         each, whole = min(self._patience, until - clock.now()), self.whole_login(until)
-        for server, share in self.shares(self._servers, whole):
+        for server, share in self.shares(whole):
             try:
                 address = await self._address(server, share)
                 await self._drive(self.connecting(server, **address), share, sent=False, each=each)
                 break
             except (NoAnswer, Refused):
-                if self.give_up(self._servers, whole):
+                if self.give_up(whole):
                     raise
         if self.manner.pooled is None:
             self.manner.pooled = self.is_pooled(await self.query(b"SELECT pg_backend_pid()", whole))
-        return self.after_login(until, self._patience)
+        return self.after_login(until)
 
-    async def _address(self, server: Server, until: float) -> dict[str, str]:
+    async def _address(self, server: PostgresqlLogin, until: float) -> dict[str, str]:
         """The address behind the name: libpq would keep the whole loop waiting while it looks that up."""
         host = str(server.parameters.get("host") or "")
         if not host or host.startswith(("/", "@")) or "," in host or "hostaddr" in server.parameters:
@@ -62,7 +60,7 @@ class AsyncioSession(Session):
             return {"hostaddr": hosts[0]}
         return {"host": ",".join([host] * len(hosts)), "hostaddr": ",".join(hosts)}
 
-    async def ask(self, call: Call, until: float) -> Rows:
+    async def ask(self, call: RoutineCall, until: float) -> Rows:
         """The answer of one routine."""
         return await self._drive(self.asking(call), until)
 
@@ -73,10 +71,7 @@ class AsyncioSession(Session):
     async def _drive(
         self, steps: Generator[tuple[int, int], None, T], until: float, *, sent: bool = True, each: float | None = None
     ) -> T:
-        now = clock.now()
-        if now >= until:
-            raise NoAnswer(self.where or self._servers[0].where, "no time left to ask", sent=False, late=True)
-        each = self._patience if each is None else each
+        each = self.each_answer(until, each)
         try:
             while True:
                 fd, want = next(steps)
@@ -133,6 +128,6 @@ def _settle(waits: asyncio.Future[bool], ready: bool) -> None:
         waits.set_result(ready)
 
 
-def maker(servers: tuple[Server, ...], manner: Manner, login: float = 0.0) -> Callable[[], AsyncioSession]:
+def maker(servers: tuple[PostgresqlLogin, ...], manner: Manner, login: float = 0.0) -> Callable[[], AsyncioSession]:
     """What makes new ones."""
     return lambda: AsyncioSession(servers, manner, login)

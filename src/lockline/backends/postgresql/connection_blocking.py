@@ -7,21 +7,19 @@ from collections.abc import Callable, Generator
 from typing import TypeVar
 
 from ...runtime import clock
-from ..sql.calls import Call, Rows
-from ..sql.errors import NoAnswer, Refused
-from .connection import Manner, Session
-from .target import Server
+from ..failures import NoAnswer, Refused
+from ..sql.calls import RoutineCall, Rows
+from .connection import Manner, PostgresqlSession
+from .target import PostgresqlLogin
 
 T = TypeVar("T")
 
 
-class BlockingSession(Session):
+class BlockingSession(PostgresqlSession):
     """Used by one thread at a time."""
 
-    def __init__(self, servers: tuple[Server, ...], manner: Manner, login: float = 0.0) -> None:
-        super().__init__(manner, login)
-        self._servers = servers
-        self._patience = servers[0].patience
+    def __init__(self, servers: tuple[PostgresqlLogin, ...], manner: Manner, login: float = 0.0) -> None:
+        super().__init__(servers, manner, login)
         self._poll = select.poll()
         self._polled = (-1, 0)
         """What it is set to wait for."""
@@ -29,18 +27,18 @@ class BlockingSession(Session):
     def open(self, until: float) -> float:
         """Connect and log in, to the first server that lets us."""
         each, whole = min(self._patience, until - clock.now()), self.whole_login(until)
-        for server, share in self.shares(self._servers, whole):
+        for server, share in self.shares(whole):
             try:
                 self._drive(self.connecting(server), share, sent=False, each=each)
                 break
             except (NoAnswer, Refused):
-                if self.give_up(self._servers, whole):
+                if self.give_up(whole):
                     raise
         if self.manner.pooled is None:
             self.manner.pooled = self.is_pooled(self.query(b"SELECT pg_backend_pid()", whole))
-        return self.after_login(until, self._patience)
+        return self.after_login(until)
 
-    def ask(self, call: Call, until: float) -> Rows:
+    def ask(self, call: RoutineCall, until: float) -> Rows:
         """The answer of one routine."""
         return self._drive(self.asking(call), until)
 
@@ -51,10 +49,7 @@ class BlockingSession(Session):
     def _drive(
         self, steps: Generator[tuple[int, int], None, T], until: float, *, sent: bool = True, each: float | None = None
     ) -> T:
-        now = clock.now()
-        if now >= until:
-            raise NoAnswer(self.where or self._servers[0].where, "no time left to ask", sent=False, late=True)
-        each = self._patience if each is None else each
+        each = self.each_answer(until, each)
         try:
             while True:
                 waits_for = next(steps)
@@ -69,6 +64,6 @@ class BlockingSession(Session):
             return done.value  # type: ignore[no-any-return]
 
 
-def maker(servers: tuple[Server, ...], manner: Manner, login: float = 0.0) -> Callable[[], BlockingSession]:
+def maker(servers: tuple[PostgresqlLogin, ...], manner: Manner, login: float = 0.0) -> Callable[[], BlockingSession]:
     """What makes new ones."""
     return lambda: BlockingSession(servers, manner, login)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from ...core.backend import Finding, Findings
 from ..sql.backend import SqlBackend
-from ..sql.calls import Call
+from ..sql.calls import RoutineCall
 
 if TYPE_CHECKING:
     from .backend import Postgresql
@@ -20,7 +20,7 @@ LONG: Final = 600.0
 
 async def examine(dialect: Postgresql, backend: SqlBackend, until: float) -> Findings:
     """What is good and what is dangerous about this database as it is set up."""
-    rows, _ = await backend.channel.run(Call("settings", ()), until, insists=False)
+    rows, _ = await backend.channel.run(RoutineCall("settings", ()), until, insists=False)
     said: dict[str, str] = {str(name): str(setting) for name, setting in rows}
     return [*_of_grants(said), *_of_pushes(dialect, backend), *_of_load(said, dialect)]
 

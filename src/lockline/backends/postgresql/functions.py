@@ -17,17 +17,34 @@ from .keeping import KEEPING
 
 WRONG_LEVEL: Final = "LL001"
 NO_SLOTS: Final = "LL002"
-LEASE_GONE: Final = "LL003"
-REMEMBERED: Final = 10
-"""Seconds for which it is remembered that a claim was withdrawn before it came."""
+
+_LEVEL: Final = """
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION 'a step needs READ COMMITTED' USING ERRCODE = 'LL001';
+    END IF;
+"""
+_STEP: Final = f"""{_LEVEL.rstrip()}
+    PERFORM pg_advisory_xact_lock(at);
+    now := clock_timestamp();
+"""
+_PAST_THE_DEAD: Final = """
+    DELETE FROM {schema}.claim c WHERE c.name = my_name AND c.expires <= now;
+    IF FOUND THEN
+        PERFORM {schema}.admit_v1(my_name, %s);
+    END IF;
+"""
+OPENINGS: Final = {
+    "level": _LEVEL.strip(),
+    "step": _STEP.strip(),
+    **{f"step_past_the_dead:{me}": (_STEP.rstrip() + _PAST_THE_DEAD % me).strip() for me in ("my_id", "NULL")},
+}
+"""How routines begin: with the right level, and alone with the line. Put in where they are named: a call of a routine of their own would cost each step."""
 
 _BEGIN: Final = """
 -- The same stands in each routine that is called often.
 CREATE OR REPLACE FUNCTION {schema}.begin_step_v1() RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-    IF current_setting('transaction_isolation') <> 'read committed' THEN
-        RAISE EXCEPTION 'a step needs READ COMMITTED' USING ERRCODE = 'LL001';
-    END IF;
+    {level}
 END $$;
 
 -- Tell whoever has room now, but not the one who knows it already. In the order of tickets, as whoever renews many.
@@ -76,11 +93,7 @@ DECLARE
     again boolean := false;
     holds boolean;
 BEGIN
-    IF current_setting('transaction_isolation') <> 'read committed' THEN
-        RAISE EXCEPTION 'a step needs READ COMMITTED' USING ERRCODE = 'LL001';
-    END IF;
-    PERFORM pg_advisory_xact_lock(at);
-    now := clock_timestamp();
+    {step}
     -- A line that is empty, which most are, is not counted. And this goes by the index itself, which then forgets the dead of this line.
     WHILE EXISTS (SELECT FROM {schema}.claim c WHERE c.name = my_name) LOOP
         SELECT count(*), sum(c.weight), min(c.capacity), min(c.expires), bool_or(c.id = my_id)
@@ -153,15 +166,7 @@ CREATE OR REPLACE FUNCTION {schema}.place_v1(
 DECLARE
     now timestamptz;
 BEGIN
-    IF current_setting('transaction_isolation') <> 'read committed' THEN
-        RAISE EXCEPTION 'a step needs READ COMMITTED' USING ERRCODE = 'LL001';
-    END IF;
-    PERFORM pg_advisory_xact_lock(at);
-    now := clock_timestamp();
-    DELETE FROM {schema}.claim c WHERE c.name = my_name AND c.expires <= now;
-    IF FOUND THEN
-        PERFORM {schema}.admit_v1(my_name, my_id);
-    END IF;
+    {step_past_the_dead:my_id}
     UPDATE {schema}.claim c SET channel = my_channel WHERE c.id = my_id AND c.name = my_name AND c.channel IS DISTINCT FROM my_channel;
     SELECT * INTO ticket, ahead, change, mine, behind FROM {schema}.stands_v1(my_name, my_id, now);
 END $$;
@@ -181,11 +186,7 @@ BEGIN
     IF NOT doubtful THEN
         PERFORM set_config('synchronous_commit', 'off', true);
     END IF;
-    IF current_setting('transaction_isolation') <> 'read committed' THEN
-        RAISE EXCEPTION 'a step needs READ COMMITTED' USING ERRCODE = 'LL001';
-    END IF;
-    PERFORM pg_advisory_xact_lock(at);
-    now := clock_timestamp();
+    {step}
     DELETE FROM {schema}.claim c WHERE c.id = my_id AND c.name = my_name RETURNING c.expires > now INTO lived;
     was_there := coalesce(lived, false)::integer;
     IF doubtful THEN
@@ -233,9 +234,7 @@ DECLARE
     lighter text[];
     each record;
 BEGIN
-    IF current_setting('transaction_isolation') <> 'read committed' THEN
-        RAISE EXCEPTION 'a step needs READ COMMITTED' USING ERRCODE = 'LL001';
-    END IF;
+    {level}
     -- Whoever gives back a part of its weight may let others in: a step of its line, which takes the line's lock before any row.
     PERFORM pg_advisory_xact_lock(a.at) FROM (
         SELECT DISTINCT (e->>0)::bigint AS at FROM json_array_elements(batch::json) e

@@ -18,15 +18,7 @@ DECLARE
     behind bigint;
     newest bigint;
 BEGIN
-    IF current_setting('transaction_isolation') <> 'read committed' THEN
-        RAISE EXCEPTION 'a step needs READ COMMITTED' USING ERRCODE = 'LL001';
-    END IF;
-    PERFORM pg_advisory_xact_lock(at);
-    now := clock_timestamp();
-    DELETE FROM {schema}.claim c WHERE c.name = my_name AND c.expires <= now;
-    IF FOUND THEN
-        PERFORM {schema}.admit_v1(my_name, NULL);
-    END IF;
+    {step_past_the_dead:NULL}
     SELECT c.ticket INTO ticket FROM {schema}.claim c WHERE c.id = my_id AND c.name = my_name;
     IF FOUND OR EXISTS (SELECT FROM {schema}.withdrawn w WHERE w.id = my_id AND w.until > now) THEN
         RETURN;

@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
+_OPENING: Final = """DECLARE
+    moment timestamptz;
+    lasting timestamptz;
+BEGIN
+    {level}
+    moment := clock_timestamp();"""
+
 KEEPING: Final = """
 CREATE TABLE IF NOT EXISTS {schema}.kept (
     name bytea NOT NULL,
@@ -26,14 +33,7 @@ CREATE OR REPLACE FUNCTION {schema}.kept_v1(
     my_name bytea, my_what text, my_token bigint, my_ttl double precision,
     OUT now double precision, OUT value bytea, OUT token bigint, OUT written double precision, OUT expires double precision
 ) LANGUAGE plpgsql AS $$
-DECLARE
-    moment timestamptz;
-    lasting timestamptz;
-BEGIN
-    IF current_setting('transaction_isolation') <> 'read committed' THEN
-        RAISE EXCEPTION 'a step needs READ COMMITTED' USING ERRCODE = 'LL001';
-    END IF;
-    moment := clock_timestamp();
+{opening}
     IF my_token > 0 THEN
         lasting := moment + my_ttl * interval '1 second';
         INSERT INTO {schema}.kept AS k (name, what, mark, until, value, token, written, expires)
@@ -49,14 +49,7 @@ END $$;
 CREATE OR REPLACE FUNCTION {schema}.keep_v1(
     my_name bytea, my_what text, my_value bytea, my_token bigint, my_ttl double precision, OUT done integer
 ) LANGUAGE plpgsql AS $$
-DECLARE
-    moment timestamptz;
-    lasting timestamptz;
-BEGIN
-    IF current_setting('transaction_isolation') <> 'read committed' THEN
-        RAISE EXCEPTION 'a step needs READ COMMITTED' USING ERRCODE = 'LL001';
-    END IF;
-    moment := clock_timestamp();
+{opening}
     lasting := moment + my_ttl * interval '1 second';
     INSERT INTO {schema}.kept AS k (name, what, mark, until, value, token, written, expires)
         VALUES (my_name, my_what, my_token, lasting, my_value, my_token, moment, lasting)
@@ -69,4 +62,4 @@ BEGIN
         );
     END IF;
 END $$;
-"""
+""".replace("{opening}", _OPENING)

@@ -16,9 +16,8 @@ from __future__ import annotations
 from typing import Final
 
 from ..sql.calls import SLOTS
-from .functions import FUNCTIONS
+from .functions import FUNCTIONS, OPENINGS
 
-DEFAULT_SCHEMA: Final = "lockline"
 VERSION: Final = 1
 INIT_LOCK: Final = 0x6C6F636B6C696E65
 """Two who create the same schema in the same moment would be in each other's way."""
@@ -77,6 +76,6 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {role};
 def ddl(schema: str) -> str:
     """The whole of it, as one transaction would run it."""
     text = TABLES + FUNCTIONS + "\nINSERT INTO {schema}.release VALUES ({version}) ON CONFLICT DO NOTHING;\n"
-    for word, meaning in {"schema": schema, "slots": str(SLOTS), "version": str(VERSION)}.items():
+    for word, meaning in {**OPENINGS, "schema": schema, "slots": str(SLOTS), "version": str(VERSION)}.items():
         text = text.replace("{" + word + "}", meaning)
     return text.strip() + "\n"

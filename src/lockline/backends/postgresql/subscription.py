@@ -7,7 +7,6 @@ broke or went silent, is made to look: on every new subscription all waiting cla
 from __future__ import annotations
 
 import asyncio
-import os
 import secrets
 import select
 from collections.abc import Callable
@@ -18,11 +17,12 @@ from ...errors import BackendUnavailable, ClientClosed
 from ...runtime import Runtime, clock
 from ...runtime.exclusive import Exclusive
 from ...runtime.section import Inside, Late, Section
-from ..sql.errors import NoAnswer
+from ...runtime.wake_pipe import WakePipe
+from ..failures import NoAnswer
 from .connection import Manner
 from .connection_asyncio import AsyncioSession
 from .connection_blocking import BlockingSession
-from .target import Server, Target
+from .target import PostgresqlLogin, PostgresqlTarget
 
 MENDING: Final = 0.5
 """Seconds that mending it may take; meanwhile nobody hears."""
@@ -30,13 +30,13 @@ QUIET: Final = 1.0
 """Seconds of silence after which it is asked whether it still works; as long again for its answer."""
 
 
-class Subscription:
+class Notified:
     """What both flavours know: where to listen, and whether that can be had."""
 
     hints: Hints
 
-    def __init__(self, target: Target, manner: Manner, take_note: Callable[[str], str]) -> None:
-        self._servers: tuple[Server, ...] = target.listen or target.servers
+    def __init__(self, target: PostgresqlTarget, manner: Manner, take_note: Callable[[str], str]) -> None:
+        self._servers: tuple[PostgresqlLogin, ...] = target.listen or target.servers
         self._through = manner
         """What is known of the sessions that steps go through."""
         self._direct = target.listen is not None
@@ -56,23 +56,20 @@ class Subscription:
         return f"LISTEN {self._name}".encode()
 
 
-class BlockingSubscription(Subscription):
+class ThreadPushes(Notified):
     """Read by whichever waiting thread leads, or by the keeper when nobody waits."""
 
-    def __init__(self, target: Target, manner: Manner, take_note: Callable[[str], str]) -> None:
+    def __init__(self, target: PostgresqlTarget, manner: Manner, take_note: Callable[[str], str]) -> None:
         super().__init__(target, manner, take_note)
-        self._wake: tuple[int, int] | None = None
+        self._wake = WakePipe()
         self.forked()
 
     def forked(self) -> None:
-        if self._wake is not None:
-            for end in self._wake:
-                os.close(end)
+        self._wake.close()
         self._name = f"lockline_{secrets.token_hex(8)}"
         # One that was inherited is not closed: its end would be a word to the parent's server.
         self._session: BlockingSession | None = None
         self._broken = False
-        self._wake = None
         self._closed = False
         self._reading = Section()
         self._opening = Section()
@@ -124,7 +121,7 @@ class BlockingSubscription(Subscription):
         if self._broken:
             self._mend()
         session = self._session
-        wake = self._wake_pipe()[0]
+        wake = self._wake.fileno()
         poll = select.poll()
         poll.register(wake, select.POLLIN)
         wait = min(seconds, QUIET if session else 0.1)
@@ -147,7 +144,7 @@ class BlockingSubscription(Subscription):
             elif not self._still_works(session):
                 self._lose(session)
         if any(each == wake for each, _ in ready):
-            os.read(wake, 4096)
+            self._wake.clear()
         return told
 
     def _hear(self, session: BlockingSession) -> list[str]:
@@ -202,20 +199,9 @@ class BlockingSubscription(Subscription):
         for claim_id in self._hear(session):
             self.hints.heard(claim_id)
 
-    def _wake_pipe(self) -> tuple[int, int]:
-        if self._wake is None:
-            self._wake = os.pipe()
-            for end in self._wake:
-                os.set_blocking(end, False)
-        return self._wake
-
     def nudge(self) -> None:
         """Make a running `receive` return."""
-        if self._wake is not None:
-            try:
-                os.write(self._wake[1], b"!")
-            except BlockingIOError:
-                pass  # full of wake-ups already
+        self._wake.ring()
 
     async def close(self) -> None:
         # First: one that is being opened is closed by who opens it.
@@ -233,16 +219,13 @@ class BlockingSubscription(Subscription):
         if session is not None:
             session.close()
 
-    def __del__(self) -> None:
-        wake, self._wake = getattr(self, "_wake", None), None
-        for end in wake or ():
-            os.close(end)
 
-
-class AsyncioSubscription(Subscription):
+class LoopPushes(Notified):
     """Brought by the loop itself."""
 
-    def __init__(self, target: Target, manner: Manner, take_note: Callable[[str], str], runtime: Runtime) -> None:
+    def __init__(
+        self, target: PostgresqlTarget, manner: Manner, take_note: Callable[[str], str], runtime: Runtime
+    ) -> None:
         super().__init__(target, manner, take_note)
         self._runtime = runtime
         self._inherited: object = None

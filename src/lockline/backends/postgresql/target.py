@@ -11,12 +11,9 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from ...errors import ConfigError
+from ..sql.target import PATIENCE, SqlTarget
 from ..url import TLS, Endpoint, Grammar, Location, a_count, a_number, a_text, scheme_of
-from .schema import DEFAULT_SCHEMA
 
-DEFAULT_PREFIX: Final = "lockline"
-PATIENCE: Final = 2.0
-"""Seconds after which one unanswered try is given up."""
 LIBPQ: Final = (
     "ssl", "gss", "krb", "keepalives", "application_name", "target_session_attrs", "options", "passfile", "service", "channel_binding",
     "tcp_user_timeout", "require_auth", "connect_timeout", "min_protocol_version", "max_protocol_version", "fallback_application_name",
@@ -53,7 +50,7 @@ GRAMMAR: Final = Grammar(
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class PostgresqlLogin:
     """One server, and how to log in there."""
 
     where: str
@@ -65,21 +62,16 @@ class Server:
         return make_conninfo(**{**self.parameters, **more}).encode()
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PostgresqlTarget(SqlTarget):
     """All that a client needs to know."""
 
-    url: str
-    """The way here for people: the secrets left out."""
-    servers: tuple[Server, ...]
-    listen: tuple[Server, ...] | None = None
+    servers: tuple[PostgresqlLogin, ...]
+    listen: tuple[PostgresqlLogin, ...] | None = None
     """A direct way, where the one above leads through a pooler."""
-    schema: str = DEFAULT_SCHEMA
-    prefix: str = DEFAULT_PREFIX
-    max_connections: int = 4
 
 
-def understand(target: Any, given: Mapping[str, Any]) -> Target:
+def understand(target: Any, given: Mapping[str, Any]) -> PostgresqlTarget:
     """The target of a URL, or of what the user already has, whose settings are used for connections of our own."""
     if isinstance(target, str):
         return parse(target, given)
@@ -96,10 +88,14 @@ def understand(target: Any, given: Mapping[str, Any]) -> Target:
     location = Location(
         "postgresql", (Endpoint(host, int(port), None if user is None else str(user)),), str(said.get("dbname") or ""), shown
     )  # fmt: skip
-    return Target(
-        location.url, (a_server(said, patience),), None if listen is None else listen.servers,
-        options.get("schema", DEFAULT_SCHEMA), options.get("prefix", DEFAULT_PREFIX), options.get("max_connections", 4),
+    return PostgresqlTarget(
+        url=location.url, servers=(a_server(said, patience),), listen=None if listen is None else listen.servers, **_shares(options)
     )  # fmt: skip
+
+
+def _shares(options: Mapping[str, Any]) -> dict[str, Any]:
+    """What was said of how much of the database we take."""
+    return {name: options[name] for name in ("schema", "prefix", "max_connections") if name in options}
 
 
 def _settings(target: Any) -> dict[str, Any]:
@@ -122,7 +118,7 @@ def _settings(target: Any) -> dict[str, Any]:
     )
 
 
-def parse(url: str, given: Mapping[str, Any] | None = None) -> Target:
+def parse(url: str, given: Mapping[str, Any] | None = None) -> PostgresqlTarget:
     """The target in this URL; ConfigError for whatever is wrong with it."""
     if "@" in url.partition("://")[2].partition("?")[0].partition("/")[2]:
         # What stands before it would be taken for a host, and shown.
@@ -136,13 +132,12 @@ def parse(url: str, given: Mapping[str, Any] | None = None) -> Target:
         direct = parse(listen)
         shown = found.at(found.path, listen=direct.url)
     patience = options.get("timeout", PATIENCE)
-    return Target(
-        shown.url, _servers(found, patience), None if direct is None else direct.servers,
-        options.get("schema", DEFAULT_SCHEMA), options.get("prefix", DEFAULT_PREFIX), options.get("max_connections", 4),
+    return PostgresqlTarget(
+        url=shown.url, servers=_servers(found, patience), listen=None if direct is None else direct.servers, **_shares(options)
     )  # fmt: skip
 
 
-def _servers(found: Location, patience: float) -> tuple[Server, ...]:
+def _servers(found: Location, patience: float) -> tuple[PostgresqlLogin, ...]:
     said: dict[str, Any] = {"application_name": "lockline", **_trust(found), **found.others, "client_encoding": "UTF8"}
     if found.path:
         said["dbname"] = found.path
@@ -156,12 +151,12 @@ def _servers(found: Location, patience: float) -> tuple[Server, ...]:
     return tuple(servers)
 
 
-def a_server(parameters: Mapping[str, Any], patience: float = PATIENCE) -> Server:
+def a_server(parameters: Mapping[str, Any], patience: float = PATIENCE) -> PostgresqlLogin:
     """The server of these parameters of libpq; ConfigError for one that it does not know."""
     host, port = str(parameters.get("host", "")), int(str(parameters.get("port") or 5432).partition(",")[0])
     database = parameters.get("dbname")
     where = host if host.startswith("/") else str(Endpoint(host or "localhost", port))
-    server = Server(f"{where}/{database}" if database else where, parameters, patience)
+    server = PostgresqlLogin(f"{where}/{database}" if database else where, parameters, patience)
     try:
         server.conninfo()
     except psycopg.ProgrammingError as problem:

@@ -13,9 +13,9 @@ from typing import Final
 
 from ...core.backend import Finding
 from ...core.claim import Claim, Gone, Grant, Line, Unanswered, Waiting
-from ...core.waiting import Hints, Reader
+from ...core.waiting import Hints
 from ...errors import BackendUnavailable
-from ...runtime import Runtime
+from ...runtime import Reader, Runtime
 from ..resp.commands import Script
 from .backend import RedisBackend
 from .batches import Batches

@@ -8,6 +8,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from ...core.claim import Claim, Gone
 from ...errors import BackendUnavailable
+from ..doubts import Doubts as Doubts
 from ..resp.commands import ServerError
 from ..resp.errors import Refused, refusal
 from ..resp.target import Address
@@ -15,7 +16,6 @@ from .batches import ONE_BY_ONE, Batches
 from .channel import Call, Channel
 from .scripts import NO_CHANNEL, RENEW
 
-DOUBTS_KEPT: Final = 10_000
 CLAIMS_PER_CALL: Final = 100
 
 
@@ -35,18 +35,6 @@ class OwnClaim:
     key: bytes = b""
     attended: bool = False
     """Whether it held the last time that the keeper came by: short holds shall not cost a subscription."""
-
-
-class Doubts(dict[str, None]):
-    """Claims one of whose requests was not answered: it may still be under way when they leave.
-
-    Most leave. What stays is of claims that nobody could withdraw in their lifetime: the newest are enough.
-    """
-
-    def add(self, claim_id: str) -> None:
-        self[claim_id] = None
-        while len(self) > DOUBTS_KEPT:
-            self.pop(next(iter(self), ""), None)
 
 
 class Renewed(NamedTuple):

@@ -16,7 +16,7 @@ import redis
 from ...errors import ClientClosed
 from ...runtime import clock
 from ...runtime.quiet import hush
-from ..pool import Pool
+from ..pool import ConnectionPool
 from .commands import INFO, PUSHED, new_reader
 from .errors import DiedIdle, NoAnswer, failed_login, vet
 from .target import Server
@@ -258,16 +258,15 @@ class Way(Protocol):
     def close(self) -> None: ...
 
 
-class BlockingLink(Pool[Way]):
+class BlockingLink(ConnectionPool[Way]):
     """The way to one server, for threads: a few connections, opened when they are needed."""
 
     kept_after_fork = False
 
     def __init__(self, server: Server, vets: bool, most: int) -> None:
-        super().__init__(most, lambda: BlockingConnection(server), lambda connection: not connection.gone)
+        super().__init__(most, lambda: BlockingConnection(server))
         self._address = server.address
         self._vets = vets
-        self._closed = False
 
     def take(self, until: float) -> Way:
         """A connection of the caller's own until it is given back or dropped."""
@@ -292,11 +291,6 @@ class BlockingLink(Pool[Way]):
         if self._vets:
             vet(connection.ask(INFO, until), self._address)
             self._vets = False
-
-    def drop(self, connection: Way) -> None:
-        """It is of no use any more."""
-        connection.close()
-        self.make_room()
 
     async def ask(self, request: bytes, until: float) -> Any:
         return self._use("ask", request, until)
@@ -333,11 +327,3 @@ class BlockingLink(Pool[Way]):
                 # After `close` had looked for what is free.
                 self.forget()
             return reply
-
-    def forget(self) -> None:
-        for connection in self.take_all_free():
-            self.drop(connection)
-
-    def close(self) -> None:
-        self._closed = True
-        self.forget()

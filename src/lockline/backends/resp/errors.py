@@ -11,6 +11,10 @@ from typing import Final
 import redis
 
 from ...errors import BackendUnavailable
+from .. import failures
+from ..failures import DiedIdle as DiedIdle
+from ..failures import NoAnswer as NoAnswer
+from ..failures import Refused as Refused
 from .target import Address, spelled
 
 WAIT_AND_REPEAT: Final = frozenset(
@@ -31,45 +35,9 @@ _CURES: Final = {
 }
 
 
-class Refused(BackendUnavailable):
-    """The server answered, and the answer is no; `code` is its first word."""
-
-    permanent = True
-
-    def __init__(self, message: str, code: str) -> None:
-        self.code = code
-        super().__init__(message)
-
-
-class NoAnswer(Exception):
-    """A request that was not answered; `sent` when the server may have seen it. Never leaves the backend."""
-
-    def __init__(
-        self, address: Address, cause: object, *, sent: bool, late: bool = False, refused: bool = False
-    ) -> None:
-        self.sent = sent
-        self.late = late
-        """It was not even tried: the time was over. What happened before is the better story."""
-        self.refused = refused
-        """There was no connection to be had: somebody said so, or nobody is there. Not the same as silence."""
-        super().__init__(f"{spelled(address)}: {str(cause) or type(cause).__name__}")
-
-
 def unavailable(problem: NoAnswer, *, unsent: bool = False) -> BackendUnavailable:
     """What the caller is told when there was no answer: whether Redis was out of reach, or silent, or never asked."""
-    if problem.refused:
-        what = "cannot be reached"
-    elif problem.late:
-        what = "was not asked in time"
-    else:
-        what = "gave no answer in time"
-    error = BackendUnavailable(f"Redis {what}: {problem}")
-    error.unsent = unsent
-    return error
-
-
-class DiedIdle(NoAnswer):
-    """The connection was dead before anything was sent on it; another one may do."""
+    return failures.unavailable("Redis", problem, unsent=unsent)
 
 
 _IN_SCRIPT: Final = re.compile(r"ERR Error running script .*?: -?([A-Z]{3,}) ")

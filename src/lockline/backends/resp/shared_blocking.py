@@ -61,7 +61,7 @@ class Question:
         ring(self.gate)
 
 
-class Stream:
+class SharedStream:
     """One connection and those who wait for an answer on it, in the order of their requests."""
 
     __slots__ = ("broken", "connection", "heard", "pending", "read_by", "reads", "sends", "used")
@@ -172,7 +172,7 @@ class SharedConnection:
         self._opened = opened
         self._address = server.address
         self._patience = server.patience
-        self._stream: Stream | None = None
+        self._stream: SharedStream | None = None
         self._unsent: deque[Question] = deque()
         self._sending = Section()
         self._reading = Section()
@@ -251,7 +251,7 @@ class SharedConnection:
         if stream is not None and stream.sends and stream.broken is None:
             stream.fail(ConnectionAbortedError("the thread that was sending was struck down"))
         if stream is None or stream.broken is not None or self._died_idle(stream):
-            stream = self._stream = Stream(self._opened(until))
+            stream = self._stream = SharedStream(self._opened(until))
         questions: list[Question] = []
         try:
             while self._unsent:
@@ -262,7 +262,7 @@ class SharedConnection:
                 question.end(ConnectionAbortedError("the thread that was sending was struck down"))
             raise problem
 
-    def _died_idle(self, stream: Stream) -> bool:
+    def _died_idle(self, stream: SharedStream) -> bool:
         """Whether the server has closed it while nobody used it: what is not sent then, was surely not received."""
         return not stream.pending and clock.now() > stream.used + IDLE and stream.connection.was_closed()
 

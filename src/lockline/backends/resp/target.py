@@ -17,6 +17,7 @@ from redis.backoff import NoBackoff
 
 from ...core.arguments import a_ttl
 from ..url import Tls
+from ..url import spelled as spelled
 
 Address = tuple[str, int]
 """Host and port; a Unix socket is its path and port 0."""
@@ -73,14 +74,6 @@ class Server:
             make = module.SSLConnection if self.tls else module.Connection
             options["host"], options["port"] = host, port
         return make(**options, **_QUIETLY, retry=retry(NoBackoff(), 0), decode_responses=False)
-
-
-def spelled(address: Address) -> str:
-    """The address for people and URLs."""
-    host, port = address
-    if not port:
-        return host
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def settled(options: dict[str, Any]) -> dict[str, Any]:

@@ -5,20 +5,23 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Final
 
 from ...core.backend import Findings
 from ...core.claim import DETACHED, Claim, Gone, Grant, Line, Record, Unanswered, Waiting
 from ...core.rule import admitted
-from ...core.waiting import Hints, Reader
+from ...core.waiting import Hints
 from ...errors import BackendUnavailable
 from ...guarantees import Guarantees
-from ...runtime import Running, Runtime
+from ...runtime import Runtime
+from ..attending import Attending
+from ..doubts import Doubts
+from ..failures import NoAnswer, unavailable
 from . import calls
-from .calls import Call, Places, Stands
-from .channel import Channel, Link
-from .claims import Doubts, OwnClaim
-from .errors import NoAnswer, unavailable
+from .calls import Places, RoutineCall, Stands
+from .channel import SqlChannel
+from .claims import SqlClaim
+from .database import Database
 
 SOONEST_LOOK: Final = 0.02
 APART: Final = 0.01
@@ -44,71 +47,26 @@ LISTENING: Final = 2.0
 """How long it may take to begin to listen for claims that are held."""
 
 
-class Pushes(Protocol):
-    """What the database says unasked, on a channel of this client's own."""
-
-    hints: Hints
-
-    @property
-    def channel(self) -> str | None:
-        """Where we listen now, if we do."""
-
-    @property
-    def possible(self) -> bool:
-        """False once it was found out that nothing can be pushed to us."""
-
-    async def listen(self, until: float) -> str | None:
-        """The channel, once the database has confirmed it; None where nothing can be pushed."""
-
-    def drain(self) -> None:
-        """Hear what has arrived, if nobody else is listening; never waits."""
-
-    def forked(self) -> None: ...
-    async def close(self) -> None: ...
-
-
-class Dialect(Protocol):
-    """One database system: how it is reached, and what it says of itself."""
-
-    system: str
-    """What people call it."""
-    url: str
-    schema: str
-    prefix: str
-    guarantees: Guarantees
-    max_connections: int
-    claims_per_call: int
-    """How many are renewed at once: so many that it takes a small part of the time after which a try is given up."""
-
-    def link(self, runtime: Runtime, most: int, login: float = 0.0) -> Link:
-        """At most so many connections; a login may take so many seconds although its caller has less, while the server goes on answering."""
-
-    def pushes(self, backend: SqlBackend, runtime: Runtime) -> tuple[Pushes | None, Reader | None]:
-        """What listens, and how a waiting thread reads that itself."""
-
-    async def examine(self, backend: SqlBackend, until: float) -> Findings: ...
-
-
 class SqlBackend:
     """One client of a database."""
 
-    def __init__(self, dialect: Dialect, runtime: Runtime) -> None:
-        self.url = dialect.url
-        self.dialect = dialect
+    def __init__(self, database: Database, runtime: Runtime) -> None:
+        self.url = database.url
+        self.database = database
         self._runtime = runtime
         self.now = runtime.now
-        self._link = dialect.link(runtime, dialect.max_connections)
-        self._for_keeper = dialect.link(runtime, KEEPERS_CONNECTIONS, KEEPERS_LOGIN)
-        self.channel = Channel(self._link, runtime, dialect.system)
-        self._keepers = Channel(self._for_keeper, runtime, dialect.system)
-        self._places = Places(dialect.schema, dialect.prefix)
-        self._pushes, self.reader = dialect.pushes(self, runtime)
+        self._link = database.link(runtime, database.max_connections)
+        self._for_keeper = database.link(runtime, KEEPERS_CONNECTIONS, KEEPERS_LOGIN)
+        self.channel = SqlChannel(self._link, runtime, database.system)
+        self._keepers = SqlChannel(self._for_keeper, runtime, database.system)
+        self._places = Places(database.schema, database.prefix)
+        self._pushes, self.reader = database.pushes(self, runtime)
         self._begin()
 
     def _begin(self) -> None:
-        self._claims: dict[str, OwnClaim] = {}
+        self._claims: dict[str, SqlClaim] = {}
         self._doubts = Doubts()
-        self._listener: Running | None = None
+        self._attending = Attending(self._runtime)
         self._ask_at = 0.0
 
     def forked(self) -> None:
@@ -127,7 +85,7 @@ class SqlBackend:
     def guarantees(self) -> Guarantees:
         """What holds for this client; that nothing can be pushed to it may only be found out when it first connects."""
         pushed = self._pushes is not None and self._pushes.possible
-        promised = self.dialect.guarantees
+        promised = self.database.guarantees
         return promised if pushed == promised.push else replace(promised, push=pushed)
 
     @property
@@ -140,7 +98,7 @@ class SqlBackend:
         channel = self._channel_now
         if wait:
             # Before the request: the push that brings its turn may be here before the answer.
-            self._claims[claim.id] = OwnClaim("waits")
+            self._claims[claim.id] = SqlClaim("waits")
         call = calls.enter(self._places(claim.name), claim, channel, wait)
         try:
             (row,), repeated = await self.channel.run(call, until, insists=wait)
@@ -151,23 +109,26 @@ class SqlBackend:
             raise
         if repeated:
             self._doubts.add(claim.id)
-        stands = Stands(*row)
+        # On a channel that nobody listens to yet it looks at once, and brings along the one that it will hear.
+        return self._judge(claim.id, Stands(*row), channel, at_once=channel is None)
+
+    def _judge(self, claim_id: str, stands: Stands, channel: str | None, *, at_once: bool) -> Grant | Waiting | None:
+        """What a claim is told that stands like this, and was asked for on this channel; None if it does not stand there."""
         if stands.ticket is not None:
-            self._note_grant(claim.id, heard=channel is not None)
+            self._note_grant(claim_id, heard=channel is not None)
             return Grant(stands.ticket)
         if stands.ahead is None:
-            self._claims.pop(claim.id, None)
+            self._claims.pop(claim_id, None)
             return None
-        # On a channel that nobody listens to yet it looks at once, and brings along the one that it will hear.
-        return self._waits(claim.id, stands, unheard=channel is None)
+        return self._waits(claim_id, stands, at_once=at_once)
 
     def _note_grant(self, claim_id: str, *, heard: bool) -> None:
         if heard:
             self._claims.pop(claim_id, None)
         else:
-            self._claims[claim_id] = OwnClaim("holds")
+            self._claims[claim_id] = SqlClaim("holds")
 
-    def _waits(self, claim_id: str, stands: Stands, *, unheard: bool = False) -> Waiting:
+    def _waits(self, claim_id: str, stands: Stands, *, at_once: bool) -> Waiting:
         """It looks again when the first one ahead may have expired, and not in the same moment as its neighbours."""
         ahead, change = stands.ahead or 0, stands.change or 0.0
         apart = min(ahead * APART, FURTHEST_APART)
@@ -177,7 +138,7 @@ class SqlBackend:
             most = min(POLL * max(1.0, ahead / 2), slowest) * random.uniform(0.5, 1.5)
         else:
             most = NET + ahead * NET_APART
-        look_by = 0.0 if unheard else self.now() + min(max(change + apart, SOONEST_LOOK), most)
+        look_by = 0.0 if at_once else self.now() + min(max(change + apart, SOONEST_LOOK), most)
         own = self._claims.get(claim_id)
         if own is not None:
             own.look_by = look_by
@@ -189,16 +150,10 @@ class SqlBackend:
             self._claims.pop(claim.id, None)
             return Grant(own.token)
         channel = await self._listen(until)
-        call = Call("place", (*self._places(claim.name), claim.id, channel))
+        call = RoutineCall("place", (*self._places(claim.name), claim.id, channel))
         (row,), _ = await self.channel.run(call, until)
-        stands = Stands(*row)
-        if stands.ticket is not None:
-            self._note_grant(claim.id, heard=channel is not None)
-            return Grant(stands.ticket)
-        if stands.ahead is None:
-            self._claims.pop(claim.id, None)
-            return Gone()
-        return self._waits(claim.id, stands)
+        answer = self._judge(claim.id, Stands(*row), channel, at_once=False)
+        return Gone() if answer is None else answer
 
     async def _listen(self, until: float) -> str | None:
         if self._pushes is None or not self._pushes.possible:
@@ -208,14 +163,14 @@ class SqlBackend:
         try:
             return await self._pushes.listen(until)
         except NoAnswer as problem:
-            raise unavailable(self.dialect.system, problem) from problem
+            raise unavailable(self.database.system, problem) from problem
 
     async def leave(self, claim: Claim, until: float, *, heir: str = "") -> bool:
         # Whatever becomes of the request: nobody waits for this claim any more.
         self._claims.pop(claim.id, None)
         if heir:
             self._note_grant(heir, heard=self._channel_now is not None)
-        call = Call("leave", (*self._places(claim.name), claim.id, claim.id in self._doubts, heir or None))
+        call = RoutineCall("leave", (*self._places(claim.name), claim.id, claim.id in self._doubts, heir or None))
         ((there,),), repeated = await self.channel.run(call, until)
         self._doubts.pop(claim.id, None)
         # Also if it is not there after a try that was not answered: that one may well have removed it.
@@ -256,7 +211,7 @@ class SqlBackend:
 
     async def renew(self, claims: Sequence[Claim], until: float) -> Sequence[Gone | Unanswered | None]:
         fates: list[Gone | Unanswered | None] = []
-        most = self.dialect.claims_per_call
+        most = self.database.claims_per_call
         for at in range(0, len(claims), most):
             some = claims[at : at + most]
             call = calls.renew([self._places(claim.name) for claim in some], some, self._channel_now)
@@ -274,35 +229,39 @@ class SqlBackend:
     # -- questions ---------------------------------------------------------------------------------
 
     async def look(self, name: str, until: float) -> Line:
-        rows, _ = await self.channel.run(Call("look", (self._places(name).name,)), until, insists=False)
+        rows, _ = await self.channel.run(RoutineCall("look", (self._places(name).name,)), until, insists=False)
         line = [calls.standing(row, holds=False) for row in rows]
         holders = admitted(line)
         return Line(name, tuple(replace(one, holds=at < holders) for at, one in enumerate(line)))
 
     async def list(self, prefix: str, until: float) -> list[str]:
-        rows, _ = await self.channel.run(Call("names", self._places.between(prefix)), until, insists=False)
+        rows, _ = await self.channel.run(RoutineCall("names", self._places.between(prefix)), until, insists=False)
         return sorted(self._places.name_of(name) for (name,) in rows)
 
     async def evict(self, name: str, until: float, token: int | None = None) -> int:
         # Not twice: a second time would hit whoever came after the victims of the first.
-        call = Call("evict", (*self._places(name), token), repeatable=False)
+        call = RoutineCall("evict", (*self._places(name), token), repeatable=False)
         ((victims,),), _ = await self.channel.run(call, until, insists=False)
         return int(victims)
 
     async def kept(self, name: str, what: str, until: float, token: int = 0, ttl: float = 0.0) -> Record:
-        call = Call("kept", (self._places(name).name, what, token, ttl))
+        call = RoutineCall("kept", (self._places(name).name, what, token, ttl))
         ((now, value, under, written, expires),), _ = await self.channel.run(call, until)
         if value is None:
             return Record(float(now))
         return Record(float(now), bytes(value), under, float(written), float(expires))
 
     async def keep(self, name: str, what: str, value: bytes, token: int, ttl: float, until: float) -> bool:
-        call = Call("keep", (self._places(name).name, what, value, token, ttl))
+        call = RoutineCall("keep", (self._places(name).name, what, value, token, ttl))
         ((done,),), _ = await self.channel.run(call, until)
         return bool(done)
 
+    def guard_commit(self, claim: Claim, token: int, connection: object) -> object:
+        """Let the caller's own transaction come to nothing once the claim is gone."""
+        return self.database.guard(claim, token, connection)
+
     async def examine(self, until: float) -> Findings:
-        return await self.dialect.examine(self, until)
+        return await self.database.examine(self, until)
 
     # -- pushes ------------------------------------------------------------------------------------
 
@@ -320,17 +279,7 @@ class SqlBackend:
             self._ask_for_holders()
             return
         self._pushes.drain()
-        if self._listener is not None and self._listener.alive():
-            return
-        unheard = [own for own in list(self._claims.values()) if own.state == "holds"]
-        if any(own.attended for own in unheard):
-            # Beside the keeper: it has deadlines to watch and must not wait for a connection.
-            try:
-                self._listener = self._runtime.spawn(self._listen_for_holders, "lockline-listen")
-            except RuntimeError:
-                pass  # no thread to be had now
-        for own in unheard:
-            own.attended = True
+        self._attending.look(list(self._claims.values()), self._listen_for_holders)
 
     def _ask_for_holders(self) -> None:
         """Where nobody can be told of an eviction: have claims that are held for longer renewed now and then, which finds it."""
@@ -358,8 +307,7 @@ class SqlBackend:
                     self._hints.remind(claim_id)
 
     async def close(self) -> None:
-        if self._listener is not None:
-            await self._listener.join(self.now() + 1.0)
+        await self._attending.close()
         if self._pushes is not None:
             await self._pushes.close()
         for link in (self._link, self._for_keeper):

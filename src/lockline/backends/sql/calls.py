@@ -36,7 +36,7 @@ SLOTS: Final = 1024
 NAMES_KEPT: Final = 4096
 
 
-class Call(NamedTuple):
+class RoutineCall(NamedTuple):
     """One routine and what it is given."""
 
     routine: str
@@ -55,7 +55,7 @@ class Stands(NamedTuple):
     behind: str | None = None
 
 
-class Place(NamedTuple):
+class LinePlace(NamedTuple):
     """Where the line of a name is."""
 
     at: int
@@ -69,15 +69,15 @@ class Places:
         self._schema = schema.encode()
         # A colon of the prefix's own is told from the one that ends it.
         self._prefix = prefix.replace("\\", "\\\\").replace(":", "\\:").encode() + b":"
-        self._known: OrderedDict[str, Place] = OrderedDict()
+        self._known: OrderedDict[str, LinePlace] = OrderedDict()
 
-    def __call__(self, name: str) -> Place:
+    def __call__(self, name: str) -> LinePlace:
         return self._known.get(name) or self._find(name)
 
-    def _find(self, name: str) -> Place:
+    def _find(self, name: str) -> LinePlace:
         key = self._prefix + name.encode()
         digest = blake2b(self._schema + b"\0" + key, digest_size=8).digest()
-        place = self._known[name] = Place(int.from_bytes(digest, "big", signed=True), key)
+        place = self._known[name] = LinePlace(int.from_bytes(digest, "big", signed=True), key)
         while len(self._known) > NAMES_KEPT:
             try:
                 self._known.popitem(last=False)
@@ -101,30 +101,30 @@ def about(claim: Claim) -> str:
     return json.dumps([claim.owner, claim.kind, claim.since, claim.meta])
 
 
-def enter(place: Place, claim: Claim, channel: str | None, wait: bool) -> Call:
-    return Call(
+def enter(place: LinePlace, claim: Claim, channel: str | None, wait: bool) -> RoutineCall:
+    return RoutineCall(
         "enter", (*place, claim.id, claim.ttl, claim.weight, claim.capacity, about(claim), channel, wait)
     )  # fmt: skip
 
 
-def hand_over(place: Place, old: str, claim: Claim, channel: str | None) -> Call:
-    return Call("hand_over", (*place, old, claim.id, claim.ttl, about(claim), channel))
+def hand_over(place: LinePlace, old: str, claim: Claim, channel: str | None) -> RoutineCall:
+    return RoutineCall("hand_over", (*place, old, claim.id, claim.ttl, about(claim), channel))
 
 
-def leave_all(places: Sequence[Place], claims: Sequence[Claim], doubtful: Sequence[bool]) -> Call:
+def leave_all(places: Sequence[LinePlace], claims: Sequence[Claim], doubtful: Sequence[bool]) -> RoutineCall:
     each = [
         [place.at, place.name.hex(), claim.id, doubt]
         for place, claim, doubt in zip(places, claims, doubtful, strict=True)
     ]
-    return Call("leave_all", (json.dumps(each),))
+    return RoutineCall("leave_all", (json.dumps(each),))
 
 
-def renew(places: Sequence[Place], claims: Sequence[Claim], channel: str | None) -> Call:
+def renew(places: Sequence[LinePlace], claims: Sequence[Claim], channel: str | None) -> RoutineCall:
     each = [
         [place.at, place.name.hex(), claim.id, claim.ttl, claim.weight, about(claim)]
         for place, claim in zip(places, claims, strict=True)
     ]
-    return Call("renew", (json.dumps(each), channel))
+    return RoutineCall("renew", (json.dumps(each), channel))
 
 
 def standing(row: Sequence[Any], holds: bool) -> Standing:

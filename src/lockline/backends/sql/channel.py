@@ -6,17 +6,17 @@ from typing import Final, NamedTuple, Protocol
 
 from ...core.backend import REFUSAL
 from ...runtime import Runtime
-from .calls import Call, Rows
-from .errors import NoAnswer, Refused, unavailable
+from ..failures import NoAnswer, Refused, unavailable
+from .calls import RoutineCall, Rows
 
 FIRST_PAUSE: Final = 0.01
 LONGEST_PAUSE: Final = 0.25
 
 
-class Link(Protocol):
+class SqlLink(Protocol):
     """The way to the database: a few connections, opened when they are needed."""
 
-    async def ask(self, call: Call, until: float) -> Rows:
+    async def ask(self, call: RoutineCall, until: float) -> Rows:
         """What the routine answers; NoAnswer, or Refused."""
 
     def forget(self) -> None:
@@ -29,7 +29,7 @@ class Link(Protocol):
         """Close all, now and later."""
 
 
-class Answer(NamedTuple):
+class RoutineAnswer(NamedTuple):
     """What the routine gave back."""
 
     rows: Rows
@@ -37,15 +37,15 @@ class Answer(NamedTuple):
     """A try before this one may have been received and was not answered: what was found done may have been done by that."""
 
 
-class Channel:
+class SqlChannel:
     """Asks until there is an answer."""
 
-    def __init__(self, link: Link, runtime: Runtime, system: str) -> None:
+    def __init__(self, link: SqlLink, runtime: Runtime, system: str) -> None:
         self.link = link
         self._runtime = runtime
         self._system = system
 
-    async def run(self, call: Call, until: float, *, insists: bool = True) -> Answer:
+    async def run(self, call: RoutineCall, until: float, *, insists: bool = True) -> RoutineAnswer:
         """The routine's answer; the same call until the deadline, through everything that passes by itself.
 
         Without insisting, only for `REFUSAL` seconds where there is no connection to be had.
@@ -56,7 +56,7 @@ class Channel:
         last: NoAnswer | None = None
         while True:
             try:
-                return Answer(await self.link.ask(call, until), repeated)
+                return RoutineAnswer(await self.link.ask(call, until), repeated)
             except Refused as refusal:
                 refusal.unsent = not repeated
                 raise

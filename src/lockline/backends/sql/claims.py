@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
-
-DOUBTS_KEPT: Final = 10_000
+from typing import Literal
 
 
-class OwnClaim:
+class SqlClaim:
     """A claim that waits for its turn, or that holds and cannot be told of an eviction; of all others there is nothing to know."""
 
     __slots__ = ("attended", "look_by", "state", "token")
@@ -19,15 +17,3 @@ class OwnClaim:
         self.look_by = 0.0
         self.attended = False
         """Whether it held the last time that the keeper came by: short holds shall not cost a connection."""
-
-
-class Doubts(dict[str, None]):
-    """Claims one of whose requests was not answered: it may still be under way when they leave.
-
-    Most leave. What stays is of claims that nobody could withdraw in their lifetime: the newest are enough.
-    """
-
-    def add(self, claim_id: str) -> None:
-        self[claim_id] = None
-        while len(self) > DOUBTS_KEPT:
-            self.pop(next(iter(self), ""), None)

@@ -9,8 +9,8 @@ from typing import Protocol
 
 from ...errors import ClientClosed
 from ...runtime import clock
-from .calls import Call, Rows
-from .errors import DiedIdle, NoAnswer
+from ..failures import DiedIdle, NoAnswer
+from .calls import RoutineCall, Rows
 
 
 class LoopConnection(Protocol):
@@ -22,7 +22,7 @@ class LoopConnection(Protocol):
     async def open(self, until: float) -> float:
         """Connect and log in; until when what it was opened for may then be asked."""
 
-    async def ask(self, call: Call, until: float) -> Rows:
+    async def ask(self, call: RoutineCall, until: float) -> Rows:
         """The answer. After an exception other than a NoAnswer that was `said`, or a Refused, it is useless."""
 
     def close(self) -> None: ...
@@ -88,7 +88,7 @@ class LoopLink:
         self._made.discard(connection)
         self._call_next()
 
-    async def ask(self, call: Call, until: float) -> Rows:
+    async def ask(self, call: RoutineCall, until: float) -> Rows:
         while True:
             connection = await self._take(until)
             try:

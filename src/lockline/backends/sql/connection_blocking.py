@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Protocol
 
 from ...errors import ClientClosed
-from ..pool import Pool
-from .calls import Call, Rows
-from .errors import DiedIdle, NoAnswer
+from ..failures import DiedIdle, NoAnswer
+from ..pool import ConnectionPool
+from .calls import RoutineCall, Rows
 
 
 class ThreadConnection(Protocol):
@@ -23,20 +23,19 @@ class ThreadConnection(Protocol):
     def open(self, until: float) -> float:
         """Connect and log in; until when what it was opened for may then be asked."""
 
-    def ask(self, call: Call, until: float) -> Rows:
+    def ask(self, call: RoutineCall, until: float) -> Rows:
         """The answer. After an exception other than a NoAnswer that was `said`, or a Refused, it is useless."""
 
     def close(self) -> None: ...
 
 
-class ThreadLink(Pool[ThreadConnection]):
+class ThreadLink(ConnectionPool[ThreadConnection]):
     """The way to the database, for threads."""
 
     def __init__(self, where: str, most: int, make: Callable[[], ThreadConnection]) -> None:
-        super().__init__(most, make, lambda connection: not connection.gone)
+        super().__init__(most, make)
         self._where = where
         self._arguments = (where, most, make)
-        self._closed = False
 
     def _take(self, until: float) -> tuple[ThreadConnection, float]:
         if self._closed:
@@ -48,15 +47,11 @@ class ThreadLink(Pool[ThreadConnection]):
             try:
                 until = connection.open(until)
             except BaseException:
-                self._drop(connection)
+                self.drop(connection)
                 raise
         return connection, until
 
-    def _drop(self, connection: ThreadConnection) -> None:
-        connection.close()
-        self.make_room()
-
-    async def ask(self, call: Call, until: float) -> Rows:
+    async def ask(self, call: RoutineCall, until: float) -> Rows:
         while True:
             try:
                 connection, until = self._take(until) if self.line else (self.free.pop(), until)
@@ -65,14 +60,14 @@ class ThreadLink(Pool[ThreadConnection]):
             try:
                 rows = connection.ask(call, until)
             except DiedIdle:
-                self._drop(connection)
+                self.drop(connection)
                 continue
             except BaseException as problem:
                 # Its answer may still come: nobody may read that as the answer to something else.
                 if getattr(problem, "said", False):
                     self.give_back(connection)
                 else:
-                    self._drop(connection)
+                    self.drop(connection)
                 raise
             # Not a part of the `try`: once it is among the free ones it is no longer ours to drop.
             self.give_back(connection)
@@ -80,14 +75,6 @@ class ThreadLink(Pool[ThreadConnection]):
                 self.forget()
             return rows
 
-    def forget(self) -> None:
-        for connection in self.take_all_free():
-            self._drop(connection)
-
     def forked(self) -> None:
         # The connections are not closed: their end would be a word to the parent's server.
         ThreadLink.__init__(self, *self._arguments)
-
-    def close(self) -> None:
-        self._closed = True
-        self.forget()

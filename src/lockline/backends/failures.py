@@ -1,12 +1,13 @@
-"""What can go wrong on the way to a database, each as what it is."""
+"""What can go wrong on the way to a server, each as what it is."""
 
 from __future__ import annotations
 
-from ...errors import BackendUnavailable
+from ..errors import BackendUnavailable
+from .url import spelled
 
 
 class Refused(BackendUnavailable):
-    """The database answered, and the answer is no; `code` is its SQLSTATE, or its number."""
+    """The server answered, and the answer is no; `code` is what it calls that: Redis's first word, an SQLSTATE, a number."""
 
     permanent = True
 
@@ -16,20 +17,28 @@ class Refused(BackendUnavailable):
 
 
 class NoAnswer(Exception):
-    """A step that was not answered, or that was undone as a whole; never leaves the backend."""
+    """A request that was not answered, or that was undone as a whole; never leaves the backend."""
 
     def __init__(
-        self, where: str, cause: object, *, sent: bool, late: bool = False, refused: bool = False, said: bool = False
+        self,
+        where: str | tuple[str, int],
+        cause: object,
+        *,
+        sent: bool,
+        late: bool = False,
+        refused: bool = False,
+        said: bool = False,
     ) -> None:
         self.sent = sent
-        """The database may have done it."""
+        """The server may have done it."""
         self.late = late
         """It was not even tried: the time was over. What happened before is the better story."""
         self.refused = refused
         """There was no connection to be had: somebody said so, or nobody is there. Not the same as silence."""
         self.said = said
-        """The database itself said why; the connection, if there is one, is as good as before."""
-        super().__init__(f"{where}: {str(cause).strip() or type(cause).__name__}")
+        """The server itself said why; the connection, if there is one, is as good as before."""
+        place = where if isinstance(where, str) else spelled(where)
+        super().__init__(f"{place}: {str(cause).strip() or type(cause).__name__}")
 
 
 class DiedIdle(NoAnswer):
@@ -37,7 +46,7 @@ class DiedIdle(NoAnswer):
 
 
 def unavailable(system: str, problem: NoAnswer, *, unsent: bool = False) -> BackendUnavailable:
-    """What the caller is told when there was no answer: whether the database was out of reach, or silent, or cannot serve now."""
+    """What the caller is told when there was no answer: whether the server was out of reach, or silent, or cannot serve now."""
     if problem.refused:
         what = "cannot be reached"
     elif problem.said:
