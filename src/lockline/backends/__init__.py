@@ -14,24 +14,19 @@ from . import default, plugins
 from .plugins import Connect
 from .url import guess, redacted, scheme_of, scrubbed, shortened
 
-# scheme: (module beside this one, extra that installs what it needs)
-SCHEMES: Final = {
-    "memory": ("memory", None),
-    "local": ("local", None),
-    "redis": ("redis", "redis"),
-    "rediss": ("redis", "redis"),
-    "unix": ("redis", "redis"),
-    "redis+sentinel": ("redis", "redis"),
-    "redis+cluster": ("redis", "redis"),
-    "redlock": ("redlock", "redis"),
-    "zk": ("zookeeper", "zookeeper"),
-    "etcd": ("etcd", "etcd"),
-    "postgresql": ("postgresql", "postgresql"),
-    "postgres": ("postgresql", "postgresql"),
-    "consul": ("consul", "consul"),
-    "mysql": ("mysql", "mysql"),
-    "mariadb": ("mysql", "mysql"),
-}
+# module beside this one, extra that installs what it needs, schemes
+ROOMS: Final = (
+    ("memory", None, ("memory",)),
+    ("local", None, ("local",)),
+    ("redis", "redis", ("redis", "rediss", "unix", "redis+sentinel", "redis+cluster")),
+    ("redlock", "redis", ("redlock",)),
+    ("zookeeper", "zookeeper", ("zk",)),
+    ("etcd", "etcd", ("etcd",)),
+    ("postgresql", "postgresql", ("postgresql", "postgres")),
+    ("consul", "consul", ("consul",)),
+    ("mysql", "mysql", ("mysql", "mariadb")),
+)
+SCHEMES: Final = {scheme: (module, extra) for module, extra, schemes in ROOMS for scheme in schemes}
 # top-level package of the user's own client object: (module beside this one, extra)
 OBJECTS: Final = {
     "redis": ("redis", "redis"),

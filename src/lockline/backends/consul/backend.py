@@ -10,9 +10,8 @@ from ...core.backend import Finding
 from ...core.claim import Ceiling, Claim, Gone, Grant, Line, Waiting
 from ...core.rule import blockers
 from ...errors import BackendUnavailable, LocklineError
-from ...guarantees import Guarantees
 from ...runtime import Runtime
-from ..keyed.backend import KeyedBackend
+from ..keyed.backend import KeyedBackend, by_consensus
 from . import commands, doctor, inspection
 from .channel import ConsulChannel, Transacted
 from .claims import ConsulClaim, ConsulClaims
@@ -20,13 +19,9 @@ from .commands import ConsulKeys, ToldClaim, told_claims
 from .sessions import ServerSession, SessionCeiling, Sessions
 from .target import ConsulTarget
 
-GUARANTEES: Final = Guarantees(
-    exclusion="consensus",
-    fifo=True,
-    push=True,
-    token_survives=frozenset({"release", "expiry", "restart", "failover"}),
-    tolerates="A minority of the servers may fail, restart or be cut off, and messages may be lost or late; an agent that leaves "
-    "for good ends the sessions that were made through it, and a new cluster takes the tokens back to its backup's age.",
+GUARANTEES: Final = by_consensus(
+    "A minority of the servers may fail, restart or be cut off, and messages may be lost or late; an agent that leaves "
+    "for good ends the sessions that were made through it, and a new cluster takes the tokens back to its backup's age."
 )
 KEEPERS_CONNECTIONS: Final = 2
 """Beside those of the callers, so that renewals get their turn; the second, so that one that gets no answer does not hold up the next."""
@@ -41,9 +36,8 @@ class ConsulBackend(KeyedBackend[ConsulClaims]):
     reader = None
 
     def __init__(self, target: ConsulTarget, runtime: Runtime) -> None:
-        self.url = target.url
+        super().__init__(target.url, runtime)
         self._target = target
-        self._runtime = runtime
         self._channel = ConsulChannel(target, runtime)
         self._keepers = ConsulChannel(target, runtime, KEEPERS_CONNECTIONS)
         self._begin()

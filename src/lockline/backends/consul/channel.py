@@ -39,7 +39,7 @@ class ConsulRefused(BackendUnavailable):
     permanent = True
 
 
-class Answered(NamedTuple):
+class ConsulAnswer(NamedTuple):
     """What came back."""
 
     reply: ConsulReply
@@ -121,7 +121,7 @@ class ConsulChannel:
             problem = f"Consul does not answer like this ({reply.status}): {_shortened(reply.body)}"
             raise self._unavailable(problem, True, True) from None
 
-    async def ask(self, request: ConsulRequest, until: float, *, insist: bool = True) -> Answered:
+    async def ask(self, request: ConsulRequest, until: float, *, insist: bool = True) -> ConsulAnswer:
         """One request until it is answered; ConsulRefused for an answer that asking again does not change."""
         problem = ""
         pause, went, said, repeated = PAUSE, False, False, False
@@ -140,7 +140,7 @@ class ConsulChannel:
                 if self.now() - began < A_CONNECTION:
                     self._patience = A_CONNECTION
                 if reply.status < 300 or reply.status in (404, 409):
-                    return Answered(reply, repeated)
+                    return ConsulAnswer(reply, repeated)
                 problem, said = f"{self.target.endpoints[at]} says {reply.status}: {_shortened(reply.body)}", True
                 if reply.status in SAYS_NO or b"Invalid Session TTL" in reply.body:
                     raise ConsulRefused(f"Consul at {self.target.url} refused: {problem}{_cure(reply)}")

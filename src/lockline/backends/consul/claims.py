@@ -61,8 +61,8 @@ class ConsulClaim(KeyedClaim[ServerSession]):
         claim = self.claim
         session = "" if self.carrier is None else self.carrier.id
         return ToldClaim(
-            self.key, claim.id, self.create, self.changed, session, claim.owner, claim.kind, claim.weight,
-            claim.capacity, claim.ttl, claim.since, claim.meta, client,
+            claim.id, claim.owner, claim.kind, claim.weight, claim.capacity, claim.ttl, claim.since, claim.meta, client,
+            key=self.key, create=self.create, modified=self.changed, session=session,
         )  # fmt: skip
 
 

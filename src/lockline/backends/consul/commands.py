@@ -14,12 +14,13 @@ from __future__ import annotations
 import base64
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from urllib.parse import quote, unquote
 
 from ...core.claim import Claim
-from ..keyed.entries import Told, read, written
+from ..keyed.entries import KeyedEntry, Told, read, written
 
 Step = dict[str, Any]
 """One step of a transaction, as Consul's API has it."""
@@ -71,24 +72,16 @@ class ConsulKeys:
         return f"{home}{claim_id}/"
 
 
-class ToldClaim(NamedTuple):
+@dataclass(slots=True, kw_only=True)
+class ToldClaim(KeyedEntry):
     """A claim as its key tells it."""
 
     key: str
-    id: str
     create: int
     """Its place in the line, and its token."""
     modified: int
     """Moves with every renewal: one whose number stands still for a ttl is dead."""
     session: str
-    owner: str
-    kind: str
-    weight: int
-    capacity: int
-    ttl: float
-    since: float
-    meta: str
-    client: str
 
 
 @lru_cache(maxsize=8192)
@@ -105,7 +98,9 @@ def told_claim(entry: dict[str, Any]) -> ToldClaim | None:
     if told is None or not session:
         return None
     claim_id = key.rpartition("/")[2][:-1]
-    return ToldClaim(key, claim_id, entry["CreateIndex"], entry["ModifyIndex"], session, *told)
+    return ToldClaim(
+        claim_id, *told, key=key, create=entry["CreateIndex"], modified=entry["ModifyIndex"], session=session
+    )
 
 
 def each_told(entries: Iterable[dict[str, Any]]) -> Iterator[ToldClaim]:

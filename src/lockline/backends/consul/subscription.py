@@ -35,12 +35,12 @@ class Bells:
         self._channel = channel
         self._sessions = sessions
         self._keys = keys
-        self._runtime = runtime
-        self._call = call
-        self._tell = hear
         self._link: ConsulLink | None = None
         self._index = 0
+        self._call = call
+        self._tell = hear
         self._idle = idle
+        self._runtime = runtime
         self._worker = Worker(runtime, "lockline-consul-listener", self._listen, idle)
         self._stopped = False
 

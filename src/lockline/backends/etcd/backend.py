@@ -13,9 +13,8 @@ from ...core.backend import Finding
 from ...core.claim import Claim, Gone, Grant, Line, Waiting
 from ...core.rule import blockers
 from ...errors import BackendUnavailable, LocklineError
-from ...guarantees import Guarantees
 from ...runtime import Runtime
-from ..keyed.backend import KeyedBackend
+from ..keyed.backend import KeyedBackend, by_consensus
 from . import commands, doctor, inspection
 from . import messages as m
 from .channel import NOT_FOUND, EtcdChannel
@@ -26,13 +25,9 @@ from .leases import Leases, ServerLease
 from .subscription import Watches
 from .target import EtcdTarget
 
-GUARANTEES: Final = Guarantees(
-    exclusion="consensus",
-    fifo=True,
-    push=True,
-    token_survives=frozenset({"release", "expiry", "restart", "failover"}),
-    tolerates="A minority of the members may fail, restart or be cut off, and messages may be lost or late; a restored "
-    "backup takes the tokens back to its own age.",
+GUARANTEES: Final = by_consensus(
+    "A minority of the members may fail, restart or be cut off, and messages may be lost or late; a restored "
+    "backup takes the tokens back to its own age."
 )
 NET: Final = 60.0
 """How long a waiter trusts a silent watch, or up to twice as long: many who came together need not look together. The
@@ -46,9 +41,8 @@ class EtcdBackend(KeyedBackend[EtcdClaims]):
     guarantees = GUARANTEES
 
     def __init__(self, target: EtcdTarget, runtime: Runtime) -> None:
-        self.url = target.url
+        super().__init__(target.url, runtime)
         self._target = target
-        self._runtime = runtime
         self._channel = EtcdChannel(target, runtime, self._cut)
         self.reader = self._channel if self._channel.blocking else None
         self._begin()

@@ -9,12 +9,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, unquote
 
 from ...core.claim import Claim
-from ..keyed.entries import read, written
+from ..keyed.entries import KeyedEntry, read, written
 from . import messages as m
 
 
@@ -99,23 +100,15 @@ def after(prefix: bytes) -> bytes:
     return prefix[:-1] + bytes([prefix[-1] + 1])
 
 
-class SeenClaim(NamedTuple):
+@dataclass(slots=True, kw_only=True)
+class SeenClaim(KeyedEntry):
     """A claim as its key tells it."""
 
-    key: bytes
-    id: str
-    create: int
-    lease: int
-    owner: str
-    kind: str
-    weight: int
-    capacity: int
-    ttl: float
-    since: float
-    meta: str
-    client: str
     token: int
     """0 where the claim is too young to have it written down; then the fence's version at `create` is it."""
+    key: bytes
+    create: int
+    lease: int
 
 
 def seen_claim(kv: Any) -> SeenClaim | None:
@@ -124,7 +117,8 @@ def seen_claim(kv: Any) -> SeenClaim | None:
     # A claim hangs on a lease: without one it would stand for ever.
     if told is None or not kv.lease:
         return None
-    return SeenClaim(key, key.rpartition(b"/")[2].decode(errors="replace"), kv.create_revision, kv.lease, *told)
+    claim_id, (*entry, token) = key.rpartition(b"/")[2].decode(errors="replace"), told
+    return SeenClaim(claim_id, *entry, token=token, key=key, create=kv.create_revision, lease=kv.lease)
 
 
 def seen_claims(kvs: Iterable[Any]) -> list[SeenClaim]:

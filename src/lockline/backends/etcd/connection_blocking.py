@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from ...runtime import Runtime, clock
-from ...runtime.blocking import ring
+from ...runtime.blocking import ring, undisturbed
 from ...runtime.section import Inside, Section
 from ..url import Endpoint
 from .connection import EtcdLink
@@ -186,11 +186,7 @@ class BlockingEtcdLink(EtcdLink):
             self._let_go_if_ended()
 
     def _first(self) -> int | None:
-        while True:
-            try:
-                return next(iter(self._waiting), None)
-            except RuntimeError:
-                pass  # somebody came or went between the two calls
+        return undisturbed(lambda: next(iter(self._waiting), None))
 
     def _let_the_next_read(self) -> None:
         """Let another one read if the first was cut short in the moment of leaving: its thread is in no wait of ours."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from ...core.claim import Line
 from ...core.rule import admitted
@@ -50,7 +51,7 @@ async def _with_tokens(
     young = [claim.create for claim in line if not claim.token and claim.id not in mine]
     found = dict(zip(young, await tokens(channel, keys.fence, young, until), strict=True))
     found |= {own.create: own.token for own in mine.values()}
-    return [claim._replace(token=claim.token or found.get(claim.create, 0)) for claim in line]
+    return [replace(claim, token=claim.token or found.get(claim.create, 0)) for claim in line]
 
 
 async def tokens(channel: Way, fence: bytes, creates: Sequence[int], until: float) -> list[int]:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from typing import Final
 
 from ...errors import BackendUnavailable
@@ -32,30 +33,25 @@ SLACK: Final = 1.1
 """A lease lasts this much longer than the ttl, so that claims that come shortly after a renewal need none of their own."""
 
 
+@dataclass(slots=True, eq=False)
 class ServerLease(Carrier[int]):
     """One lease at the server."""
 
-    __slots__ = ("renewal",)
-
-    def __init__(self, id: int, seconds: int, good_until: float) -> None:
-        super().__init__(id, seconds, good_until)
-        self.renewal: LeaseRenewal | None = None
-        """The latest that was answered; the next answer of a quorum makes it count, whoever asked for either."""
+    renewal: LeaseRenewal | None = None
+    """The latest that was answered; the next answer of a quorum makes it count, whoever asked for either."""
 
 
 FAILED_PRECONDITION: Final = 9
 """What etcd says of a lease's number that is taken."""
 
 
+@dataclass(slots=True, eq=False)
 class LeaseRenewal:
     """Leases renewed at a moment, in a term; good when that term is confirmed."""
 
-    __slots__ = ("leases", "sent", "term")
-
-    def __init__(self, leases: Collection[ServerLease], sent: float, term: int | None) -> None:
-        self.leases = leases
-        self.sent = sent
-        self.term = term
+    leases: Collection[ServerLease]
+    sent: float
+    term: int | None
 
     def confirm(self, term: int) -> bool:
         """A quorum answered in this term, later: whether the renewal counts."""

@@ -25,12 +25,12 @@ class Watches:
         self, channel: EtcdChannel, alone: Alone, home: bytes, tell: Callable[[str], object], tell_home: Callable[[bytes, bool], None]
     ) -> None:  # fmt: skip
         self._channel = channel
+        self._link: EtcdLink | None = None
         self._alone = alone
         self._home = home
         self._tell = tell
         self._tell_home = tell_home
         self._numbers = itertools.count(1)
-        self._link: EtcdLink | None = None
         self._stream: GrpcCall | None = None
         self.cut()
 

@@ -9,6 +9,8 @@ from typing import Any, Generic, TypeVar
 from ...core.claim import Claim, Gone, Grant, Unanswered, Waiting
 from ...core.waiting import Hints
 from ...errors import BackendUnavailable
+from ...guarantees import Guarantees
+from ...runtime import Runtime
 from .claims import KeyedClaim, KeyedClaims
 
 K = TypeVar("K", bound=KeyedClaims[Any])
@@ -19,6 +21,10 @@ class KeyedBackend(ABC, Generic[K]):
 
     _claims: K
     _hints: Hints
+
+    def __init__(self, url: str, runtime: Runtime) -> None:
+        self.url = url
+        self._runtime = runtime
 
     async def enter(self, claim: Claim, *, wait: bool, until: float) -> Grant | Waiting | None:
         """Put the claim at the end of its line; with `wait` false, only if it would hold at once (else None)."""
@@ -53,3 +59,14 @@ class KeyedBackend(ABC, Generic[K]):
         if own is not None:
             own.ahead = None
         self._hints.heard(claim_id)
+
+
+def by_consensus(tolerates: str) -> Guarantees:
+    """What every such store promises; `tolerates` is what it says of its own servers."""
+    return Guarantees(
+        exclusion="consensus",
+        fifo=True,
+        push=True,
+        token_survives=frozenset({"release", "expiry", "restart", "failover"}),
+        tolerates=tolerates,
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from ...runtime import Runtime
@@ -11,21 +12,19 @@ from ...runtime.exclusive import Exclusive
 I = TypeVar("I")  # noqa: E741 - what the store calls it by
 
 
+@dataclass(slots=True, eq=False)
 class Carrier(Generic[I]):
     """One lease at the store: what hangs on it goes with it."""
 
-    __slots__ = ("dead", "generation", "good_until", "id", "present", "seconds")
-
-    def __init__(self, id: I, seconds: float, good_until: float) -> None:
-        self.id = id
-        self.seconds = seconds
-        self.good_until = good_until
-        """Until when it lives at least, by our clock and by what was confirmed."""
-        self.dead = False
-        self.present = False
-        """Whether its own key has been put, which is seen to go with it."""
-        self.generation = 0
-        """When that key was last put; a withdrawn claim that is still on its way carries an older one."""
+    id: I
+    seconds: float
+    good_until: float
+    """Until when it lives at least, by our clock and by what was confirmed."""
+    dead: bool = False
+    present: bool = False
+    """Whether its own key has been put, which is seen to go with it."""
+    generation: int = 0
+    """When that key was last put; a withdrawn claim that is still on its way carries an older one."""
 
     def was_put(self, at: int) -> None:
         """Its own key was put, in that step of the store."""

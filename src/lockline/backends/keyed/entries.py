@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any, Final, Protocol
+from dataclasses import dataclass
+from typing import Any, Final
 
 from ...core.claim import Claim, Standing
 
@@ -14,25 +15,19 @@ FIELDS: Final[tuple[type | tuple[type, ...], ...]] = (str, str, int, int, (int, 
 """What `written` writes, in its order."""
 
 
-class Entry(Protocol):
-    """A claim as its key tells it."""
+@dataclass(slots=True)
+class KeyedEntry:
+    """A claim as its key tells it; a store adds what it says beside. Not frozen: that makes reading a long line slower."""
 
-    @property
-    def id(self) -> str: ...
-    @property
-    def owner(self) -> str: ...
-    @property
-    def kind(self) -> Any: ...
-    @property
-    def weight(self) -> int: ...
-    @property
-    def capacity(self) -> int: ...
-    @property
-    def ttl(self) -> float: ...
-    @property
-    def since(self) -> float: ...
-    @property
-    def meta(self) -> str: ...
+    id: str
+    owner: str
+    kind: Any
+    weight: int
+    capacity: int
+    ttl: float
+    since: float
+    meta: str
+    client: str
 
 
 def written(claim: Claim, client: str, *more: int) -> str:
@@ -58,7 +53,7 @@ def read(text: str | bytes, numbers: int = 0) -> Told | None:
     return tuple(told[: len(fields)]) if sound else None
 
 
-def standing(claim: Entry, *, token: int, holds: bool, remaining: float) -> Standing:
+def standing(claim: KeyedEntry, *, token: int, holds: bool, remaining: float) -> Standing:
     """The claim as `inspect` shows it."""
     return Standing(
         id=claim.id, owner=claim.owner, kind=claim.kind, token=token, holds=holds, weight=claim.weight,
