@@ -255,7 +255,7 @@ def test_a_claim_whose_step_was_undone_never_takes_another_ones_place(file: Path
     class Undone(Exception):
         pass
 
-    ours, theirs = commands.Steps(file, clock.now), commands.Steps(file, clock.now)
+    ours, theirs = commands.SqliteSteps(file, clock.now), commands.SqliteSteps(file, clock.now)
     claim = Claim("x", "ours-1", "me", "lock", 1, 1, 30.0, 0.0, "")
 
     def cut_short(db: sqlite3.Connection) -> None:

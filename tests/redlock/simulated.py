@@ -10,8 +10,8 @@ from collections.abc import Callable, Coroutine, Generator
 from typing import Any
 
 from lockline.backends.redlock import commands
-from lockline.backends.redlock.channel import Fanout, Note
-from lockline.backends.redlock.commands import Failure, NodeAnswer, NodeRequest, Reply
+from lockline.backends.redlock.channel import Fanout, TakeAnswer
+from lockline.backends.redlock.commands import NodeAnswer, NodeFailure, NodeRequest, Reply
 from lockline.backends.redlock.membership import LOOK_AGAIN
 
 from .model import ModelNode
@@ -139,7 +139,7 @@ class SimulatedTalk:
 
     __slots__ = ("_answers", "_channel", "_due", "_note", "_open", "waiter")
 
-    def __init__(self, port: SimulatedFanout, note: Note) -> None:
+    def __init__(self, port: SimulatedFanout, note: TakeAnswer) -> None:
         self._channel = port
         self._note = note
         self._open = True
@@ -201,7 +201,7 @@ class SimulatedFanout(Fanout):
     async def sleep(self, seconds: float) -> None:
         await Pause(self.universe.now + seconds)
 
-    async def talk(self, note: Note, until: float, *, kept: bool = False) -> SimulatedTalk:
+    async def talk(self, note: TakeAnswer, until: float, *, kept: bool = False) -> SimulatedTalk:
         return SimulatedTalk(self, note)
 
     def connected_since(self, node: int) -> float:
@@ -214,7 +214,7 @@ class SimulatedFanout(Fanout):
         universe = self.universe
         if node in universe.down or (self.client, node) in universe.cut:
             self._epochs[node] = None
-            self._fail(talk, node, request, Failure("unreachable", "no connection"))
+            self._fail(talk, node, request, NodeFailure("unreachable", "no connection"))
             return
         if self._epochs[node] != universe.epochs[node]:
             self._epochs[node] = universe.epochs[node]
@@ -238,7 +238,7 @@ class SimulatedFanout(Fanout):
         universe = self.universe
         if universe.epochs[node] != epoch or node in universe.down or (self.client, node) in universe.cut:
             self._epochs[node] = None
-            self._fail(talk, node, request, Failure("error", "the connection broke"))
+            self._fail(talk, node, request, NodeFailure("error", "the connection broke"))
             return
         reply = universe.nodes[node].apply(request, CLUSTER)
         if talk is None:
@@ -250,11 +250,11 @@ class SimulatedFanout(Fanout):
     def _answered(self, talk: SimulatedTalk, node: int, request: NodeRequest, reply: Reply, epoch: int) -> None:
         # An answer that was on its way when the server died still arrives: votes in flight are the dangerous ones.
         if (self.client, node) in self.universe.cut:
-            self._fail(talk, node, request, Failure("error", "the connection broke"))
+            self._fail(talk, node, request, NodeFailure("error", "the connection broke"))
         else:
             talk.take(node, request, reply)
 
-    def _fail(self, talk: SimulatedTalk | None, node: int, request: NodeRequest, failure: Failure) -> None:
+    def _fail(self, talk: SimulatedTalk | None, node: int, request: NodeRequest, failure: NodeFailure) -> None:
         if request.op == "release":
             # What must arrive is repeated on the next connection.
             self.universe.after(self.node_timeout, self._repeat, node, commands.again(request), self.universe.now + 60)

@@ -32,7 +32,7 @@ Exit code: the command's own, or
 """
 
 
-class Failed(Exception):
+class CommandFailed(Exception):
     """The command ended with another code than 0: nothing of it is kept."""
 
     def __init__(self, code: int, output: bytes, problem: str = "") -> None:
@@ -68,7 +68,7 @@ def command(
         code = codes.FINE
         try:
             output: bytes = client.once(key, lambda: _output_of(command), fresh, ttl=ttl, timeout=timeout)
-        except Failed as failed:
+        except CommandFailed as failed:
             if failed.problem:
                 say(failed.problem)
             output, code = failed.output, failed.code
@@ -86,10 +86,10 @@ def _output_of(command: tuple[str, ...]) -> bytes:
     try:
         ran = subprocess.run(command, stdout=subprocess.PIPE, check=False)
     except OSError as problem:
-        raise Failed(*_never_ran(problem, command[0])) from None
+        raise CommandFailed(*_never_ran(problem, command[0])) from None
     if ran.returncode:
         code = ran.returncode if ran.returncode > 0 else codes.SIGNALLED - ran.returncode
-        raise Failed(code, ran.stdout)
+        raise CommandFailed(code, ran.stdout)
     return ran.stdout
 
 

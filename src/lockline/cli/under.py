@@ -9,7 +9,7 @@ from contextlib import suppress
 import click
 
 from ..backends.default import Store
-from ..core.backend import Lasting
+from ..core.backend import Entrusting, Lasting
 from ..core.shells import backend_of, engine_of
 from ..core.terms import terms_for
 from ..errors import LeaseLost, LocklineError
@@ -61,9 +61,9 @@ def tell_the_store(name: str, client: Client, store: Store) -> None:
 
 def entrust(client: Client, watchdog: Watchdog) -> None:
     """Where the store knows at once of a process that died, let it look at the watchdog as well."""
-    handle_for = getattr(backend_of(client), "entrust", None)
-    if handle_for is not None:
-        watchdog.hold(handle_for(watchdog.pid))
+    backend = backend_of(client)
+    if isinstance(backend, Entrusting):
+        watchdog.hold(backend.entrust(watchdog.pid))
 
 
 def environment(client: Client, lease: Lease | Slot[str], store: Store, *, cuda: bool = False) -> dict[str, str]:

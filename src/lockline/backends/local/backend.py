@@ -16,7 +16,7 @@ from ...guarantees import Guarantees
 from ...runtime import Runtime, Signal
 from ...runtime.fairness import Breather
 from . import inspection, keeping
-from .commands import Row, Steps, Told
+from .commands import ClaimRow, SqliteSteps, ToldClient
 from .connection import Busy
 from .doctor import findings
 from .hand_over import hand_over
@@ -56,7 +56,7 @@ class LocalBackend:
         self.url = url
         self._file = file
         self._runtime = runtime
-        self._steps = Steps(file, runtime.now)
+        self._steps = SqliteSteps(file, runtime.now)
         self._breather = Breather(runtime)
         self._threads = runtime.flavour == "blocking"
         """Who waits reads for himself; in asyncio the loop reads for all."""
@@ -120,7 +120,7 @@ class LocalBackend:
             await self._runtime.sleep(pause * (0.5 + random.random()))
             pause = min(pause * 1.5, 0.002)
 
-    async def _wake(self, told: Iterable[Told], until: float) -> None:
+    async def _wake(self, told: Iterable[ToldClient], until: float) -> None:
         """Wake whoever was let in; who turns out dead is cleared away, and the next one is woken."""
         waiting = list(told)
         while waiting:
@@ -130,7 +130,7 @@ class LocalBackend:
             elif not self._peers.tell(client, claim_id):
                 waiting += await self._clear_away(client, until)
 
-    async def _clear_away(self, client: str, until: float) -> list[Told]:
+    async def _clear_away(self, client: str, until: float) -> list[ToldClient]:
         """Remove what a dead client left, its sockets last: without those it would pass for alive. Whom to wake now."""
         told = await self._step(lambda: self._steps.remove_client(client), until)
         self._peers.remove_sockets(client)
@@ -190,14 +190,14 @@ class LocalBackend:
             look_again = now + (NEXT_LOOKS_EVERY if i_am_next else OTHERS_LOOK_EVERY)
             return answer._replace(look_by=min([look_again, *(row.expires for row in in_the_way)]))
 
-    async def _clear_away_the_dead(self, rows: list[Row], until: float) -> bool:
+    async def _clear_away_the_dead(self, rows: list[ClaimRow], until: float) -> bool:
         """Whether somebody in the way turned out to be dead."""
         dead = {row.client for row in rows if not self._peers.alive(row.client)}
         for client in dead:
             await self._wake(await self._clear_away(client, until), until)
         return bool(dead)
 
-    def _watch(self, claim: Claim, rows: list[Row]) -> bool:
+    def _watch(self, claim: Claim, rows: list[ClaimRow]) -> bool:
         """Hear of the end of those in the way; False when one ended just now."""
         others = {row.pid for row in rows if row.reached_at != self._peers.me}
         watching = [self._peers.watch(pid, claim.id) for pid in others]

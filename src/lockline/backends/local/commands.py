@@ -44,7 +44,7 @@ OF_CLIENT: Final = "SELECT DISTINCT name FROM claims WHERE client = ?"
 SWEEP: Final = "DELETE FROM claims WHERE expires <= ?"
 
 
-class Row(NamedTuple):
+class ClaimRow(NamedTuple):
     """One claim as the rule and the wake-ups need it."""
 
     ticket: int
@@ -62,7 +62,7 @@ class Row(NamedTuple):
         return self.client.removeprefix(STAYS)
 
 
-class Told(NamedTuple):
+class ToldClient(NamedTuple):
     """Whom to wake after a step was committed."""
 
     client: str
@@ -76,7 +76,7 @@ class Entered(NamedTuple):
     weight: int
 
 
-class Steps:
+class SqliteSteps:
     """The steps of one client on the file, from any thread, also while another of the same thread is suspended."""
 
     def __init__(self, file: Path, now: Callable[[], float]) -> None:
@@ -108,7 +108,7 @@ class Steps:
 
     # -- steps -------------------------------------------------------------------------------------
 
-    def enter(self, claim: Claim, wait: bool, client: str, pid: int) -> tuple[Grant | Waiting | None, list[Row]]:
+    def enter(self, claim: Claim, wait: bool, client: str, pid: int) -> tuple[Grant | Waiting | None, list[ClaimRow]]:
         """Stand at the end of the line; the answer, and who is in the way."""
         if claim.id in self._places:
             answer = self.standing(claim)[0]
@@ -121,7 +121,7 @@ class Steps:
 
     def _enter(
         self, db: sqlite3.Connection, claim: Claim, wait: bool, client: str, pid: int
-    ) -> tuple[Grant | Waiting | None, list[Row]]:
+    ) -> tuple[Grant | Waiting | None, list[ClaimRow]]:
         now = self.now()
         tally = Tally()
         inside, first_out = walk(db, claim.name, now, tally)
@@ -146,10 +146,10 @@ class Steps:
         if fits:
             return Grant(ticket), []
         ahead = db.execute(AHEAD, (claim.name, ticket, now)).fetchone()[0]
-        before = Row._make(db.execute(BEFORE, (claim.name, ticket, now)).fetchone())
+        before = ClaimRow._make(db.execute(BEFORE, (claim.name, ticket, now)).fetchone())
         return Waiting(ahead, ticket=ticket, behind=before.id), inside
 
-    def standing(self, claim: Claim) -> tuple[Grant | Waiting | Gone, list[Row]]:
+    def standing(self, claim: Claim) -> tuple[Grant | Waiting | Gone, list[ClaimRow]]:
         """Where the claim stands, and who is in its way: the holders if it is next, else the one before it."""
         answer, in_the_way, unmarked = self.read(lambda db: self._standing(db, claim, self.now()))
         if unmarked:
@@ -161,7 +161,7 @@ class Steps:
 
     def _standing(
         self, db: sqlite3.Connection, claim: Claim, now: float
-    ) -> tuple[Grant | Waiting | Gone, list[Row], int]:
+    ) -> tuple[Grant | Waiting | Gone, list[ClaimRow], int]:
         ticket = self._ticket(claim)
         mine = None if ticket is None else db.execute(MINE, (claim.name, ticket, claim.id)).fetchone()
         if ticket is not None and mine is None and self._has_moved(db, claim):
@@ -174,19 +174,19 @@ class Steps:
                 return Grant(ticket), [], 0 if row.granted else ticket
         if first_out is not None and first_out.ticket == ticket:
             return Waiting(len(inside), ticket=ticket, behind=inside[-1].id), inside, 0
-        before = [Row._make(row) for row in db.execute(BEFORE, (claim.name, ticket, now))]
+        before = [ClaimRow._make(row) for row in db.execute(BEFORE, (claim.name, ticket, now))]
         return Waiting(len(inside) + 1, ticket=ticket, behind=before[0].id if before else ""), before, 0
 
-    def leave(self, claim: Claim) -> tuple[bool, list[Told]]:
+    def leave(self, claim: Claim) -> tuple[bool, list[ToldClient]]:
         """Remove this claim; whether it was there, and whom to wake."""
         if claim.id not in self._places and not claim.id.startswith(DETACHED):
             return False, []
         return self.step(lambda db: self._leave(db, claim))
 
-    def leave_all(self, claims: Sequence[Claim]) -> tuple[list[bool], list[Told]]:
+    def leave_all(self, claims: Sequence[Claim]) -> tuple[list[bool], list[ToldClient]]:
         """Remove these claims in one transaction; whether each was there, and whom to wake."""
 
-        def work(db: sqlite3.Connection) -> tuple[list[bool], list[Told]]:
+        def work(db: sqlite3.Connection) -> tuple[list[bool], list[ToldClient]]:
             left = [self._leave(db, claim) for claim in claims]
             # Who was let in by one of them may itself have been among the next.
             gone = {claim.id for claim in claims}
@@ -194,7 +194,7 @@ class Steps:
 
         return self.step(work)
 
-    def _leave(self, db: sqlite3.Connection, claim: Claim) -> tuple[bool, list[Told]]:
+    def _leave(self, db: sqlite3.Connection, claim: Claim) -> tuple[bool, list[ToldClient]]:
         now = self.now()
         ticket = self._ticket(claim)
         if ticket is None:
@@ -214,7 +214,7 @@ class Steps:
             return there, []
         return there, let_in(db, claim.name, inside, now)
 
-    def renew(self, claims: Sequence[Claim]) -> tuple[list[Gone | None], list[Told]]:
+    def renew(self, claims: Sequence[Claim]) -> tuple[list[Gone | None], list[ToldClient]]:
         """Give each its ttl again; what became of each, and whom to wake."""
         fates, told, lighter = self.step(lambda db: self._renew(db, claims))
         for claim in lighter:
@@ -225,10 +225,10 @@ class Steps:
 
     def _renew(
         self, db: sqlite3.Connection, claims: Sequence[Claim]
-    ) -> tuple[list[Gone | None], list[Told], list[Claim]]:
+    ) -> tuple[list[Gone | None], list[ToldClient], list[Claim]]:
         now = self.now()
         fates: list[Gone | None] = []
-        told: list[Told] = []
+        told: list[ToldClient] = []
         lighter: list[Claim] = []
         for claim in claims:
             ticket, weight = self._places.get(claim.id, (None, 0))
@@ -248,12 +248,12 @@ class Steps:
             db.execute(SWEEP, (now,))
         return fates, told, lighter
 
-    def remove_client(self, client: str) -> list[Told]:
+    def remove_client(self, client: str) -> list[ToldClient]:
         """Remove every claim of a client that is dead or done; whom to wake."""
 
-        def work(db: sqlite3.Connection) -> list[Told]:
+        def work(db: sqlite3.Connection) -> list[ToldClient]:
             now = self.now()
-            told: list[Told] = []
+            told: list[ToldClient] = []
             for (name,) in db.execute(OF_CLIENT, (client,)).fetchall():
                 inside, _ = walk(db, name, now)
                 db.execute("DELETE FROM claims WHERE name = ? AND client = ?", (name, client))
@@ -281,13 +281,15 @@ class Steps:
         self._places.pop(claim_id, None)
 
 
-def walk(db: sqlite3.Connection, name: str, now: float, tally: Tally | None = None) -> tuple[list[Row], Row | None]:
+def walk(
+    db: sqlite3.Connection, name: str, now: float, tally: Tally | None = None
+) -> tuple[list[ClaimRow], ClaimRow | None]:
     """Those who hold, and the first who waits. What has run out is removed on the way."""
-    inside: list[Row] = []
+    inside: list[ClaimRow] = []
     expired: list[int] = []
     first_out = None
     tally = tally or Tally()
-    for row in map(Row._make, db.execute(LINE, (name,))):
+    for row in map(ClaimRow._make, db.execute(LINE, (name,))):
         if row.expires <= now:
             expired.append(row.ticket)
             continue
@@ -300,14 +302,14 @@ def walk(db: sqlite3.Connection, name: str, now: float, tally: Tally | None = No
     return inside, first_out
 
 
-def let_in(db: sqlite3.Connection, name: str, held_before: Iterable[Row], now: float) -> list[Told]:
+def let_in(db: sqlite3.Connection, name: str, held_before: Iterable[ClaimRow], now: float) -> list[ToldClient]:
     """Mark those who hold now and did not before."""
     before = {row.ticket for row in held_before}
     fresh = [row for row in walk(db, name, now)[0] if row.ticket not in before]
     wall = time.time()
     for row in fresh:
         db.execute(GRANTED, (wall, name, row.ticket))
-    return [Told(row.reached_at, row.id) for row in fresh]
+    return [ToldClient(row.reached_at, row.id) for row in fresh]
 
 
 class CeilingReached(Exception):

@@ -37,7 +37,7 @@ FORK_PATIENCE = 2.0
 """How long a fork waits for the steps of other threads, which take some 20 µs; after that the child cannot use the file."""
 
 # Module state with a reason: SQLite's table of open files is one per process, and a thread has one stack for all clients.
-_running: dict[int, weakref.ref[Running]] = {}
+_running: dict[int, weakref.ref[RunningStep]] = {}
 """By thread, the step that it is in; the step that this one interrupted lies below it. Only the frame of the step keeps it:
 whatever way that ended, also by an exception in the middle of its last line, it is in no step any more."""
 _crossed: set[Inode] = set()
@@ -49,12 +49,12 @@ class Busy(Exception):
     """Another process is in its step right now; try again in a moment."""
 
 
-class Running:
+class RunningStep:
     """One step of one thread, and the connection that it has."""
 
     __slots__ = ("__weakref__", "below", "db", "displaced", "inode", "inside", "of")
 
-    def __init__(self, of: SqliteConnections, below: Running | None) -> None:
+    def __init__(self, of: SqliteConnections, below: RunningStep | None) -> None:
         self.of = of
         self.below = below
         self.db: sqlite3.Connection | None = None
@@ -63,9 +63,9 @@ class Running:
         """Whether it has passed the gate that a fork shuts, and so may be inside SQLite."""
         self.displaced = False
 
-    def down(self) -> Iterator[Running]:
+    def down(self) -> Iterator[RunningStep]:
         """This step and all that it interrupted."""
-        step: Running | None = self
+        step: RunningStep | None = self
         while step is not None:
             yield step
             step = step.below
@@ -129,7 +129,7 @@ class SqliteConnections:
             order = self._order
             if not order.acquire(False):
                 order = self._line_up(order)
-        running = Running(self, below)
+        running = RunningStep(self, below)
         forks = self._forks
         try:
             _running[thread] = weakref.ref(running)
@@ -188,7 +188,7 @@ class SqliteConnections:
 
     # -- connections -------------------------------------------------------------------------------
 
-    def _take(self, running: Running) -> sqlite3.Connection:
+    def _take(self, running: RunningStep) -> sqlite3.Connection:
         if os.getpid() != self._pid:
             self._refuse_what_crossed()
             raise self._crossed_error()
@@ -211,7 +211,7 @@ class SqliteConnections:
             return None
         return there.st_dev, there.st_ino
 
-    def _open(self, running: Running) -> sqlite3.Connection:
+    def _open(self, running: RunningStep) -> sqlite3.Connection:
         make_private(self._file)
         if self._inode is None:
             refuse_network_files(self._file)
@@ -231,7 +231,7 @@ class SqliteConnections:
             self._inode = running.inode
         return db
 
-    def _give_back(self, running: Running) -> None:
+    def _give_back(self, running: RunningStep) -> None:
         db = running.db
         if db is None:
             return
@@ -251,7 +251,7 @@ class SqliteConnections:
             self._close_free()
         running.inside = False
 
-    def _discard(self, running: Running) -> None:
+    def _discard(self, running: RunningStep) -> None:
         db, running.db = running.db, None
         if db is not None:
             db.close()
@@ -289,11 +289,11 @@ class SqliteConnections:
                 step.db.close()
         self._close_free()
 
-    def _steps_of(self, *threads: int) -> list[Running]:
+    def _steps_of(self, *threads: int) -> list[RunningStep]:
         tops = [_step_of(thread) for thread in threads]
         return [step for top in tops if top is not None for step in top.down() if step.of is self]
 
-    def _steps_of_others(self, me: int) -> list[Running]:
+    def _steps_of_others(self, me: int) -> list[RunningStep]:
         return self._steps_of(*(thread for thread in list(_running) if thread != me))
 
     def after_fork(self) -> None:
@@ -358,7 +358,7 @@ def _storage_error(file: Path, problem: sqlite3.Error) -> Exception:
     return BackendUnavailable(f"{file}: {problem}; {cure.format(folder=file.parent)}")
 
 
-def _step_of(thread: int) -> Running | None:
+def _step_of(thread: int) -> RunningStep | None:
     reference = _running.get(thread)
     return reference() if reference is not None else None
 

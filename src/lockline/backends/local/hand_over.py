@@ -7,13 +7,13 @@ import time
 from typing import Final
 
 from ...core.claim import DETACHED, Claim, Gone, Grant, Waiting
-from .commands import DELETE, INSERT, LAST_TICKET, LINE, NEXT_TICKET, STAYS, CeilingReached, Row, Steps, walk
+from .commands import DELETE, INSERT, LAST_TICKET, LINE, NEXT_TICKET, STAYS, CeilingReached, ClaimRow, SqliteSteps, walk
 from .schema import raise_ceiling
 
 MOVE: Final = "UPDATE claims SET ticket = ? WHERE name = ? AND ticket = ?"
 
 
-def hand_over(steps: Steps, old: str, claim: Claim, client: str, pid: int) -> Grant | Waiting | Gone:
+def hand_over(steps: SqliteSteps, old: str, claim: Claim, client: str, pid: int) -> Grant | Waiting | Gone:
     """Let the claim hold where the one with that id did."""
     if claim.id.startswith(DETACHED):
         # As nobody's, nobody's death removes it.
@@ -28,11 +28,11 @@ def hand_over(steps: Steps, old: str, claim: Claim, client: str, pid: int) -> Gr
 
 
 def _hand_over(
-    steps: Steps, db: sqlite3.Connection, old: str, claim: Claim, client: str, pid: int
+    steps: SqliteSteps, db: sqlite3.Connection, old: str, claim: Claim, client: str, pid: int
 ) -> Grant | Waiting | Gone:
     now = steps.now()
     inside, _ = walk(db, claim.name, now)
-    line = [row for row in map(Row._make, db.execute(LINE, (claim.name,))) if row.expires > now]
+    line = [row for row in map(ClaimRow._make, db.execute(LINE, (claim.name,))) if row.expires > now]
     before = next((row for row in line if row.id == old), None)
     for row in line:
         if row.id == claim.id:

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from ...core.claim import Line, Standing
 from ...core.rule import admitted
-from .commands import DELETE, Steps, Told, let_in, walk
+from .commands import DELETE, SqliteSteps, ToldClient, let_in, walk
 
 WHOLE_LINE: Final = (
     "SELECT ticket, id, owner, kind, weight, capacity, ttl, expires, arrived, granted, meta "
@@ -39,14 +39,14 @@ class Whole(NamedTuple):
     meta: str
 
 
-def look(steps: Steps, name: str) -> Line:
+def look(steps: SqliteSteps, name: str) -> Line:
     """The whole line."""
     now = steps.now()
     rows = steps.read(lambda db: [Whole(*row) for row in db.execute(WHOLE_LINE, (name, now))])
     return _line(name, rows, now)
 
 
-def look_many(steps: Steps, names: Sequence[str]) -> list[Line]:
+def look_many(steps: SqliteSteps, names: Sequence[str]) -> list[Line]:
     """These lines."""
     now = steps.now()
     rows: dict[str, list[Whole]] = {name: [] for name in names}
@@ -74,20 +74,20 @@ def _standing(row: Whole, holds: bool, now: float) -> Standing:
     )  # fmt: skip
 
 
-def names(steps: Steps, prefix: str) -> list[str]:
+def names(steps: SqliteSteps, prefix: str) -> list[str]:
     """The names that have a live claim."""
     rows = steps.read(lambda db: db.execute(NAMES, (steps.now(),)).fetchall())
     return [name for (name,) in rows if name.startswith(prefix)]
 
 
-def evict(steps: Steps, name: str, token: int | None) -> tuple[list[Told], list[Told]]:
+def evict(steps: SqliteSteps, name: str, token: int | None) -> tuple[list[ToldClient], list[ToldClient]]:
     """Remove the holders, or the one with that token; the victims, and whom to wake."""
 
-    def work(db: sqlite3.Connection) -> tuple[list[Told], list[Told]]:
+    def work(db: sqlite3.Connection) -> tuple[list[ToldClient], list[ToldClient]]:
         now = steps.now()
         inside, _ = walk(db, name, now)
         victims = [row for row in inside if token is None or row.ticket == token]
         db.executemany(DELETE, [(name, row.ticket) for row in victims])
-        return [Told(row.reached_at, row.id) for row in victims], let_in(db, name, inside, now)
+        return [ToldClient(row.reached_at, row.id) for row in victims], let_in(db, name, inside, now)
 
     return steps.step(work)

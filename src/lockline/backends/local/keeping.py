@@ -7,7 +7,7 @@ import time
 from typing import Final
 
 from ...core.claim import Claim, Record
-from .commands import Steps
+from .commands import SqliteSteps
 
 # By the wall clock, unlike claims: what was done is still done after the machine has started again.
 TABLE: Final = """
@@ -41,7 +41,7 @@ LET_LAST: Final = (
 )
 
 
-def look(steps: Steps, name: str, what: str) -> Record:
+def look(steps: SqliteSteps, name: str, what: str) -> Record:
     """What is kept there."""
 
     def work(db: sqlite3.Connection) -> Record:
@@ -55,7 +55,7 @@ def look(steps: Steps, name: str, what: str) -> Record:
     return steps.read(work)
 
 
-def arrive(steps: Steps, name: str, what: str, token: int, ttl: float) -> Record:
+def arrive(steps: SqliteSteps, name: str, what: str, token: int, ttl: float) -> Record:
     """The same, and from now on nobody with a lower token writes."""
 
     def work(db: sqlite3.Connection) -> Record:
@@ -69,7 +69,7 @@ def arrive(steps: Steps, name: str, what: str, token: int, ttl: float) -> Record
     return steps.step(work)
 
 
-def keep(steps: Steps, name: str, what: str, value: bytes, token: int, ttl: float) -> bool:
+def keep(steps: SqliteSteps, name: str, what: str, value: bytes, token: int, ttl: float) -> bool:
     """Keep it, if no higher token was there."""
 
     def work(db: sqlite3.Connection) -> bool:
@@ -84,7 +84,7 @@ def keep(steps: Steps, name: str, what: str, value: bytes, token: int, ttl: floa
     return steps.step(work)
 
 
-def let_last(steps: Steps, claim: Claim, ttl: float) -> bool:
+def let_last(steps: SqliteSteps, claim: Claim, ttl: float) -> bool:
     """Let a claim end by its own time and by nothing else: as nobody's, nobody's death removes it."""
     now = steps.now()
     return steps.step(lambda db: db.execute(LET_LAST, (now + ttl, claim.name, claim.id, now)).rowcount > 0)

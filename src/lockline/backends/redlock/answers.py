@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...errors import ConfigError, QuorumNotReached
 from .channel import Fanout
-from .commands import Failure, NodeAnswer, Reply
+from .commands import NodeAnswer, NodeFailure, Reply
 
 
 def unreached(channel: Fanout, message: str, replies: dict[int, Reply], *, yes: str = "free") -> QuorumNotReached:
@@ -14,7 +14,7 @@ def unreached(channel: Fanout, message: str, replies: dict[int, Reply], *, yes: 
         message, nodes={label: describe(replies.get(node), yes) for node, label in enumerate(channel.labels)}
     )
     error.unsent = len(replies) == len(channel.labels) and all(
-        isinstance(reply, Failure) and reply.kind == "unreachable" for reply in replies.values()
+        isinstance(reply, NodeFailure) and reply.kind == "unreachable" for reply in replies.values()
     )
     return error
 
@@ -42,7 +42,7 @@ def describe(reply: Reply | None, yes: str = "free") -> str:
     """What happened at a node, for people."""
     if reply is None:
         return "timed out"
-    if isinstance(reply, Failure):
+    if isinstance(reply, NodeFailure):
         return reply.text if reply.text.startswith(reply.kind) else f"{reply.kind}: {reply.text}"
     word = reply[0]
     if word == b"yes":

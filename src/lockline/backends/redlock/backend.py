@@ -24,11 +24,11 @@ from . import commands, inspection, rules
 from .answers import parse_lease, unreached
 from .channel import Fanout, connect_timeout
 from .claims import LOOK_EVERY, Attempt, OwnLines, RedlockClaim
-from .commands import Failure
+from .commands import NodeFailure
 from .doctor import examine
 from .protocol import Protocol
 from .scripts import FREED, VICTIM
-from .subscription import Told
+from .subscription import Hearer
 from .subscription_asyncio import AsyncioHints
 from .subscription_blocking import BlockingHints
 from .target import Node, RedlockTarget
@@ -66,7 +66,7 @@ class RedlockBackend:
         target: RedlockTarget,
         runtime: Runtime,
         channel: Fanout,
-        hints: Callable[[Sequence[Node], float, Told, Told], BlockingHints | AsyncioHints],
+        hints: Callable[[Sequence[Node], float, Hearer, Hearer], BlockingHints | AsyncioHints],
     ) -> None:
         self.url = target.url
         self.channel = channel
@@ -180,7 +180,7 @@ class RedlockBackend:
         return [
             (parse_lease(reply[1])[0], max(0, int(reply[2])) / 1000)
             for reply in stood.attempt.refusals.values()
-            if not isinstance(reply, Failure) and reply[0] == b"no" and len(reply) > 2 and reply[1]
+            if not isinstance(reply, NodeFailure) and reply[0] == b"no" and len(reply) > 2 and reply[1]
         ]
 
     def _taken(self, stood: RedlockClaim) -> bool:
@@ -339,7 +339,7 @@ class RedlockBackend:
     async def evict(self, name: str, until: float, token: int | None = None) -> int:
         key = self._prefix + name
 
-        async def who() -> inspection.Held | None:
+        async def who() -> inspection.RedlockHolder | None:
             holder = (await inspection.look(self.channel, key, until)).holder
             if token is not None and holder is not None and not holder.certain:
                 what = f"too few servers could be asked which token the holder of {name!r} has"

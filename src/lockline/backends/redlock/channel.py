@@ -22,7 +22,7 @@ LAST_CHANCE = 0.5
 TROUBLE: Final = (NoAnswer, Refused, OSError)
 """What goes wrong on a connection; TimeoutError is an OSError."""
 
-Note = Callable[[NodeAnswer], None]
+TakeAnswer = Callable[[NodeAnswer], None]
 """Takes the answer of a node; those too that come after the conversation."""
 
 
@@ -72,7 +72,7 @@ class Fanout:
     async def sleep(self, seconds: float) -> None:
         raise NotImplementedError
 
-    async def talk(self, note: Note, until: float, *, kept: bool = False) -> Talk:
+    async def talk(self, note: TakeAnswer, until: float, *, kept: bool = False) -> Talk:
         """A conversation; QuorumNotReached if too few servers belong to the cluster.
 
         `kept`: it is about leases that are held, and waits for nobody who wants one.

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...errors import ClientClosed
 from ...runtime import clock
-from .channel import SETTLE, Fanout, Note, connect_timeout, time_to_connect
+from .channel import SETTLE, Fanout, TakeAnswer, connect_timeout, time_to_connect
 from .commands import NodeAnswer, NodeRequest, packed
 from .connection_asyncio import ListeningTime, NodeConnection
 from .rules import majority
@@ -21,7 +21,7 @@ class AsyncioTalk:
 
     __slots__ = ("_answers", "_channel", "_due", "_missed", "_note", "_open", "_waiter")
 
-    def __init__(self, channel: AsyncioFanout, note: Note) -> None:
+    def __init__(self, channel: AsyncioFanout, note: TakeAnswer) -> None:
         self._channel = channel
         self._note = note
         self._open = True
@@ -130,7 +130,7 @@ class AsyncioFanout(Fanout):
         for waiter in self._waiters:
             _settle(waiter)
 
-    async def talk(self, note: Note, until: float, *, kept: bool = False) -> AsyncioTalk:
+    async def talk(self, note: TakeAnswer, until: float, *, kept: bool = False) -> AsyncioTalk:
         if self.closed:
             raise ClientClosed()
         needed = majority(len(self.labels))
@@ -142,7 +142,7 @@ class AsyncioFanout(Fanout):
                 raise self.membership.error()
         return self.begin(note)
 
-    def begin(self, note: Note) -> AsyncioTalk:
+    def begin(self, note: TakeAnswer) -> AsyncioTalk:
         """A conversation with whoever is connected now."""
         return AsyncioTalk(self, note)
 

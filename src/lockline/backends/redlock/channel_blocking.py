@@ -18,7 +18,7 @@ from ..pool import Pool
 from ..resp.commands import ServerError
 from ..resp.connection_blocking import BlockingConnection
 from ..resp.errors import NoAnswer
-from .channel import LAST_CHANCE, SETTLE, Fanout, Note, OwedReleases, connect_timeout, time_to_connect
+from .channel import LAST_CHANCE, SETTLE, Fanout, OwedReleases, TakeAnswer, connect_timeout, time_to_connect
 from .commands import NodeRequest, packed
 from .connection_blocking import Bundle
 from .membership import PREPARATION, Greeting, durable, greet, greeting
@@ -103,7 +103,7 @@ class BlockingFanout(Fanout):
 
     # -- conversations -----------------------------------------------------------------------------
 
-    async def talk(self, note: Note, until: float, *, kept: bool = False) -> Bundle:
+    async def talk(self, note: TakeAnswer, until: float, *, kept: bool = False) -> Bundle:
         if self.closed:
             raise ClientClosed()
         self._used = clock.now()
@@ -128,7 +128,7 @@ class BlockingFanout(Fanout):
 
     # -- connections -------------------------------------------------------------------------------
 
-    def _connect(self, bundle: Bundle, note: Note, until: float) -> None:
+    def _connect(self, bundle: Bundle, note: TakeAnswer, until: float) -> None:
         """Connect to all nodes at once and wait for a majority; a moment longer for the others, if they are quick."""
         until = time_to_connect(
             clock.now(), until, self.node_timeout, len(self.labels) - len(self.silent), len(self.labels)

@@ -11,7 +11,7 @@ from ...errors import QuorumNotReached
 from ...runtime import Runtime
 from ...runtime.section import Inside
 from . import rules
-from .commands import Failure, NodeAnswer, Reply
+from .commands import NodeAnswer, NodeFailure, Reply
 
 T = TypeVar("T")
 
@@ -49,7 +49,7 @@ class Removal:
         """What a node answered, in time or late."""
         node, _, reply = answer
         self.replies[node] = reply
-        if isinstance(reply, Failure):
+        if isinstance(reply, NodeFailure):
             return
         if reply[0] == b"yes":
             self.removed.add(node)
@@ -104,7 +104,7 @@ class Attempt:
     def note(self, answer: NodeAnswer) -> None:
         """What a node answered to an acquire or a promote, in time or late."""
         node, request, reply = answer
-        if isinstance(reply, Failure):
+        if isinstance(reply, NodeFailure):
             if request.op == "acquire":
                 self.refusals[node] = reply
                 if reply.kind in ("unreachable", "refused"):
@@ -128,7 +128,7 @@ class Attempt:
     def unreached(self, nodes: int, needed: int) -> bool:
         """Whether so many nodes failed to take part that no majority of votes was possible, for anybody."""
         failures = sum(
-            isinstance(reply, Failure) or reply[0] not in (b"no", b"buried") for reply in self.refusals.values()
+            isinstance(reply, NodeFailure) or reply[0] not in (b"no", b"buried") for reply in self.refusals.values()
         )
         return failures + self.silent > nodes - needed
 
@@ -136,7 +136,7 @@ class Attempt:
         """Whether the node has done the acquire, or never will: then a release can leave no trace."""
         if node in self.numbers or node in self.never_done:
             return True
-        return node in self.refusals and not isinstance(self.refusals[node], Failure)
+        return node in self.refusals and not isinstance(self.refusals[node], NodeFailure)
 
 
 class Extension:
@@ -164,7 +164,7 @@ class Extension:
 
 
 def _yes_or_no(reply: Reply) -> bool:
-    return not isinstance(reply, Failure) and reply[0] in (b"yes", b"no")
+    return not isinstance(reply, NodeFailure) and reply[0] in (b"yes", b"no")
 
 
 class RedlockClaim:

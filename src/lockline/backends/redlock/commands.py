@@ -17,7 +17,7 @@ class NodeRequest(NamedTuple):
     args: tuple[Any, ...]
 
 
-class Failure(NamedTuple):
+class NodeFailure(NamedTuple):
     """No answer, and why; this is not a no."""
 
     kind: Literal["timed out", "unreachable", "error", "refused"]
@@ -25,7 +25,7 @@ class Failure(NamedTuple):
     text: str
 
 
-Reply = list[Any] | Failure
+Reply = list[Any] | NodeFailure
 
 
 class NodeAnswer(NamedTuple):

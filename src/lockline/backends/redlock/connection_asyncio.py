@@ -13,7 +13,7 @@ from ..resp.commands import HELLO, PING, PUSHED, ServerError, flat, pack
 from ..resp.connection_asyncio import AsyncioConnection, Pipeline
 from .answers import nothing
 from .channel import LAST_CHANCE, TROUBLE, OwedReleases
-from .commands import SETTINGS, TIDYING, Failure, NodeAnswer, NodeRequest, packed
+from .commands import SETTINGS, TIDYING, NodeAnswer, NodeFailure, NodeRequest, packed
 from .membership import LOOK_AGAIN, PREPARATION, durable, greet, greeting
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class NodeConnection:
         if not self.up:
             self._owed.add(request)
             if talk is not None:
-                talk.take(NodeAnswer(self.node, request, Failure("unreachable", self.problem)))
+                talk.take(NodeAnswer(self.node, request, NodeFailure("unreachable", self.problem)))
             return
         listening = self._channel.listening
         now = clock.now()
@@ -98,7 +98,7 @@ class NodeConnection:
         if self.up and self._due and now - self._due[0].since > self._channel.node_timeout:
             # At the second look: its answer may lie there already, still to be read.
             if self._overdue:
-                self._lose(Failure("timed out", f"no answer for {self._channel.node_timeout:.2f} s"))
+                self._lose(NodeFailure("timed out", f"no answer for {self._channel.node_timeout:.2f} s"))
             self._overdue = True
         else:
             self._overdue = False
@@ -138,7 +138,7 @@ class NodeConnection:
 
     def greet_again(self) -> None:
         """Make a new connection."""
-        self._lose(Failure("error", "being connected anew"))
+        self._lose(NodeFailure("error", "being connected anew"))
 
     def hurry(self) -> None:
         """Somebody needs this node now: do not wait out the pause before the next try."""
@@ -179,7 +179,7 @@ class NodeConnection:
                 self._owed.settle(request)
 
     def _broke(self, why: Exception) -> None:
-        self._lose(Failure("error", f"the connection broke: {why}"))
+        self._lose(NodeFailure("error", f"the connection broke: {why}"))
 
     def _take(self, reply: Any) -> None:
         self._overdue = False
@@ -187,7 +187,7 @@ class NodeConnection:
             self._take_push(reply)
             return
         if not self._due:
-            self._lose(Failure("error", "an answer that nobody asked for"))
+            self._lose(NodeFailure("error", "an answer that nobody asked for"))
             return
         talk, request, _ = self._due.popleft()
         if isinstance(reply, ServerError):
@@ -196,7 +196,7 @@ class NodeConnection:
                 self._due.append(Awaited(talk, request, self._channel.listening.now()))
                 self._write(packed(request, self._channel.cluster, whole=True))
                 return
-            reply = Failure("refused", text)
+            reply = NodeFailure("refused", text)
             if request.op == "release":
                 self._owed.add(request)
                 self._repeat_soon()
@@ -207,7 +207,7 @@ class NodeConnection:
             vouch = NodeRequest("vouch", (durable(reply),))
             self._due.append(Awaited(None, vouch, self._channel.listening.now()))
             self._write(packed(vouch, self._channel.cluster, whole=True))
-        elif talk is None and request.op == "release" and not isinstance(reply, Failure):
+        elif talk is None and request.op == "release" and not isinstance(reply, NodeFailure):
             self._owed.settle(request)
             if not self._owed:
                 self._pause = SHORTEST
@@ -218,7 +218,7 @@ class NodeConnection:
         if message[0] in (b"subscribe", b"unsubscribe"):
             # The server's answer to what was asked first.
             if not self._due or self._due[0].request.op != "listen":
-                self._lose(Failure("error", "a confirmation that nobody asked for"))
+                self._lose(NodeFailure("error", "a confirmation that nobody asked for"))
                 return
             self._due.popleft()
         self._channel.heard(self.node, message)
@@ -242,7 +242,7 @@ class NodeConnection:
         for request in self._owed.due() if self.up else ():
             self.send(request, packed(request, self._channel.cluster), None)
 
-    def _lose(self, failure: Failure) -> None:
+    def _lose(self, failure: NodeFailure) -> None:
         if not self.up:
             return
         self.up = False
@@ -264,7 +264,7 @@ class NodeConnection:
             last = self._channel.begin(nothing)
             last.send(self.node, NodeRequest("raw", ("PING",)))
             await last.next(clock.now() + min(self._channel.node_timeout, LAST_CHANCE))
-        self._lose(Failure("error", "closed"))
+        self._lose(NodeFailure("error", "closed"))
         if self._repeats is not None:
             self._repeats.cancel()
         until = clock.now() + 1.0

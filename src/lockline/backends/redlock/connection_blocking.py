@@ -14,8 +14,8 @@ from ...runtime import clock
 from ..pool import Pool
 from ..resp.commands import ServerError
 from ..resp.connection_blocking import BlockingConnection
-from .channel import Note
-from .commands import SETTINGS, TIDYING, Failure, NodeAnswer, NodeRequest, new_answer, packed
+from .channel import TakeAnswer
+from .commands import SETTINGS, TIDYING, NodeAnswer, NodeFailure, NodeRequest, new_answer, packed
 from .membership import LOOK_AGAIN, durable
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class Due(NamedTuple):
     """The conversation that it belongs to."""
     request: NodeRequest
     since: float
-    note: Note | None
+    note: TakeAnswer | None
 
 
 class BundledConnection:
@@ -113,11 +113,11 @@ class Bundle:
         """When the latest conversation began."""
         self.gone = False
         """Of no use any more."""
-        self._note: Note | None = None
+        self._note: TakeAnswer | None = None
         self._due = 0
         self._answers: deque[NodeAnswer] = deque()
 
-    def begin(self, note: Note | None) -> int:
+    def begin(self, note: TakeAnswer | None) -> int:
         """Ready for a conversation; to how many nodes there is a connection."""
         channel = self._channel
         now = self.began = clock.now()
@@ -129,7 +129,7 @@ class Bundle:
         up = 0
         for one in self.connections:
             if one.sock is not None and one.due and now - one.due[0].since > channel.node_timeout:
-                self._lose(one, Failure("timed out", f"no answer for {now - one.due[0].since:.2f} s"))
+                self._lose(one, NodeFailure("timed out", f"no answer for {now - one.due[0].since:.2f} s"))
             if one.sock is None:
                 try:
                     connection = channel.spares[one.node].popleft()
@@ -169,7 +169,7 @@ class Bundle:
         try:
             one.write(data, self._channel.node_timeout)
         except OSError as broken:
-            self._lose(one, Failure("error", f"the connection broke: {broken}"))
+            self._lose(one, NodeFailure("error", f"the connection broke: {broken}"))
         self._torn = False
 
     def send(self, node: int, request: NodeRequest) -> None:
@@ -192,9 +192,9 @@ class Bundle:
             self._due += 1
             try:
                 if sock.send(data) != length:
-                    self._lose(one, Failure("error", "the server does not read"))
+                    self._lose(one, NodeFailure("error", "the server does not read"))
             except OSError as problem:
-                self._lose(one, Failure("error", f"the connection broke: {problem}"))
+                self._lose(one, NodeFailure("error", f"the connection broke: {problem}"))
             self._torn = False
 
     def follows(self, node: int, attempt: str, sent: float) -> bool:
@@ -207,7 +207,7 @@ class Bundle:
         if one.sock is None:
             # What the latest connection died of, whoever tried to make it; else what this one did.
             problem = self._channel.membership.problems.get(one.node, one.problem)
-            self._answers.append(NodeAnswer(one.node, request, Failure("unreachable", problem)))
+            self._answers.append(NodeAnswer(one.node, request, NodeFailure("unreachable", problem)))
             self._channel.owe(one.node, request)
             return
         self._write(one, Due(self._round, request, self.began, self._note), data)
@@ -250,12 +250,12 @@ class Bundle:
                 pass
             except OSError as problem:
                 # Also one that speaks nonsense.
-                self._lose(one, Failure("error", f"the connection broke: {problem}"))
+                self._lose(one, NodeFailure("error", f"the connection broke: {problem}"))
             self._torn = False
 
     def _take(self, one: BundledConnection, reply: Any) -> None:
         if not one.due:
-            self._lose(one, Failure("error", "an answer that nobody asked for"))
+            self._lose(one, NodeFailure("error", "an answer that nobody asked for"))
             return
         due = one.due.popleft()
         request = due.request
@@ -268,7 +268,7 @@ class Bundle:
                 one.due.append(due._replace(since=clock.now()))
                 one.write(packed(request, self._channel.cluster, whole=True), self._channel.node_timeout)
                 return
-            reply = Failure("refused", text)
+            reply = NodeFailure("refused", text)
             if request.op == "release":
                 self._channel.owe(one.node, request)
                 self._channel.want(one.node)
@@ -281,7 +281,7 @@ class Bundle:
         elif due.note is not None:
             due.note(answer)
 
-    def _lose(self, one: BundledConnection, failure: Failure) -> None:
+    def _lose(self, one: BundledConnection, failure: NodeFailure) -> None:
         if failure.kind == "timed out":
             self._channel.silent.add(one.node)
         if one.sock is not None:

@@ -8,7 +8,7 @@ from ...core.backend import Finding
 from ...errors import QuorumNotReached
 from .answers import describe, nothing
 from .channel import Fanout
-from .commands import SETTINGS, Failure, NodeRequest, Reply
+from .commands import SETTINGS, NodeFailure, NodeRequest, Reply
 from .membership import durable, settings
 from .scripts import FREED
 
@@ -46,14 +46,14 @@ async def examine(channel: Fanout, until: float) -> list[Finding]:
         while (answer := await talk.next(min(until, sent + max(1.0, 4 * channel.patience(60.0))))) is not None:
             node, request, reply = answer
             replies[node, words[request]] = reply
-            if words[request] == "time" and not isinstance(reply, Failure):
+            if words[request] == "time" and not isinstance(reply, NodeFailure):
                 # Against the moment half-way between question and answer.
                 clocks[node] = int(reply[0]) + int(reply[1]) / 1e6 - (channel.now() + sent) / 2
     finally:
         talk.part()
     for node, label in enumerate(channel.labels):
         about = replies.get((node, "info"))
-        if about is None or isinstance(about, Failure):
+        if about is None or isinstance(about, NodeFailure):
             problem = "timed out" if about is None else about.text
             findings.append(Finding("error", f"{label}: {problem}", "bring it back, or replace it"))
             continue
@@ -70,7 +70,7 @@ def _parse(reply: Any) -> dict[str, str]:
 
 
 def _setting(reply: Reply | None) -> str:
-    if reply is None or isinstance(reply, Failure) or len(reply) < 2:
+    if reply is None or isinstance(reply, NodeFailure) or len(reply) < 2:
         return ""
     return str(reply[1].decode())
 
@@ -96,7 +96,7 @@ def _one(label: str, info: dict[str, str], replies: dict[tuple[int, str], Reply]
             Finding("error", f"{label}: maxmemory-policy {policy} can evict leases", "set it to noeviction")
         )
     publish = replies.get((node, "publish"))
-    if isinstance(publish, Failure):
+    if isinstance(publish, NodeFailure):
         findings.append(
             Finding(
                 "warning",
@@ -147,7 +147,7 @@ def _one(label: str, info: dict[str, str], replies: dict[tuple[int, str], Reply]
 
 def _gate(label: str, reply: Reply | None) -> list[Finding]:
     """What keeps the server from taking part, as it says now."""
-    if reply is None or isinstance(reply, Failure) or reply[0] != b"shut":
+    if reply is None or isinstance(reply, NodeFailure) or reply[0] != b"shut":
         return []
     gate = reply[2] if len(reply) > 2 else b""
     if reply[1] == b"refusing":

@@ -11,7 +11,7 @@ from ...core.claim import Claim, Line, Standing
 from . import commands, rules
 from .answers import nothing, parse_lease, unreached
 from .channel import Fanout
-from .commands import Failure, NodeAnswer, NodeRequest, Reply
+from .commands import NodeAnswer, NodeFailure, NodeRequest, Reply
 from .scripts import LEASE
 
 _BETWEEN = "\x1f"
@@ -30,7 +30,7 @@ def _standing(claim_id: str, info: str, token: int, holds: bool, remaining: floa
     )  # fmt: skip
 
 
-class Held(NamedTuple):
+class RedlockHolder(NamedTuple):
     """The holder of a name, as a majority of nodes has it, or may: those that did not answer could make it one."""
 
     attempt: str
@@ -46,10 +46,10 @@ class Held(NamedTuple):
         return float(self.info.split(_BETWEEN, 2)[1])
 
 
-class Seen(NamedTuple):
+class SeenLine(NamedTuple):
     """Who holds a name, and who waits for it: claim, info and for how long it is shown."""
 
-    holder: Held | None
+    holder: RedlockHolder | None
     waiters: dict[str, tuple[str, float]]
 
     def line(self, name: str) -> Line:
@@ -83,7 +83,7 @@ async def _ask(
     return replies
 
 
-async def look(channel: Fanout, name: str, until: float) -> Seen:
+async def look(channel: Fanout, name: str, until: float) -> SeenLine:
     """Who holds the name at a majority of nodes, or may where not all have answered, and who waits for it."""
     nodes = len(channel.labels)
     needed = rules.majority(nodes)
@@ -95,7 +95,7 @@ async def look(channel: Fanout, name: str, until: float) -> Seen:
         nonlocal asked, answered
         asked += 1
         reply = answer.reply
-        if not isinstance(reply, Failure) and reply[0] == b"yes":
+        if not isinstance(reply, NodeFailure) and reply[0] == b"yes":
             answered += 1
             if reply[1]:
                 leases[answer.node] = (*parse_lease(reply[1]), int(reply[2]))
@@ -114,12 +114,14 @@ async def look(channel: Fanout, name: str, until: float) -> Seen:
         raise unreached(channel, f"too few servers could be asked about {name!r}", replies)
     holder, count = Counter(lease[0] for lease in leases.values()).most_common(1)[0] if leases else ("", 0)
     if count + nodes - answered < needed:
-        return Seen(None, waiters)
+        return SeenLine(None, waiters)
     mine = [lease for lease in leases.values() if lease[0] == holder]
     times = sorted((lease[3] for lease in mine), reverse=True)
     number, agreed = Counter(lease[1] for lease in mine).most_common(1)[0]
     waiters.pop(commands.claim_of(holder), None)
-    return Seen(Held(holder, number, agreed >= needed, mine[0][2], max(0, times[:needed][-1]) / 1000), waiters)
+    return SeenLine(
+        RedlockHolder(holder, number, agreed >= needed, mine[0][2], max(0, times[:needed][-1]) / 1000), waiters
+    )
 
 
 async def show(channel: Fanout, name: str, claim: str, milliseconds: int, info: str, until: float) -> None:
@@ -137,7 +139,7 @@ async def _tell_majority(channel: Fanout, request: NodeRequest, until: float) ->
 
     def enough(answer: NodeAnswer) -> bool:
         nonlocal told
-        told += not isinstance(answer.reply, Failure)
+        told += not isinstance(answer.reply, NodeFailure)
         return told >= rules.majority(len(channel.labels))
 
     await _ask(channel, request, until, enough)
@@ -146,7 +148,7 @@ async def _tell_majority(channel: Fanout, request: NodeRequest, until: float) ->
 async def evict(channel: Fanout, name: str, holder: str, milliseconds: int, until: float) -> bool:
     """End this holder's lease at every node, with a tombstone, so that it cannot come back by a late message."""
     replies = await _ask(channel, commands.evict(name, holder, milliseconds), until, lambda answer: False)
-    said = [reply[0] for reply in replies.values() if not isinstance(reply, Failure)]
+    said = [reply[0] for reply in replies.values() if not isinstance(reply, NodeFailure)]
     if said.count(b"yes") + said.count(b"no") < rules.majority(len(channel.labels)):
         raise unreached(channel, f"too few servers could be told to evict {name!r}", replies)
     return b"yes" in said
@@ -168,7 +170,7 @@ async def names(channel: Fanout, prefix: str, until: float) -> list[str]:
             if answer is None:
                 break
             node, _, reply = answer
-            if isinstance(reply, Failure):
+            if isinstance(reply, NodeFailure):
                 replies[node] = reply
                 continue
             seen[node].update(reply[1])

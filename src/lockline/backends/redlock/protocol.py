@@ -14,7 +14,7 @@ from . import commands, rules
 from .answers import too_long, unreached
 from .channel import Fanout, Talk
 from .claims import Attempt, Extension
-from .commands import Failure, NodeAnswer, NodeRequest
+from .commands import NodeAnswer, NodeFailure, NodeRequest
 
 T = TypeVar("T")
 
@@ -226,7 +226,7 @@ class Protocol:
                 node, request, reply = answer
                 one = extensions[request.args[1]]
                 if request.op == "promote":
-                    if not isinstance(reply, Failure) and reply[0] == b"yes":
+                    if not isinstance(reply, NodeFailure) and reply[0] == b"yes":
                         one.hold.note(answer)
                     continue
                 one.said[node] = reply

@@ -19,13 +19,13 @@ REMEMBERED: Final = 10_000
 RETRY: Final = 1.0
 """Seconds after which a node that cannot be listened to is tried again."""
 
-Told = Callable[[str], None]
+Hearer = Callable[[str], None]
 
 
 class HeardReleases:
     """Which releases have been heard of, and from how many nodes."""
 
-    def __init__(self, nodes: int, freed: Told, victim: Told) -> None:
+    def __init__(self, nodes: int, freed: Hearer, victim: Hearer) -> None:
         self._nodes = nodes
         self._needed = majority(nodes)
         self._freed = freed
@@ -52,7 +52,7 @@ class HeardReleases:
 class HintSource:
     """The channels that are listened to, whoever confirmed it, and what was heard; a flavour brings the connections."""
 
-    def __init__(self, nodes: Sequence[Node], timeout: float, freed: Told, victim: Told) -> None:
+    def __init__(self, nodes: Sequence[Node], timeout: float, freed: Hearer, victim: Hearer) -> None:
         self._nodes = nodes
         self._timeout = timeout
         self._releases = HeardReleases(len(nodes), freed, victim)

@@ -12,7 +12,7 @@ from ..resp.subscription import AsyncioSubscription
 from .channel import TROUBLE
 from .channel_asyncio import AsyncioFanout
 from .connection_asyncio import NodeConnection, ended
-from .subscription import RETRY, HintSource, Told
+from .subscription import RETRY, Hearer, HintSource
 from .target import Node
 
 
@@ -25,7 +25,7 @@ class AsyncioHints(HintSource):
     _inherited: tuple[object, ...] = ()
 
     def __init__(
-        self, channel: AsyncioFanout, nodes: Sequence[Node], timeout: float, freed: Told, victim: Told
+        self, channel: AsyncioFanout, nodes: Sequence[Node], timeout: float, freed: Hearer, victim: Hearer
     ) -> None:
         self._channel = channel
         super().__init__(nodes, timeout, freed, victim)

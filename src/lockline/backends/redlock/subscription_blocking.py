@@ -20,7 +20,7 @@ A_LOOK = 0.005
 """How long one who subscribes reads, or lets another read, before he looks whether it was confirmed."""
 
 
-class Listener(NamedTuple):
+class NodeListener(NamedTuple):
     """The subscription to one node."""
 
     node: int
@@ -41,7 +41,7 @@ class BlockingHints(HintSource):
         self._changing = Section()
         self._reading = Section()
         self._confirmed = BlockingSignal()
-        self._listeners: dict[int, Listener] = {}
+        self._listeners: dict[int, NodeListener] = {}
         """By the number of the socket."""
         self._poll = select.poll()
         self._retry_at = [0.0] * len(self._nodes)
@@ -113,10 +113,10 @@ class BlockingHints(HintSource):
         except TROUBLE:
             self._opening.pop(node, None)
             return
-        changing(self._adopt, Listener(node, subscription))
+        changing(self._adopt, NodeListener(node, subscription))
         self.nudge()
 
-    def _adopt(self, listener: Listener) -> None:
+    def _adopt(self, listener: NodeListener) -> None:
         self._opening.pop(listener.node, None)
         if self._closed or listener.node in self._listened_to():
             listener.subscription.close()

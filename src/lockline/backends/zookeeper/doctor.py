@@ -11,8 +11,8 @@ from ...runtime import Runtime
 from .channel import KazooChannel
 from .session import Session
 
-Server = tuple[str, int]
-Said = dict[Server, dict[str, str]]
+Member = tuple[str, int]
+Said = dict[Member, dict[str, str]]
 """What each server says of itself; of one that does not answer, its problem."""
 
 SLOW_FSYNC: Final = 100.0
@@ -78,7 +78,7 @@ def _ask(channel: KazooChannel, host: str, port: int, word: bytes, seconds: floa
         return b"".join(parts).decode("utf-8", "replace")
 
 
-def _members(told: Said, hosts: list[Server], config: Any) -> Iterator[Finding]:
+def _members(told: Said, hosts: list[Member], config: Any) -> Iterator[Finding]:
     voters = 0
     if isinstance(config, tuple):
         lines = config[0].decode("utf-8", "replace").splitlines()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ from .session import PROOFS
 from .subscription import Look, Subscription, View
 
 
-class Made(NamedTuple):
+class MadeNode(NamedTuple):
     """What became of a create, and of the look at the line behind it."""
 
     answer: Any
@@ -26,22 +27,15 @@ class Made(NamedTuple):
     """It held as soon as it stood, with nobody ahead to wait for."""
 
 
+@dataclass(frozen=True, slots=True)
 class NodeMaker:
     """Makes the nodes of one client."""
 
-    def __init__(
-        self,
-        channel: KazooChannel,
-        commands: LineCommands,
-        runtime: Runtime,
-        claims: Claims,
-        subscription: Subscription,
-    ) -> None:
-        self._channel = channel
-        self._commands = commands
-        self._runtime = runtime
-        self._claims = claims
-        self._subscription = subscription
+    _channel: KazooChannel
+    _commands: LineCommands
+    _runtime: Runtime
+    _claims: Claims
+    _subscription: Subscription
 
     async def create(self, node: OwnNode, until: float, *, doubt: bool, wait: bool) -> bool:
         """Make the node, once however often it takes, and look at the line in the same round trip; whether it held at once."""
@@ -69,13 +63,13 @@ class NodeMaker:
                 self._channel.alarm(min(node.expires, sent + session.timeout / PROOFS))
                 return made.held
 
-    async def _make(self, node: OwnNode, requests: list[Any], sent: float, wait: bool, until: float) -> Made:
+    async def _make(self, node: OwnNode, requests: list[Any], sent: float, wait: bool, until: float) -> MadeNode:
         """Create, and look at the line: in one round trip, or by a look that serves many."""
         land, done = partial(self._land, node, sent), self._runtime.signal()
-        seen: list[Made] = []
+        seen: list[MadeNode] = []
 
         def see(view: View) -> None:
-            seen.append(Made(None, view.answer, self._see(node, wait, view)))
+            seen.append(MadeNode(None, view.answer, self._see(node, wait, view)))
 
         if self._subscription.looks.is_free(node.parent):
             look = Look()
@@ -103,7 +97,7 @@ class NodeMaker:
         if not await done.wait(until):
             raise self._channel.no_answer()
         answer = batch.answers[len(requests) - 1]
-        return seen[0]._replace(answer=answer) if seen else Made(answer, None, False)
+        return seen[0]._replace(answer=answer) if seen else MadeNode(answer, None, False)
 
     def _land(self, node: OwnNode, sent: float, made: Any) -> bool:
         """In kazoo's thread: the node is made; whether it is ours to stand in the line with."""

@@ -135,11 +135,11 @@ class Subscription:
     def __init__(
         self, channel: KazooChannel, nodes: dict[str, OwnNode], chroot: str, heard: Callable[[str], None]
     ) -> None:
-        self.looks = Looks(channel)
         self._channel = channel
         self._nodes = nodes
         self._chroot = chroot
         self._heard = heard
+        self.looks = Looks(channel)
         self._waiters: dict[str, set[str]] = {}
         """Who watches a node."""
         self._gone: dict[str, set[str]] = {}

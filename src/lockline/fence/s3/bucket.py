@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from ...errors import BackendUnavailable
@@ -19,12 +20,12 @@ class Doubt(NamedTuple):
     """Whether the store said that the object is another; else no answer came, or none that says anything."""
 
 
+@dataclass(frozen=True, slots=True)
 class Bucket:
     """The objects of one bucket, by a client of boto3."""
 
-    def __init__(self, client: Any, name: str) -> None:
-        self.client = client
-        self._name = name
+    client: Any
+    _name: str
 
     def place(self, key: str) -> dict[str, str]:
         """Where this object is, as every request says it."""
