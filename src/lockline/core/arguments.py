@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from ..errors import ConfigError
 
@@ -20,6 +20,7 @@ LONGEST_META = 4096
 UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 Seconds = float | timedelta
+N = TypeVar("N", int, float)
 
 
 def a_name(value: object, what: str = "lock") -> str:
@@ -79,27 +80,31 @@ def a_timeout(value: object) -> float | None:
 
 def a_delay(value: object, what: str) -> float:
     """Zero or more seconds."""
-    delay = seconds(value, what)
-    if delay < 0:
-        raise ConfigError(f"{what} must not be negative, not {value!r}")
-    return delay
+    return _not_negative(seconds(value, what), value, what)
 
 
 def a_limit(value: object) -> int:
     """A semaphore's number of permits."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ConfigError(f"limit is a whole number, not {value!r}")
-    if not 1 <= value <= MOST_PERMITS:
-        raise ConfigError(f"limit must be from 1 to {MOST_PERMITS}, not {value}")
-    return value
+    limit = _whole(value, "limit")
+    if not 1 <= limit <= MOST_PERMITS:
+        raise ConfigError(f"limit must be from 1 to {MOST_PERMITS}, not {limit}")
+    return limit
 
 
 def a_count(value: object, what: str) -> int:
     """A whole number from zero on."""
+    return _not_negative(_whole(value, what), value, what)
+
+
+def _not_negative(number: N, value: object, what: str) -> N:
+    if number < 0:
+        raise ConfigError(f"{what} must not be negative, not {value!r}")
+    return number
+
+
+def _whole(value: object, what: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise ConfigError(f"{what} is a whole number, not {value!r}")
-    if value < 0:
-        raise ConfigError(f"{what} must not be negative, not {value}")
     return value
 
 

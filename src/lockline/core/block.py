@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from ..errors import LocklineError
 
-
-class Scope(Protocol):
-    """The body of an `async with` that is cancelled on loss; see `runtime.scope`."""
-
-    async def leave(self, error: BaseException | None) -> bool:
-        """Whether the error that comes out of the body is our own cancel and nobody else's."""
-
-    def left(self) -> None: ...
+if TYPE_CHECKING:
+    from ..runtime.scope import Scope
 
 
 async def leave_block(scope: Scope | None, error: BaseException | None, release: Callable[[], Awaitable[None]]) -> None:

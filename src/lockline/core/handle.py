@@ -15,7 +15,36 @@ from .live import DETACHING, GIVEN_BACK, LiveClaim, takes_an_argument
 H = TypeVar("H", bound="Handle")
 
 
-class Handle:
+class Holding:
+    """What a hold says of itself, without I/O."""
+
+    __slots__ = ()
+    _live: LiveClaim
+
+    @property
+    def name(self) -> str:
+        """The name of the lock; of a pool's slot that is the pool's, a slash, the item."""
+        return self._live.claim.name
+
+    @property
+    def token(self) -> int:
+        """The fencing token: greater than that of every earlier grant on this name."""
+        token = self._live.token
+        assert token is not None
+        return token
+
+    @property
+    def owner(self) -> str:
+        """Who holds it, as others see it."""
+        return self._live.claim.owner
+
+    @property
+    def ttl(self) -> float:
+        """Seconds for which each renewal makes it good."""
+        return self._live.claim.ttl
+
+
+class Handle(Holding):
     """What the caller holds: everything about a lease that needs no I/O."""
 
     __slots__ = ("__weakref__", "_block", "_given", "_live", "_open", "_writes")
@@ -30,41 +59,19 @@ class Handle:
         self._writes = writes
         live._handles.append(weakref.ref(self))
 
-    def in_hand(self) -> bool:
-        """Whether somebody may still release it: it was not, and the block that would is not left."""
-        return self._open and (self._block is None or self._block() is not None)
-
-    @property
-    def name(self) -> str:
-        """The name of the lock."""
-        return self._live.claim.name
-
-    @property
-    def token(self) -> int:
-        """The fencing token: greater than that of every earlier grant on this name."""
-        token = self._live.token
-        assert token is not None
-        return token
-
     @property
     def id(self) -> str:
         """The grant: unique to this hold, where a token alone could come from elsewhere too."""
         return self._live.claim.id
 
-    @property
-    def owner(self) -> str:
-        """Who holds it, as others see it."""
-        return self._live.claim.owner
+    def in_hand(self) -> bool:
+        """Whether somebody may still release it: it was not, and the block that would is not left."""
+        return self._open and (self._block is None or self._block() is not None)
 
     @property
     def kind(self) -> str:
         """What is held: lock, rlock, read, write or permit."""
         return self._live.claim.kind
-
-    @property
-    def ttl(self) -> float:
-        """Seconds for which each renewal makes the lease good."""
-        return self._live.claim.ttl
 
     @property
     def valid(self) -> bool:

@@ -28,12 +28,12 @@ class Worker:
     ) -> None:  # fmt: skip
         self._runtime = runtime
         self._name = name
+        self._signal = signal or runtime.signal()
+        self._alone = runtime.section()
         self._look_round = look_round
         self._idle = idle
         self._net = net
         self._linger = linger
-        self._signal = signal or runtime.signal()
-        self._alone = runtime.section()
         self._running: Running | None = None
         self._seat: object = None
         """What a worker has to sit on: one that finds another there ends."""

@@ -107,7 +107,7 @@ class Slot(AnySlot[I], Leases):
     def __init__(self, engine: Engine, leases: list[Lease], item: I) -> None:
         super().__init__(engine, leases)
         self.item = item
-        self._held = leases[-1]
+        self._live = leases[-1]._live
 
 
 class Pool(_Taking[Slot[I]], AnyPool[I]):

@@ -8,7 +8,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from ..core import arguments
 from ..core.engine import Engine
-from ..core.handle import H, Handle
+from ..core.handle import H, Holding
 from ..core.live import LiveClaim
 from ..core.terms import Terms
 from ..errors import AcquireTimeout, ConfigError
@@ -61,32 +61,11 @@ async def take_one(
         raise
 
 
-class AnySlot(Generic[I]):
-    """One item of a pool."""
+class AnySlot(Holding, Generic[I]):
+    """One item of a pool: it holds as its item's lock does."""
 
     item: I
     """Which one it is."""
-    _held: Handle
-
-    @property
-    def name(self) -> str:
-        """The name of the item's lock: the pool's, a slash, the item."""
-        return self._held.name
-
-    @property
-    def token(self) -> int:
-        """The fencing token: greater than that of everybody who had this item before."""
-        return self._held.token
-
-    @property
-    def owner(self) -> str:
-        """Who has it, as others see it."""
-        return self._held.owner
-
-    @property
-    def ttl(self) -> float:
-        """Seconds for which each renewal makes it good."""
-        return self._held.ttl
 
 
 class AnyPool(Together, Generic[I]):
