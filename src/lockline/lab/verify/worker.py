@@ -3,7 +3,7 @@
     python -m lockline.lab.verify.worker      its settings come as the first line of stdin, orders as the lines after it
 
 Orders: `stop`, `freeze` (stop yourself at the next hold, between the check and the write), `die` (kill yourself there),
-`clock SECONDS` (be so far off from now on). The end of stdin is the end of the worker: whoever started it is gone.
+`die waiting` (kill yourself while you stand in a line), `clock SECONDS` (be so far off from now on). The end of stdin is the end of the worker: whoever started it is gone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,10 @@ from .registers import Fenced, Unfenced
 
 LOOK_EVERY = 0.004
 """Seconds between two looks at a lease whose deadline comes."""
+IN_LINE = 0.05
+"""Whoever has waited so long for its turn stands in a line."""
+STANDS_WITHIN = 1.5
+"""So long somebody is looked for who does; shorter than `crew.STANDS_STILL_WITHIN`."""
 AFTER_A_REFUSAL = 0.05
 """A store that answers no at once is not asked again at once."""
 WEIGHTS = {"lock": (1, 1), "write": (WHOLE, WHOLE), "read": (1, WHOLE), "permit": (1, LIMIT)}
@@ -52,6 +56,8 @@ class Orders:
         self._stopped = False
         self._strike = ""
         self._offset = 0.0
+        self._waiting: dict[int, float] = {}
+        """Since when each party waits for its turn."""
 
     def listen(self) -> None:
         """Follow the lines of stdin, in a thread of its own."""
@@ -64,6 +70,8 @@ class Orders:
                 self._stopped = True
             elif word == "clock":
                 self._offset = float(rest)
+            elif rest == "waiting":
+                self._die_waiting()
             else:
                 self._strike = word
         os._exit(3)
@@ -72,6 +80,23 @@ class Orders:
     def over(self) -> bool:
         """Whether to begin nothing new."""
         return self._stopped or now() >= self._ends
+
+    def _die_waiting(self) -> None:
+        """Now, or as soon as one of us stands in a line; never, if that takes too long."""
+        until = now() + STANDS_WITHIN
+        while now() < until:
+            if any(now() - since > IN_LINE for since in list(self._waiting.values())):
+                os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(0.005)
+
+    @contextlib.contextmanager
+    def waiting(self, party: int) -> Iterator[None]:
+        """This party waits for its turn meanwhile."""
+        self._waiting[party] = now()
+        try:
+            yield
+        finally:
+            del self._waiting[party]
 
     def strike(self) -> None:
         """Do to ourselves, here and now, what was ordered: stop or die."""
@@ -139,7 +164,8 @@ class Party:
         weight, capacity = WEIGHTS[step.kind]
         note("a", op, step.name, step.kind, weight, capacity, self._settings.ttl, now())
         try:
-            lease = await outcome(lock.acquire(timeout=self._settings.timeout))
+            with self._orders.waiting(self._number):
+                lease = await outcome(lock.acquire(timeout=self._settings.timeout))
         except AcquireTimeout:
             note("n", op, now())
             return
