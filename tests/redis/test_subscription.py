@@ -75,7 +75,7 @@ def test_whoever_asks_on_a_broken_connection_learns_it_at_once(server: RedisServ
         pipeline = await link.pipeline(clock.now() + 2)
         pipeline.connection.close(ConnectionAbortedError("gone"))
         with pytest.raises(NoAnswer, match="gone"):
-            pipeline.ask([PING], clock.now() + 2)
+            pipeline.ask(PING, clock.now() + 2)
         port.close()
 
     asyncio.run(story())

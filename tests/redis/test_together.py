@@ -135,7 +135,8 @@ def test_a_thread_that_asks_takes_along_what_another_has_left_lying(
         first = threading.Thread(target=lease.release)
         first.start()
         # Nobody has anything to send, so it lies there.
-        link = next(iter(client._engine.backend._connections._links.values()))
+        backend: Any = client._engine.backend
+        link = next(iter(backend._connections._links.values()))
         wait_for(lambda: link._shared.laden, 10, "a release that lies there")
         # This one came later: it goes behind it, and takes it along.
         leave.set()
