@@ -137,7 +137,7 @@ def test_a_thread_that_asks_takes_along_what_another_has_left_lying(
         # Nobody has anything to send, so it lies there.
         backend: Any = client._engine.backend
         link = next(iter(backend._connections._links.values()))
-        wait_for(lambda: link._shared.laden, 10, "a release that lies there")
+        wait_for(lambda: link.unsent, 10, "a release that lies there")
         # This one came later: it goes behind it, and takes it along.
         leave.set()
         assert left.wait(10)

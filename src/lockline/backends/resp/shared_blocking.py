@@ -39,11 +39,10 @@ call, after which a thread has to wait until it gets the interpreter back."""
 class Question:
     """What one thread asks, and the lock that it sleeps on until all its answers are there."""
 
-    __slots__ = ("answers", "gate", "over", "problem", "request", "waits_for_others", "wanted")
+    __slots__ = ("answers", "gate", "over", "problem", "request", "wanted")
 
-    def __init__(self, request: bytes, wanted: int, waits_for_others: bool = False) -> None:
+    def __init__(self, request: bytes, wanted: int) -> None:
         self.request = request
-        self.waits_for_others = waits_for_others
         self.wanted = wanted
         """How many answers it gets."""
         self.gate = allocate_lock()
@@ -173,7 +172,7 @@ class SharedConnection:
         self._address = server.address
         self._patience = server.patience
         self._stream: SharedStream | None = None
-        self._unsent: deque[Question] = deque()
+        self.unsent: deque[Question] = deque()
         self._sending = Section()
         self._reading = Section()
 
@@ -181,27 +180,19 @@ class SharedConnection:
     def busy(self) -> bool:
         """Whether somebody waits for an answer."""
         stream = self._stream
-        return bool(self._unsent) or (stream is not None and bool(stream.pending))
-
-    @property
-    def laden(self) -> bool:
-        """Whether something lies here that the next one shall take along."""
-        try:
-            return self._unsent[0].waits_for_others
-        except IndexError:
-            return False
+        return bool(self.unsent) or (stream is not None and bool(stream.pending))
 
     def ask(self, request: bytes, wanted: int, until: float, moment: float = 0.0) -> list[Any]:
         """The answers to that many commands, which somebody else may take along meanwhile if he comes within that moment."""
         if self._reading.entered() or self._sending.entered():
             return self._ask_apart(request, wanted, until)
-        question = Question(request, wanted, moment > 0)
+        question = Question(request, wanted)
         try:
-            self._unsent.append(question)
+            self.unsent.append(question)
             if moment:
                 question.gate.acquire(True, moment)
             # Who is sending now looks for more after his last, as we do here: so nobody's is left lying.
-            while self._unsent and self._sending.attempt(self._send, until):
+            while self.unsent and self._sending.attempt(self._send, until):
                 pass
             return self._answer(question, until)
         except BaseException as problem:
@@ -227,7 +218,7 @@ class SharedConnection:
         """Whether it was not sent; then it will not be."""
         while True:
             try:
-                self._unsent.remove(question)
+                self.unsent.remove(question)
                 return True
             except ValueError:
                 return False
@@ -237,8 +228,8 @@ class SharedConnection:
     def _call_next(self) -> None:
         """Whatever ends a call, somebody sends what is left to be sent, and somebody reads what is left to be read."""
         try:
-            if self._unsent:
-                ring(self._unsent[0].gate)
+            if self.unsent:
+                ring(self.unsent[0].gate)
         except IndexError:
             pass  # sent just now
         stream = self._stream
@@ -254,8 +245,8 @@ class SharedConnection:
             stream = self._stream = SharedStream(self._opened(until))
         questions: list[Question] = []
         try:
-            while self._unsent:
-                questions.append(self._unsent.popleft())
+            while self.unsent:
+                questions.append(self.unsent.popleft())
             stream.send(questions)
         except BaseException as problem:
             for question in questions:
@@ -274,7 +265,7 @@ class SharedConnection:
             if left <= 0:
                 raise self._late(question)
             stream = self._stream
-            if self._unsent and question in self._unsent:
+            if self.unsent and question in self.unsent:
                 # Who was sending could not: perhaps we can.
                 done = self._sending.attempt(self._send, end)
             elif stream is not None and stream.broken is None:
@@ -303,7 +294,7 @@ class SharedConnection:
         if stream is not None and stream.broken is not None:
             # Who should have told all of them may have been struck at that.
             stream.fail(stream.broken)
-        if question not in self._unsent and (stream is None or question not in list(stream.pending)):
+        if question not in self.unsent and (stream is None or question not in list(stream.pending)):
             question.end(ConnectionAbortedError("the thread that was sending was struck down"))
 
     def forget(self) -> None:
@@ -363,6 +354,7 @@ class SharingLink(BlockingLink):
         me = weakref.ref(self)
         self._make = lambda: cast(SharingLink, me())._make_one()
         self._shared = SharedConnection(lambda until: cast(SharingLink, me())._open_shared(until), server)
+        self.unsent = self._shared.unsent
 
     def _make_one(self) -> Way:
         made = [one for ref in self._made if (one := ref()) is not None and not one.gone]
@@ -379,15 +371,13 @@ class SharingLink(BlockingLink):
             raise
         return connection
 
-    async def ask(self, request: bytes, until: float) -> Any:
-        # What lies there came first, so it goes first.
-        return self._ask_together(request, until) if self._shared.laden else self._use("ask", request, until)
-
     async def ask_in_order(self, request: bytes, until: float) -> Any:
         # Whoever comes next is at work already, and will soon have something to send, mostly.
-        return self._ask_together(request, until, A_MOMENT) if self._shares else self._use("ask", request, until)
+        return await (
+            self.ask_together(request, until, A_MOMENT) if self._shares else super().ask_in_order(request, until)
+        )
 
-    def _ask_together(self, request: bytes, until: float, moment: float = 0.0) -> Any:
+    async def ask_together(self, request: bytes, until: float, moment: float = 0.0) -> Any:
         if self._closed:
             raise ClientClosed()
         reply = self._shared.ask(request, 1, until, moment)[0]
