@@ -272,6 +272,11 @@ def _openssl(folder: Path, *arguments: str) -> None:
     subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
 
 
+async def _once(url: str) -> int:
+    async with lockline.aio.connect(url) as client:
+        return await client.once("report", lambda: asyncio.sleep(0, 3), fresh=60)
+
+
 @server
 def test_tls_and_a_clients_certificate(tmp_path: Path, client_of: Clients) -> None:
     _openssl(tmp_path, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "ca.key", "-out", "ca.pem",
@@ -296,6 +301,9 @@ def test_tls_and_a_clients_certificate(tmp_path: Path, client_of: Clients) -> No
         lease.release()
         thread.join(5)
         granted[0].release()
+        # The time, which these need, is asked for on connections of their own.
+        assert holder.once("report", lambda: 1, fresh=60) == waiter.once("report", lambda: 2, fresh=60) == 1
+        assert asyncio.run(_once(good)) == 1
         with pytest.raises(BackendUnavailable):
             client_of(f"{cluster.url}?ca={tmp_path}/ca.pem").lock("x").acquire(timeout=1)
         with pytest.raises(BackendUnavailable, match="certificate"):

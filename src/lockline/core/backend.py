@@ -162,7 +162,26 @@ class Keeping(Protocol):
         """
 
     async def keep(self, name: str, what: str, value: bytes, token: int, ttl: float, until: float) -> bool:
-        """Keep this value for that long; False, and nothing is changed, if a higher token has been here. Can be repeated."""
+        """Keep this value for that long; False, and nothing is changed, if a higher token has been here. Can be repeated.
+
+        A store may ask for more, in the same step: that the claim with this token stands in its line, so that no higher one holds.
+        """
+
+
+@runtime_checkable
+class KeepingLess(Protocol):
+    """A system that takes no values as large as the others do."""
+
+    largest_kept: int
+    """Bytes of a value."""
+
+
+@runtime_checkable
+class AskedForTime(Protocol):
+    """A system that keeps values, but tells the time only to those who ask, and not exactly."""
+
+    async def tell_time(self, span: float, until: float) -> None:
+        """Find out what time it is there, for what is looked up next: exactly enough to measure such a span, if that can be had."""
 
 
 @runtime_checkable

@@ -89,6 +89,16 @@ class Record(NamedTuple):
     """Under which it was written."""
     written: float = 0.0
     expires: float = 0.0
+    step: int = 0
+    """The store's count of its own changes at this look, where its time is less exact than that; otherwise 0."""
+    written_step: int = 0
+    """The same of the change that wrote it."""
+    doubt: float = 0.0
+    """The store's time may be so much later than `now`, where it is not known exactly."""
+
+    def came_after(self, look: Record) -> bool:
+        """Whether it was written after that look, by the store's own order."""
+        return self.written_step > look.step if self.step else self.written >= look.now
 
 
 class Unanswered(NamedTuple):

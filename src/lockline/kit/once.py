@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple, Protocol
 
 from ..core import arguments
+from ..core.backend import AskedForTime, KeepingLess
 from ..core.claim import WHOLE, Record
 from ..core.engine import Engine
 from ..core.handle import Handle
@@ -23,7 +24,7 @@ from ..core.terms import Terms, terms_for
 from ..errors import AcquireTimeout, ConfigError, LocklineError, OnceFailed, WouldDeadlock
 from ..runtime.clock import TRUSTED
 from ..runtime.fork import tell_after_fork
-from .once_per import keeping_of
+from .once_per import keeping_of, tell_time
 
 WHAT: Final = "once"
 """Under which name the value is kept beside the line."""
@@ -50,7 +51,7 @@ class Codec(Protocol):
     def loads(self, data: bytes, /) -> Any: ...
 
 
-def encode(key: str, value: Any, codec: Codec | None) -> bytes:
+def encode(key: str, value: Any, codec: Codec | None, largest: int = LARGEST) -> bytes:
     """The value as it is kept: bytes as they are, the rest as JSON, or by the caller's own codec."""
     if codec is not None:
         told = codec.dumps(value)
@@ -62,9 +63,9 @@ def encode(key: str, value: Any, codec: Codec | None) -> bytes:
             data = b"j" + json.dumps(value).encode()
         except (TypeError, ValueError) as problem:
             raise ConfigError(f"the value of {key!r} is not JSON: {problem}; give bytes, or a codec=") from None
-    if len(data) > LARGEST:
+    if len(data) > largest:
         raise ConfigError(
-            f"the value of {key!r} has {len(data)} bytes, and at most {LARGEST} are kept; keep it elsewhere, and its name here"
+            f"the value of {key!r} has {len(data)} bytes, and at most {largest} are kept; keep it elsewhere, and its name here"
         )
     return data
 
@@ -89,10 +90,10 @@ class Fresh(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """A look at the store: the value, if it is fresh enough, and the store's time."""
+    """A look at the store: the value, if it is fresh enough, and what was found."""
 
     data: bytes | None
-    now: float
+    record: Record
 
 
 class Flight:
@@ -120,6 +121,8 @@ class Flights:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._store = keeping_of(engine.backend, "once")
+        least = engine.backend.largest_kept if isinstance(engine.backend, KeepingLess) else LARGEST
+        self._largest = min(LARGEST, least)
         self.forked()
         tell_after_fork(self)
 
@@ -202,6 +205,7 @@ class Flights:
         """The fresh value from the store, or else computed here and kept there."""
         reads, writes = wish, wish._replace(kind="write", weight=WHOLE)
         may_wait = False
+        await tell_time(self._engine, self._store, fresh)
         seen = await self._look(wish.name, fresh)
         while seen.data is None:
             handle = await self._engine.acquire(writes, None, _written, wait=may_wait)
@@ -210,7 +214,7 @@ class Flights:
                 reader = await self._engine.acquire(reads, None, _read)
                 assert reader is not None
                 await self._leave(reader)
-                began, seen = seen.now, await self._look(wish.name, fresh)
+                began, seen = seen.record, await self._look(wish.name, fresh)
                 if seen.data is None:
                     await self._raise_failure(wish.name, began, reader.token)
                 # The one who computed is gone without a word: they go one by one.
@@ -228,13 +232,13 @@ class Flights:
             seen = await self._look(wish.name, fresh)
         return seen.data
 
-    async def _raise_failure(self, name: str, began: float, token: int) -> None:
+    async def _raise_failure(self, name: str, began: Record, token: int) -> None:
         """Raise the error of the computation that ended while one who came under this token waited, if it was one.
 
-        By the store's own time, and by tokens: an error from before this caller asked, or of one who came after it, is not its own.
+        By the store's own order, and by tokens: an error from before this caller asked, or of one who came after it, is not its own.
         """
         record: Record = await self._engine.ask(lambda until: self._store.kept(name, FAILURE, until))
-        if record.value is None or record.written < began or record.token >= token:
+        if record.value is None or not record.came_after(began) or record.token >= token:
             return
         owner, kind, text = json.loads(record.value)
         raise OnceFailed(name, owner=owner, kind=kind, text=text)
@@ -255,7 +259,7 @@ class Flights:
         """The value, kept; None if a newer holder has come meanwhile, whose value counts."""
         token = handle.token
         try:
-            data = encode(name, await compute(), codec)
+            data = encode(name, await compute(), codec, self._largest)
         except Exception as problem:
             if handle.valid:  # else another one may be at it, and nobody waits for this one any more
                 await self._tell_failure(name, token, problem)
@@ -263,7 +267,9 @@ class Flights:
         sent = self._engine.runtime.now()
         if not await self._engine.ask(lambda until: self._store.keep(name, WHAT, data, token, fresh, until)):
             return None
-        self._remember(name, Fresh(data, sent, sent + fresh * TRUSTED))
+        if not isinstance(self._store, AskedForTime):
+            # By such a time others may take it for over sooner than we would.
+            self._remember(name, Fresh(data, sent, sent + fresh * TRUSTED))
         return data
 
     async def _leave(self, handle: Handle) -> None:
@@ -278,10 +284,12 @@ class Flights:
         marked = max(MARKED, fresh)
         record: Record = await self._engine.ask(lambda until: self._store.kept(name, WHAT, until, token, marked))
         if record.value is None or record.now - record.written >= fresh:
-            return Seen(None, record.now)
-        born, left = sent - (record.now - record.written), record.expires - record.now
+            return Seen(None, record)
+        # As late as it may be there: nobody shall have it in mind any more when another one begins to make a newer.
+        latest = record.now + record.doubt
+        born, left = sent - (latest - record.written), record.expires - latest
         self._remember(name, Fresh(record.value, born, sent + left * TRUSTED))
-        return Seen(record.value, record.now)
+        return Seen(record.value, record)
 
     def _remembered(self, name: str, fresh: float) -> bytes | None:
         seen = self._seen.get(name)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 from ..core import arguments
-from ..core.backend import Backend, Keeping
+from ..core.backend import AskedForTime, Backend, Keeping
 from ..core.claim import Record
 from ..core.engine import Engine
 from ..core.handle import H
@@ -86,10 +86,18 @@ def keeping_of(backend: Backend, what: str) -> Keeping:
     """The backend, if it can keep something beside a line; ConfigError before any I/O if it cannot."""
     if not isinstance(backend, Keeping):
         raise ConfigError(
-            f"{what} has to keep something in the store, and {backend.url} cannot: memory:, local:, redis:// "
-            "(with Sentinel and Cluster), postgresql:// and mysql:// can"
+            f"{what} has to keep something in the store, in one step with a look at the claim, and {backend.url} cannot: its servers know "
+            "nothing of each other. memory:, local:, redis:// (with Sentinel and Cluster), postgresql://, mysql://, etcd://, "
+            "consul:// and zk:// can"
         )
     return backend
+
+
+async def tell_time(engine: Engine, store: Keeping, span: float) -> None:
+    """Let a store that has to be asked for its time say it, exactly enough for what lasts so long."""
+    if isinstance(store, AskedForTime):
+        ask = store.tell_time
+        await engine.ask(lambda until: ask(span, until))
 
 
 class Held(Protocol):
@@ -113,6 +121,7 @@ class OncePer:
 
     async def look(self) -> Run[Any]:
         """How the slot of this moment stands, for one who has not asked for the lock yet: done, or free to try."""
+        await tell_time(self._engine, self._store, self._slots.period)
         return self._read(await self._engine.ask(lambda until: self._store.kept(self.terms.name, WHAT, until)))
 
     async def enter(self, token: int) -> Run[Any]:

@@ -16,6 +16,7 @@ from . import commands, doctor, inspection
 from .channel import ConsulChannel, Transacted
 from .claims import ConsulClaim, ConsulClaims
 from .commands import ConsulKeys, ToldClaim, told_claims
+from .keeping import LARGEST, ConsulKeeping
 from .sessions import ServerSession, SessionCeiling, Sessions
 from .target import ConsulTarget
 
@@ -34,6 +35,7 @@ class ConsulBackend(KeyedBackend[ConsulClaims]):
 
     guarantees = GUARANTEES
     reader = None
+    largest_kept = LARGEST
 
     def __init__(self, target: ConsulTarget, runtime: Runtime) -> None:
         super().__init__(target.url, runtime)
@@ -48,6 +50,7 @@ class ConsulBackend(KeyedBackend[ConsulClaims]):
         self._claims = ConsulClaims(
             self._channel, self._keepers, self._sessions, self._keys, self._runtime, self._heard
         )
+        self._keeping = ConsulKeeping(self._channel, self._keys, self._runtime)
 
     def forked(self) -> None:
         """In the child after a fork: drop everything inherited without a word to the server."""

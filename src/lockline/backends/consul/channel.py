@@ -10,6 +10,7 @@ from urllib.parse import quote
 from ...core.backend import REFUSAL
 from ...errors import BackendUnavailable, ClientClosed
 from ...runtime import Runtime
+from ..keyed.clock import SeenClock
 from .commands import Step
 from .connection import ConsulLink, ConsulLinks, ConsulReply, ConsulRequest, NoReply, Unsent
 from .target import ConsulTarget
@@ -78,6 +79,8 @@ class ConsulChannel:
         self._patience = A_CONNECTION
         """Doubled with each silence: where all agents are slow, going from one to the next would never get an answer."""
         self._closed = False
+        self.clock: SeenClock | None = None
+        """Where it is noted what time it is at the agents, once somebody wants to know."""
 
     def close(self) -> None:
         """Let go of the connections."""
@@ -137,6 +140,8 @@ class ConsulChannel:
             try:
                 reply = await self._links.exchange(self.target.endpoints[at], request, patience)
                 went = True
+                if self.clock is not None:
+                    self.clock.note(self.target.endpoints[at], reply.date, began, self.now())
                 if self.now() - began < A_CONNECTION:
                     self._patience = A_CONNECTION
                 if reply.status < 300 or reply.status in (404, 409):

@@ -52,6 +52,11 @@ class ConsulClaim(KeyedClaim[ServerSession]):
         self.beat = 0
         """Which time it was that its key was last put."""
 
+    @property
+    def token(self) -> int:
+        """Its place is its token."""
+        return self.create
+
     def stand(self, session: ServerSession, create: int, changed: int, expires: float) -> None:
         """It is there."""
         self.carrier, self.create, self.changed, self.expires = session, create, changed, expires

@@ -4,8 +4,9 @@
 <prefix>/clients/<client>/session/<session>       there as long as the session is; its ModifyIndex tells which requests are too old
 <prefix>/clients/<client>/<claim id>/bell         whoever made room for this claim leaves word of it here
 <prefix>/clients/<client>/<claim id>/evicted      an operator has taken this claim away
+<prefix>/kept/<name, quoted>/<what>.              a value that is kept beside a line, on no session
 
-All hang on a session that deletes what it has locked. The token is the index of the write in the log that the servers agree on.
+All others hang on a session that deletes what it has locked. The token is the index of the write in the log that the servers agree on.
 It cannot fall while the cluster lives, also not when a snapshot is restored into it: that is written to the log as well.
 """
 
@@ -65,6 +66,15 @@ class ConsulKeys:
     def session(self, session: str) -> str:
         """What dies with this session, and tells by its index which requests on it are too old."""
         return f"{self.home}session/{session}"
+
+    @property
+    def all_kept(self) -> str:
+        """What begins all that is kept beside lines."""
+        return f"{self._prefix}/kept/"
+
+    def kept(self, name: str, what: str = "") -> str:
+        """Where something is kept beside the line of this name; what begins all of it, if nothing is named."""
+        return f"{self.all_kept}{quote(name, safe='')}/{what and f'{what}.'}"
 
     def words(self, claim_id: str, client: str | None = None) -> str:
         """What begins all that is said about a claim to its client (this one, unless another is named)."""
@@ -178,9 +188,22 @@ def leave(key: str, words: str) -> list[Step]:
     return [look(key), remove(key), remove_all(words)]
 
 
+def remove_as_seen(key: str, index: int) -> Step:
+    """Remove a key, if it was last put at that index."""
+    return {"Verb": "delete-cas", "Key": key, "Index": index}
+
+
 def bury(claim: ToldClaim, words: str) -> list[Step]:
     """Remove a claim that nobody has renewed since it was seen, and what was said about it."""
-    return [{"Verb": "delete-cas", "Key": claim.key, "Index": claim.modified}, remove_all(words)]
+    return [remove_as_seen(claim.key, claim.modified), remove_all(words)]
+
+
+def keep(claim: ToldClaim, key: str, value: str) -> list[Step]:
+    """Set this value, only while that very claim stands in its line.
+
+    Whoever comes after it holds only when it is gone: so what a newer one has written, or has begun to compute, is never overwritten.
+    """
+    return [stands(claim), {"Verb": "set", "Key": key, "Value": value}]
 
 
 def evict(claim: ToldClaim, words: str) -> list[Step]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import httpcore
 
@@ -26,6 +26,8 @@ class ConsulReply(NamedTuple):
     body: bytes
     as_of: int
     """The index of the change; 0 where it did not say."""
+    date: str
+    """What time it was at the agent, as it says it."""
 
 
 class NoReply(Exception):
@@ -79,5 +81,7 @@ def prepared(target: ConsulTarget, endpoint: Endpoint, request: ConsulRequest) -
 
 
 def reply(status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> ConsulReply:
-    index: Any = next((value for name, value in headers if name.lower() == b"x-consul-index"), b"0")
-    return ConsulReply(status, body, int(index) if index.isdigit() else 0)
+    said = {name.lower(): value for name, value in headers}
+    index = said.get(b"x-consul-index", b"0")
+    date = said.get(b"date", b"").decode(errors="replace")
+    return ConsulReply(status, body, int(index) if index.isdigit() else 0, date)

@@ -19,8 +19,10 @@ from . import commands, doctor, inspection
 from . import messages as m
 from .channel import NOT_FOUND, EtcdChannel
 from .claims import EtcdClaim, EtcdClaims
+from .clock import MemberClock
 from .commands import RANGE, REVOKE, Keys, SeenClaim, seen_claim, seen_claims
 from .grpc import GrpcRefused
+from .keeping import EtcdKeeping
 from .leases import Leases, ServerLease
 from .subscription import Watches
 from .target import EtcdTarget
@@ -54,6 +56,8 @@ class EtcdBackend(KeyedBackend[EtcdClaims]):
         self._watches = Watches(
             self._channel, self._runtime.section(), self._keys.home, self._heard, self._heard_home
         )  # fmt: skip
+        clock = MemberClock(self._target, self._channel, self._runtime)
+        self._keeping = EtcdKeeping(self._channel, self._keys, clock, self._runtime)
         self._history_is_gone = False
 
     def forked(self) -> None:

@@ -4,6 +4,7 @@
 <prefix>/claims/<name, quoted>/<claim id>       one claim; its create revision is its place in the line
 <prefix>/clients/<client>/session/<lease>       there as long as the lease is; deleted means: all its claims are gone
 <prefix>/clients/<client>/evicted/<claim id>    a note to the client whose claim an operator took away
+<prefix>/kept/<name, quoted>/<what>             a value that is kept beside a line, on a lease of its own that ends it
 """
 
 from __future__ import annotations
@@ -90,6 +91,10 @@ class Keys:
     def note(self, claim_id: str, client: str | None = None) -> bytes:
         """Where an operator leaves word of an eviction for the client (this one, unless another is named)."""
         return (self.home if client is None else self._home(client)) + b"evicted/" + claim_id.encode()
+
+    def kept(self, name: str, what: str) -> bytes:
+        """Where something is kept beside the line of this name."""
+        return b"%s/kept/%s/%s" % (self._prefix, quote(name, safe="").encode(), what.encode())
 
     def _home(self, client: str) -> bytes:
         return b"%s/clients/%s/" % (self._prefix, client.encode())
@@ -220,6 +225,18 @@ def seen_by_a_quorum(steps: list[Any], nothing: bytes) -> Any:
 def evict(key: bytes, create: int, note: bytes, lease: int) -> Any:
     """Remove this very claim, and leave a note that its client hears and that goes with the client's lease."""
     return m.TxnRequest(compare=[created(key, create)], success=[delete(key), put(note, b"", lease)])
+
+
+def keep(claim: bytes, create: int, key: bytes, value: bytes, lease: int) -> Any:
+    """Put this value, and see on which lease the one before hung; only while that very claim stands in its line.
+
+    Whoever comes after it holds only when it is gone: so what a newer one has written, or has begun to compute, is never overwritten.
+    """
+    return m.TxnRequest(
+        compare=[created(claim, create)],
+        success=[get(key, keys_only=True), put(key, value, lease)],
+        failure=[get(key)],
+    )
 
 
 def still_there(key: bytes) -> Any:

@@ -25,6 +25,8 @@ class EtcdTarget:
     user: str | None = None
     password: str | None = field(default=None, repr=False)
     tls: ssl.SSLContext | None = None
+    tls_for_http: ssl.SSLContext | None = None
+    """The same for HTTP/1.1, where etcd tells the time."""
 
     @property
     def scheme(self) -> str:
@@ -37,12 +39,15 @@ def parse(url: str, given: Mapping[str, Any] | None = None) -> EtcdTarget:
     found, prefix, shown = read(GRAMMAR, url, given, "etcd")
     if found.user and found.password is None:
         raise ConfigError("etcd needs a password with a user: etcd://user:password@host, or connect(url, password=…)")
-    return EtcdTarget(shown, found.hosts, prefix, found.user, found.password, _context(found.tls()))
+    tls = found.tls()
+    return EtcdTarget(
+        shown, found.hosts, prefix, found.user, found.password, _context(tls, "h2"), _context(tls, "http/1.1")
+    )
 
 
-def _context(tls: Tls | None) -> ssl.SSLContext | None:
+def _context(tls: Tls | None, protocol: str) -> ssl.SSLContext | None:
     if tls is None:
         return None
     context = tls.context()
-    context.set_alpn_protocols(["h2"])
+    context.set_alpn_protocols([protocol])
     return context

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
-from ...core.claim import Claim, Gone, Grant, Unanswered, Waiting
+from ...core.claim import Claim, Gone, Grant, Record, Unanswered, Waiting
 from ...core.waiting import Hints
 from ...errors import BackendUnavailable
 from ...guarantees import Guarantees
@@ -16,11 +16,20 @@ from .claims import KeyedClaim, KeyedClaims
 K = TypeVar("K", bound=KeyedClaims[Any])
 
 
+class KeyedKeeping(Protocol):
+    """What one client keeps at the store."""
+
+    async def look(self, name: str, what: str, until: float, *, holds: bool) -> Record: ...
+    async def keep(self, own: Any, what: str, value: bytes, ttl: float, until: float) -> bool: ...
+    async def tell_time(self, span: float, until: float) -> None: ...
+
+
 class KeyedBackend(ABC, Generic[K]):
     """What is the same on each such store."""
 
     _claims: K
     _hints: Hints
+    _keeping: KeyedKeeping
 
     def __init__(self, url: str, runtime: Runtime) -> None:
         self.url = url
@@ -48,6 +57,19 @@ class KeyedBackend(ABC, Generic[K]):
     async def renew(self, claims: Sequence[Claim], until: float) -> Sequence[Gone | Unanswered | None]:
         """Give each claim its ttl again from now, never less than it has; None for each that lives on."""
         return await self._claims.renew(claims, until)
+
+    async def kept(self, name: str, what: str, until: float, token: int = 0, ttl: float = 0.0) -> Record:
+        """What is kept beside the line. Nobody with a lower token writes, because no claim that has one stands any more."""
+        return await self._keeping.look(name, what, until, holds=token > 0)
+
+    async def keep(self, name: str, what: str, value: bytes, token: int, ttl: float, until: float) -> bool:
+        """Keep this value for that long, in one step with a look whether the claim with this token stands; False if it does not."""
+        own = next((own for own in self._claims.standing() if own.claim.name == name and own.token == token), None)
+        return own is not None and await self._keeping.keep(own, what, value, ttl, until)
+
+    async def tell_time(self, span: float, until: float) -> None:
+        """Find out what time it is there, exactly enough to measure such a span."""
+        await self._keeping.tell_time(span, until)
 
     def report_to(self, hints: Hints) -> None:
         """Where to pass on what is pushed."""

@@ -10,8 +10,8 @@ from ...errors import ConfigError
 from ..url import Grammar, Location
 
 DEFAULT_PREFIX: Final = "lockline"
-OURS: Final = {"claims", "clients"}
-"""What Lockline calls its own folders below a prefix; another prefix in there would mix its keys with those claims."""
+OURS: Final = {"claims", "clients", "kept"}
+"""What Lockline calls its own folders below a prefix; another prefix in there would mix its keys with those."""
 
 
 class Below(NamedTuple):
@@ -39,5 +39,7 @@ def read(grammar: Grammar, url: str, given: Mapping[str, Any] | None, system: st
         raise ConfigError(f"the prefix is {found.path!r} by the path of the URL and {asked!r} by the option")
     prefix = asked or DEFAULT_PREFIX
     if OURS.intersection(prefix.split("/")[1:]):
-        raise ConfigError(f"the prefix {prefix!r} may lie among the keys of another; call no folder claims or clients")
+        raise ConfigError(
+            f"the prefix {prefix!r} may lie among the keys of another; call no folder claims, clients or kept"
+        )
     return Below(found, prefix, found.at("" if prefix == DEFAULT_PREFIX else prefix, prefix=None).url)

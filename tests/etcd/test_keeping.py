@@ -1,0 +1,70 @@
+"""What etcd keeps beside a line: it ends by itself, and the time is the member's."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable
+
+import pytest
+
+import lockline
+from lockline import BackendUnavailable
+from lockline.backends.etcd.clock import MemberClock
+from lockline.backends.etcd.target import parse
+from lockline.runtime.blocking import run
+
+from ..servers.etcd import EtcdCluster
+from .conftest import backend_of, keys_under, post, text
+
+pytestmark = pytest.mark.server
+
+
+def lease_of(etcd: EtcdCluster, url: str, name: str) -> int:
+    """What the value of this key hangs on."""
+    prefix = url.rpartition("/")[2]
+    (kv,) = post(etcd, "kv/range", key=text(f"{prefix}/kept/{name}/once"))["kvs"]
+    return int(kv["lease"])
+
+
+def lasts(etcd: EtcdCluster, lease: int) -> int:
+    """How long it was given; 0 if it is no more."""
+    return int(post(etcd, "lease/timetolive", ID=lease).get("grantedTTL", 0))
+
+
+def test_a_value_ends_by_itself_and_writing_it_anew_leaves_no_lease_behind(
+    etcd: EtcdCluster, url: str, client_of: Callable[..., lockline.Client]
+) -> None:
+    alice, bob = client_of(url), client_of(url)
+    alice.once("report", lambda: 1, fresh=20)
+    first = lease_of(etcd, url, "report")
+    assert 20 <= lasts(etcd, first) <= 25
+    time.sleep(0.01)
+    assert bob.once("report", lambda: 2, fresh=0.001) == 2
+    second = lease_of(etcd, url, "report")
+    assert first != second
+    assert lasts(etcd, first) == 0
+    assert alice.list() == []
+    assert [key for key in keys_under(etcd, url.rpartition("/")[2]) if "/kept/" in key] == [
+        f"{url.rpartition('/')[2]}/kept/report/once"
+    ]
+
+
+def test_the_time_is_the_members(url: str, client_of: Callable[..., lockline.Client]) -> None:
+    backend = backend_of(client_of(url))
+    until = backend._runtime.now() + 10
+    run(backend.tell_time(1.0, until))
+    record = run(backend.kept("x", "once", until))
+    assert abs(record.now - time.time()) < 1
+    assert record.value is None
+    assert record.step > 0
+
+
+def test_who_serves_no_http_says_what_to_look_at(url: str, client_of: Callable[..., lockline.Client]) -> None:
+    backend = backend_of(client_of(url))
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.listen()
+        target = parse(f"etcd://127.0.0.1:{silent.getsockname()[1]}")
+        clock = MemberClock(target, backend._channel, backend._runtime)
+        with pytest.raises(BackendUnavailable, match="does not tell the time"):
+            run(clock.time(backend._runtime.now() + 0.2))
