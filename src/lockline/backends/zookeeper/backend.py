@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from kazoo.protocol.serialization import CheckVersion, GetData, Transaction
 
 from ...core.backend import Findings
-from ...core.claim import Ceiling, Claim, Gone, Grant, Line, Unanswered, Waiting
+from ...core.claim import Ceiling, Claim, Gone, Grant, Line, Record, Unanswered, Waiting
 from ...core.rule import admitted
 from ...core.waiting import Hints
 from ...core.worker import Worker
@@ -23,6 +23,7 @@ from .connection import CUT
 from .doctor import findings
 from .entry import NodeMaker
 from .inspection import LineInspection
+from .keeping import LARGEST, ZooKeeperKeeping
 from .session import PROOFS
 from .subscription import Subscription, View
 from .target import ZooKeeperTarget
@@ -49,6 +50,7 @@ class ZooKeeperBackend:
     """One client of an ensemble."""
 
     ends_with_client = True
+    largest_kept = LARGEST
     guarantees = GUARANTEES
     reader = None
     """kazoo's own thread reads, in both flavours."""
@@ -71,6 +73,7 @@ class ZooKeeperBackend:
         channel.alarm = self._worker.by
         self._maker = NodeMaker(channel, self._commands, runtime, self._claims, self._subscription)
         self._inspection = LineInspection(channel, self._commands, self._nodes)
+        self._keeping = ZooKeeperKeeping(channel, self._commands, runtime, self._nodes)
 
     def forked(self) -> None:
         self._channel.abandon()
@@ -250,6 +253,15 @@ class ZooKeeperBackend:
         session = await self._channel.connected(None, until, insist=False)
         (config,) = await self._channel.ask(GetData("/zookeeper/config", None), until=until)
         return await findings(self._channel, session, config, self._runtime, until)
+
+    # -- what is kept beside a line ------------------------------------------------------------------
+
+    async def kept(self, name: str, what: str, until: float, token: int = 0, ttl: float = 0.0) -> Record:
+        # Nobody with a lower token writes, because no node that has one stands any more.
+        return await self._keeping.look(name, what, until)
+
+    async def keep(self, name: str, what: str, value: bytes, token: int, ttl: float, until: float) -> bool:
+        return await self._keeping.keep(name, what, value, token, ttl, until)
 
     # -- what else a lease needs -------------------------------------------------------------------
 

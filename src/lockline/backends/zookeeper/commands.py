@@ -22,6 +22,8 @@ from .channel import KazooChannel
 from .connection import CUT
 
 _WRAP: Final = 1 << 32
+KEPT: Final = ".kept"
+"""The folder beside the names for what is kept beside their lines; no name is spelled with a dot."""
 LATEST: Final = 1e11
 """Later than any time that anybody means, and early enough for every calendar."""
 

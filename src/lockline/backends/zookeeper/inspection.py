@@ -13,7 +13,7 @@ from ...core.rule import admitted
 from ...errors import BackendUnavailable
 from .channel import KazooChannel
 from .claims import OwnNode
-from .commands import LineCommands, Place, checked, is_cut, lighter_name, read_data, unescaped
+from .commands import KEPT, LineCommands, Place, checked, is_cut, lighter_name, read_data, unescaped
 from .connection import AT_ONCE
 
 
@@ -60,7 +60,8 @@ class LineInspection:
         """The names that somebody stands in line for."""
         root = self._commands.root
         while True:
-            names = {child: unescaped(child) for child in await self._commands.children(root, until, insist=False)}
+            children = await self._commands.children(root, until, insist=False)
+            names = {child: unescaped(child) for child in children if child != KEPT}
             wanted = [child for child, name in names.items() if name.startswith(prefix)]
             stats = await self._many([Exists(f"{root}/{child}", None) for child in wanted], until)
             if not is_cut(stats):
