@@ -9,7 +9,9 @@ import pytest
 
 import lockline
 from lockline import AcquireTimeout, ConfigError, LeaseLost, LineFull, aio
+from lockline.core.shells import engine_of
 
+from .faults import Faults
 from .scene import Scene
 
 GPUS = [0, 1, 2]
@@ -86,6 +88,21 @@ def test_the_loss_of_the_item_is_the_loss_of_the_slot(world: Scene) -> None:
         world.evict("gpu/7")
         world.wait_for(lambda: slot.lost.is_set())
     assert world.names() == []
+
+
+def test_a_permit_that_was_lost_on_the_way_to_an_item_is_asked_for_again(world: Scene) -> None:
+    alice = world.party()
+    faults, engine = Faults(alice), engine_of(alice.client.real)
+    faults.delay("enter", 0)
+    to_the_item = faults.hold("enter", times=1)
+    taking = alice.pool("gpu", [7], ttl=world.ttl(0.5)).acquire.start()
+    world.wait_for(lambda: faults.count("enter") == 2)
+    world.evict("gpu")
+    world.wait_for(lambda: not engine._keeper._kept, what="the loss of the permit")
+    to_the_item.set()
+    slot = taking.result()
+    assert slot.valid
+    slot.release()
 
 
 @pytest.mark.processes

@@ -33,7 +33,7 @@ async def take_all(engine: Engine, wanted: Sequence[Terms], timeout: float | Non
             for terms in wanted:
                 left = None if deadline is None else max(0.0, deadline - now())
                 if left == 0 and taken:
-                    raise AcquireTimeout(terms.name, waited=0.0)
+                    raise AcquireTimeout(terms.name, waited=timeout or 0.0)
                 handle = await engine.acquire(terms, left, make)
                 assert handle is not None
                 taken.append(handle)

@@ -37,28 +37,41 @@ async def take_one(
     engine: Engine, permit: Terms, items: dict[str, Any], timeout: float | None, make: Callable[[LiveClaim], H]
 ) -> list[H]:
     """A permit, and the lock of one item that nobody else has; AcquireTimeout, with nothing held, if none came in time."""
-    began = engine.runtime.now()
-    taken: list[H] = []
-    try:
-        let_in = await engine.acquire(permit, timeout, make)
-        assert let_in is not None
-        taken.append(let_in)
-        item = permit._replace(kind="lock", weight=1, capacity=1, on_wait=None, max_waiting=None, minds_the_wait=False)
-        while True:
-            # From anywhere, so that those who come together do not all try the same one first.
-            for name in random.sample(list(items), len(items)):
-                found = await engine.acquire(item._replace(name=name), None, make, wait=False)
+    now = engine.runtime.now
+    deadline = None if timeout is None else now() + timeout
+    while True:
+        taken: list[H] = []
+        try:
+            let_in = await engine.acquire(permit, None if deadline is None else max(0.0, deadline - now()), make)
+            assert let_in is not None
+            taken.append(let_in)
+            while let_in.valid:
+                found = await _find(engine, permit, items, make)
                 if found is not None:
                     taken.append(found)
-                    return taken
-            # There is a permit for each, so one is about to become free: of a holder that died, or is on its way out.
-            if timeout is not None and engine.runtime.now() >= began + timeout:
-                raise AcquireTimeout(permit.name, waited=timeout)
-            let_in.check()
-            await engine.runtime.sleep(PAUSE)
-    except BaseException:
+                    if let_in.valid and found.valid:
+                        return taken
+                    break
+                # There is a permit for each, so one is about to become free: of a holder that died, or is on its way out.
+                if deadline is not None and now() >= deadline:
+                    raise AcquireTimeout(permit.name, waited=timeout or 0.0)
+                await engine.runtime.sleep(PAUSE)
+        except BaseException:
+            await give_up_all(engine, taken)
+            raise
+        # The permit was lost while an item was looked for: nobody held anything yet, so it is only begun again.
         await give_up_all(engine, taken)
-        raise
+
+
+async def _find(engine: Engine, permit: Terms, items: dict[str, Any], make: Callable[[LiveClaim], H]) -> H | None:
+    """The lock of an item that nobody has now."""
+    item = permit._replace(kind="lock", weight=1, capacity=1, on_wait=None, max_waiting=None, minds_the_wait=False)
+    # From anywhere, so that those who come together do not all try the same one first.
+    for name in random.sample(list(items), len(items)):
+        found = await engine.acquire(item._replace(name=name), None, make, wait=False)
+        if found is not None:
+            return found
+    return None
 
 
 class AnySlot(Holding, Generic[I]):
