@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import signal
 import statistics
 import subprocess
@@ -98,6 +99,11 @@ def hand_overs(program: str, target: str, stands: Callable[[], object]) -> list[
     return took
 
 
+def a_moment() -> None:
+    """Until it looks, and then not always the same time before the next look."""
+    time.sleep(0.5 + random.random() / 10)
+
+
 @contextlib.contextmanager
 def a_zookeeper() -> Iterator[str]:
     from tests.servers.zookeeper import ZooKeeper
@@ -163,7 +169,7 @@ def main() -> None:
                     wait_for(lambda: client.inspect("boss").waiters, 60, "one who stands behind")
 
                 show(f"client.lead on {name}", hand_overs(LEADER, url, stands))
-            show(f"lease loop, a look every 0.1 s, {name}", hand_overs(LEASE_LOOP, url, lambda: time.sleep(0.5)))
+            show(f"lease loop, a look every 0.1 s, {name}", hand_overs(LEASE_LOOP, url, a_moment))
         try:
             with a_zookeeper() as hosts:
                 show("kazoo's Election on ZooKeeper", hand_overs(ELECTION, hosts, lambda: time.sleep(1)))

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Final
+from typing import Any, Final
 
 CODE: Final = 128 + signal.SIGTERM
 
@@ -37,27 +38,52 @@ def exit_on_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
+class _Ending:
+    """The tasks of one loop that SIGTERM is to end, while there are any."""
+
+    def __init__(self) -> None:
+        self.tasks: list[asyncio.Task[Any]] = []
+        """One that is in several blocks stands here several times."""
+        self.cancelled: set[asyncio.Task[Any]] = set()
+
+    def begin(self) -> None:
+        """Cancel each of them, once."""
+        for task in self.tasks:
+            if task not in self.cancelled:
+                self.cancelled.add(task)
+                task.cancel("SIGTERM")
+
+    def is_the_last(self, task: asyncio.Task[Any]) -> bool:
+        """Whether nobody else is still on the way out."""
+        return all(other is task for other in self.tasks)
+
+
+# Module state with a reason: a loop has one handler of a signal, and several tasks on it may lead.
+_endings: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Ending] = weakref.WeakKeyDictionary()
+
+
 @contextmanager
 def cancel_on_sigterm() -> Iterator[None]:
-    """The same on a loop: the task that runs this block is cancelled, once, and SystemExit comes out of it."""
+    """The same on a loop: each task that runs this block is cancelled, once, and SystemExit comes out of the last."""
     task = asyncio.current_task()
-    if task is None or not _is_ours():
+    loop = task.get_loop() if task is not None else None
+    ending = _endings.get(loop) if loop is not None else None
+    if task is None or loop is None or (ending is None and not _is_ours()):
         yield
         return
-    loop = task.get_loop()
-    asked: list[int] = []
-
-    def leave() -> None:
-        if not asked:
-            asked.append(CODE)
-            task.cancel("SIGTERM")
-
-    loop.add_signal_handler(signal.SIGTERM, leave)
+    if ending is None:
+        ending = _endings[loop] = _Ending()
+        loop.add_signal_handler(signal.SIGTERM, ending.begin)
+    ending.tasks.append(task)
     try:
         yield
     except asyncio.CancelledError:
-        if asked and task.uncancel() == 0:
+        # Out of one before the last, it would end the loop while others still give back what they hold.
+        if task in ending.cancelled and ending.is_the_last(task) and task.uncancel() == 0:
             raise SystemExit(CODE) from None
         raise
     finally:
-        loop.remove_signal_handler(signal.SIGTERM)
+        ending.tasks.remove(task)
+        if not ending.tasks:
+            del _endings[loop]
+            loop.remove_signal_handler(signal.SIGTERM)
