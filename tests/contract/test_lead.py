@@ -11,6 +11,9 @@ import pytest
 
 import lockline
 from lockline import ConfigError, LeaseLost, aio
+from lockline.core import watching
+from lockline.core.backend import Watching
+from lockline.core.shells import engine_of
 
 from .faults import Faults
 from .parties import Pending
@@ -116,6 +119,31 @@ def test_who_watches_hears_of_each_leader(world: Scene) -> None:
     leading.stop()
     pending.result()
     assert next_change() is None
+
+
+def test_who_watches_is_told_and_does_not_look_all_the_time(world: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    # No look beneath the pushes: one that is missed would be waited for in vain.
+    monkeypatch.setattr(watching, "NET", 3600)
+    alice, bob = world.party("alice"), world.party("bob")
+    if not isinstance(engine_of(bob.client.real).backend, Watching):
+        pytest.skip("looks now and then")
+    # So seldom that only a push can bring a change within the time of this story.
+    changes = bob.client.real.watch("boss", every=3600)
+    looks = Faults(bob)
+
+    def next_change() -> Pending:
+        return bob.begin(lambda: next(changes) if world.flavour == "sync" else anext(changes))
+
+    assert next_change().result() is None
+    for _ in range(3):
+        told = next_change()
+        lease = alice.lock("boss", ttl=60).acquire()
+        assert told.result().token == lease.token
+        told = next_change()
+        lease.release()
+        assert told.result() is None
+    # One for each change and some for renewals; not as often as the time allows.
+    assert looks.count("look") <= 40
 
 
 def test_an_error_of_main_comes_out_and_it_has_resigned(world: Scene) -> None:

@@ -8,9 +8,8 @@ from __future__ import annotations
 import copy
 import itertools
 import json
-import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from ..core.backend import Finding, Findings
 from ..core.claim import DETACHED, Claim, Gone, Grant, Line, Record, Standing, Waiting
@@ -22,6 +21,8 @@ from ..runtime import Runtime
 from ..runtime.fairness import Breather
 from ..runtime.fork import tell_after_fork
 from ..runtime.section import Inside, Section
+from .memory_keeping import Keeps
+from .watchers import Watchers
 
 T = TypeVar("T")
 
@@ -51,19 +52,6 @@ class Stood:
         self.since = claim.since
 
 
-class Marked(NamedTuple):
-    """What is kept beside a line: the highest token that was there, for how long that is remembered, and the value."""
-
-    mark: int
-    until: float
-    kept: Record
-
-
-NOTHING: Final = Marked(0, 0.0, Record(0.0))
-SWEEP_FROM: Final = 1000
-"""So many values are kept before those whose time is over are looked for."""
-
-
 class _Overtaken(Exception):
     """While this thread's step stood still, a signal handler or finaliser on top of it made one of its own."""
 
@@ -87,8 +75,8 @@ class Room:
         self._tickets = itertools.count(1)
         self._alone = Section()
         self._changes = 0
-        self._keeps: dict[tuple[str, str], Marked] = {}
-        self._sweep_at = SWEEP_FROM
+        self._keeps = Keeps()
+        self._watchers: Watchers[tuple[Callable[[str], None], str]] = Watchers()
 
     def _step(self, work: Callable[..., T], *args: Any) -> T:
         while True:
@@ -107,7 +95,17 @@ class Room:
         self._lines[name] = line
         if not line:
             self._lines.pop(name, None)
+        if self._watchers:
+            for tell, watcher in self._watchers.take(name):
+                tell(watcher)
         return seen + 1
+
+    def watch(self, name: str, tell: Callable[[str], None], watcher: str) -> None:
+        self._step(self._watchers.add, name, (tell, watcher))
+        tell(watcher)
+
+    def unwatch(self, tell: Callable[[str], None], watcher: str) -> None:
+        self._step(self._watchers.discard, (tell, watcher))
 
     def _live(self, name: str) -> tuple[list[Stood], int]:
         """The line without those whose ttl has run out, and as of which change; whoever gets room by that is told."""
@@ -267,34 +265,10 @@ class Room:
         return len(victims)
 
     def kept(self, name: str, what: str, token: int, ttl: float) -> Record:
-        return self._step(self._look_at_kept, name, what, token, ttl)
-
-    def _look_at_kept(self, name: str, what: str, token: int, ttl: float) -> Record:
-        now = time.time()
-        found = self._found(name, what, now)
-        if token > found.mark:
-            self._keeps[name, what] = found._replace(mark=token, until=max(found.until, now + ttl))
-        return found.kept._replace(now=now) if found.kept.expires > now else Record(now)
+        return self._step(self._keeps.kept, name, what, token, ttl)
 
     def keep(self, name: str, what: str, value: bytes, token: int, ttl: float) -> bool:
-        return self._step(self._keep, name, what, value, token, ttl)
-
-    def _keep(self, name: str, what: str, value: bytes, token: int, ttl: float) -> bool:
-        now = time.time()
-        found = self._found(name, what, now)
-        if found.mark > token:
-            return False
-        if len(self._keeps) >= self._sweep_at:
-            self._keeps = {key: marked for key, marked in self._keeps.items() if marked.until > now}
-            # As many again first: else each would pay for all who stay.
-            self._sweep_at = max(SWEEP_FROM, 2 * len(self._keeps))
-        kept = Record(now, value, token, now, now + ttl)
-        self._keeps[name, what] = Marked(token, max(found.until, now + ttl), kept)
-        return True
-
-    def _found(self, name: str, what: str, now: float) -> Marked:
-        found = self._keeps.get((name, what), NOTHING)
-        return found if found.until > now else NOTHING
+        return self._step(self._keeps.keep, name, what, value, token, ttl)
 
 
 def _tell_nobody(claim_id: str) -> None:
@@ -373,6 +347,13 @@ class MemoryBackend:
 
     async def last(self, claim: Claim, ttl: float, until: float) -> bool:
         return self._room.renew(claim._replace(ttl=ttl)) is None
+
+    async def watch(self, name: str, watcher: str, until: float) -> bool:
+        self._room.watch(name, self._heard, watcher)
+        return True
+
+    async def unwatch(self, watcher: str) -> None:
+        self._room.unwatch(self._heard, watcher)
 
     async def attend(self) -> None:
         """Whoever changes a line tells those concerned."""

@@ -193,6 +193,20 @@ class LookingAtMany(Protocol):
 
 
 @runtime_checkable
+class Watching(Protocol):
+    """A system that tells of changes also one who stands in no line."""
+
+    async def watch(self, name: str, watcher: str, until: float) -> bool:
+        """Tell a hint for this id as soon as the next change of the line will be told, and one when it comes; whether it can.
+
+        Asked again after each change; again before that, it is a hint at once. What changes with the time alone need not be told.
+        """
+
+    async def unwatch(self, watcher: str) -> None:
+        """Nobody is there to be told any more. Never waits for an answer."""
+
+
+@runtime_checkable
 class EndingWithClient(Protocol):
     """A system that may end the claims of a client that is no more before their ttl is over."""
 

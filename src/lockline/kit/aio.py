@@ -16,10 +16,11 @@ from ..core.engine import Engine
 from ..core.hand_over import attach as attach_to
 from ..core.hand_over import handing_over, read_ticket
 from ..core.terms import terms_for
+from ..core.watching import Watch
 from ..errors import BackendUnavailable, ConfigError, LeaseLost
 from ..runtime.scope import Scope
 from ..runtime.termination import cancel_on_sigterm
-from .lead import NOBODY_YET, a_main, is_the_end_of, leader_of, next_leader, stand
+from .lead import a_main, is_the_end_of, leader_of, stand
 from .locks import AnyLeases, AnyLocks, AnyLostTogether, Together, in_order, take_all
 from .once import Codec, a_maker, awaited, flights_of
 from .once_per import OnBusy, Run, Wish, an_on_busy, slots_of
@@ -272,14 +273,18 @@ class Kit:
         return await leader_of(self._engine, arguments.a_name(name))
 
     def watch(self, name: str, *, every: arguments.Seconds = 0.5) -> AsyncIterator[Standing | None]:
-        """Who leads now, and then each change, as seen by a look at the store that often; a silent store is waited for."""
-        return self._watch(arguments.a_name(name), arguments.a_ttl(every, "every"))
+        """Who leads now, and then each change, as the store tells of it; a silent store is waited for.
 
-    async def _watch(self, name: str, every: float) -> AsyncIterator[Standing | None]:
-        last: Any = NOBODY_YET
-        while True:
-            last = await next_leader(self._engine, name, every, last)
-            yield last
+        Where a store does not tell those who stand in no line, it is looked at that often.
+        """
+        return self._watch(Watch(self._engine, arguments.a_name(name), arguments.a_ttl(every, "every")))
+
+    async def _watch(self, watch: Watch) -> AsyncIterator[Standing | None]:
+        try:
+            while True:
+                yield await watch.next()
+        finally:
+            await watch.close()
 
 
 def _begun(main: Callable[[Lease], Awaitable[T]], term: Lease) -> Awaitable[T]:

@@ -15,7 +15,6 @@ from ..errors import BackendUnavailable, ClientClosed, ConfigError, LeaseLost
 
 PAUSE: Final = 0.25
 """How long one whose store was silent for a whole ttl waits before it stands again."""
-NOBODY_YET: Final = object()
 
 
 async def stand(engine: Engine, terms: Terms, make: Callable[[LiveClaim], H]) -> H:
@@ -43,24 +42,6 @@ async def leader_of(engine: Engine, name: str) -> Standing | None:
     """Who holds it, or None."""
     line = await engine.ask(lambda until: engine.backend.look(name, until))
     return line.holders[0] if line.holders else None
-
-
-async def next_leader(engine: Engine, name: str, every: float, last: object) -> Standing | None:
-    """Who leads now, as soon as that is another than the last one; a store that is silent is asked again."""
-    while True:
-        try:
-            leader = await leader_of(engine, name)
-        except BackendUnavailable as away:
-            if _is_final(away):
-                raise
-        else:
-            if last is NOBODY_YET or _id(leader) != _id(last):
-                return leader
-        await engine.runtime.sleep(every)
-
-
-def _id(leader: object) -> str | None:
-    return leader.id if isinstance(leader, Standing) else None
 
 
 def _is_final(away: BackendUnavailable) -> bool:

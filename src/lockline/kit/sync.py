@@ -16,10 +16,11 @@ from ..core.engine import Engine
 from ..core.hand_over import attach as attach_to
 from ..core.hand_over import handing_over, read_ticket
 from ..core.terms import terms_for
+from ..core.watching import Watch
 from ..errors import BackendUnavailable, LeaseLost, LocklineError
 from ..runtime.blocking import run
 from ..runtime.termination import exit_on_sigterm
-from .lead import NOBODY_YET, a_main, is_the_end_of, leader_of, next_leader, stand
+from .lead import a_main, is_the_end_of, leader_of, stand
 from .locks import AnyLeases, AnyLocks, AnyLostTogether, Together, in_order, take_all
 from .once import Codec, a_maker, flights_of
 from .once_per import OnBusy, Run, Wish, an_on_busy, slots_of
@@ -234,7 +235,9 @@ class Kit:
         terms = terms_for("lock", 1, name, ttl, True, None, meta)
         a_main(main, awaited=False)
         make = self._lock_class(self._engine, terms)._lease
-        atexit.register(self.close)
+        # One of its own for each: the end of another lead of this client must not take this one's along.
+        resign = functools.partial(self.close)
+        atexit.register(resign)
         try:
             with exit_on_sigterm():
                 while True:
@@ -254,7 +257,7 @@ class Kit:
                             return returned[0]
                         raise
         finally:
-            atexit.unregister(self.close)
+            atexit.unregister(resign)
 
     def attach(self, ticket: str) -> Lease:
         """The lease of a ticket that `lease.detach` gave, here or elsewhere, under a higher token; NotHeld if it holds nothing any more.
@@ -273,11 +276,15 @@ class Kit:
         return run(leader_of(self._engine, arguments.a_name(name)))
 
     def watch(self, name: str, *, every: arguments.Seconds = 0.5) -> Iterator[Standing | None]:
-        """Who leads now, and then each change, as seen by a look at the store that often; a silent store is waited for."""
-        return self._watch(arguments.a_name(name), arguments.a_ttl(every, "every"))
+        """Who leads now, and then each change, as the store tells of it; a silent store is waited for.
 
-    def _watch(self, name: str, every: float) -> Iterator[Standing | None]:
-        last: Any = NOBODY_YET
-        while True:
-            last = run(next_leader(self._engine, name, every, last))
-            yield last
+        Where a store does not tell those who stand in no line, it is looked at that often.
+        """
+        return self._watch(Watch(self._engine, arguments.a_name(name), arguments.a_ttl(every, "every")))
+
+    def _watch(self, watch: Watch) -> Iterator[Standing | None]:
+        try:
+            while True:
+                yield run(watch.next())
+        finally:
+            run(watch.close())

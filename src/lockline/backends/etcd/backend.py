@@ -253,6 +253,19 @@ class EtcdBackend(KeyedBackend[EtcdClaims]):
             self._watches.drop(claim.id)
         return await self._claims.leave(claims, self._channel.brief, until)
 
+    async def watch(self, name: str, watcher: str, until: float) -> bool:
+        """Tell a hint for this id as soon as the next change of the line will be told, and one when it comes."""
+        line = self._keys.line(name)
+        if self._watches.watch_line(watcher, line):
+            return True
+        # There is no connection yet, or no more: any question makes one.
+        await self._channel.brief.ask(RANGE, commands.whole_line(line), until)
+        return self._watches.watch_line(watcher, line)
+
+    async def unwatch(self, watcher: str) -> None:
+        """Nobody is there to be told any more."""
+        self._watches.drop(watcher)
+
     # -- questions ---------------------------------------------------------------------------------
 
     async def look(self, name: str, until: float) -> Line:

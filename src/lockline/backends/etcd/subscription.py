@@ -40,6 +40,8 @@ class Watches:
         self._link = None
         self._for: dict[int, str] = {}
         self._by_claim: dict[str, dict[bytes, int]] = {}
+        self._lines: set[int] = set()
+        """Watches of whole lines that the server has not confirmed yet."""
         self.at_home = False
         self._refused = False
         self.revision = 0
@@ -55,6 +57,10 @@ class Watches:
     def watch_home(self, revision: int = 0) -> bool:
         """Hear of what happens to this client's own keys after this revision (0: from now on)."""
         return self._unless_inside(self._watch_home, revision)
+
+    def watch_line(self, watcher: str, line: bytes) -> bool:
+        """Tell this one, who stands in no line, as soon as it will be told of changes of that line, and then of each."""
+        return self._unless_inside(self._watch_line, watcher, line)
 
     def drop(self, claim_id: str) -> None:
         """This claim waits no more."""
@@ -81,6 +87,20 @@ class Watches:
                 orders.append(m.WatchRequest(create_request=create))
         self._by_claim[claim_id] = fresh
         return self._send(orders)
+
+    def _watch_line(self, watcher: str, line: bytes) -> bool:
+        if watcher in self._by_claim:
+            self._tell(watcher)
+            return True
+        self._leave_refused_stream()
+        number, create = self._create_order(watcher, line, 0)
+        create.range_end = after(line)
+        self._by_claim[watcher] = {line: number}
+        self._lines.add(number)
+        if self._send([m.WatchRequest(create_request=create)]):
+            return True
+        self._by_claim.pop(watcher, None)
+        return False
 
     def _watch_home(self, revision: int) -> bool:
         if self.at_home and self._stream is not None:
@@ -158,6 +178,9 @@ class Watches:
                 self._tell(who)
             return
         if not answer.events:
+            if answer.created and answer.watch_id in self._lines:
+                self._lines.discard(answer.watch_id)
+                self._tell(who)
             return
         if who != HOME:
             self.revision = max(self.revision, *(event.kv.mod_revision for event in answer.events), 0)

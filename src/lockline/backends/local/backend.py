@@ -20,7 +20,8 @@ from .commands import ClaimRow, SqliteSteps, ToldClient
 from .connection import Busy
 from .doctor import findings
 from .hand_over import hand_over
-from .subscription import KeeperSignal, PeerListener, Peers
+from .keeper_signal import KeeperSignal
+from .subscription import PeerListener, Peers
 
 if TYPE_CHECKING:
     import asyncio
@@ -158,6 +159,24 @@ class LocalBackend:
     def _read(self) -> None:
         for claim_id in self._peers.receive(0):
             self._hints.heard(claim_id)
+
+    async def watch(self, name: str, watcher: str, until: float) -> bool:
+        if not self._listening:
+            await self._listen(until)
+        for _ in range(2):
+            pushed = (await self._step(self._peers.open, until)).watch_file(watcher)
+            # Whoever is in its step may have written already what nobody can see yet: let that one end. And a step makes the
+            # log, if there was none to be watched.
+            await self._step(lambda: self._steps.step(lambda db: None), until)
+            if pushed:
+                self._hints.heard(watcher)
+                return True
+        return False
+
+    async def unwatch(self, watcher: str) -> None:
+        listener = self._peers.listener
+        if listener is not None:
+            listener.unwatch_file(watcher)
 
     async def attend(self) -> None:
         if self._threads:

@@ -20,14 +20,13 @@ from typing import Final
 
 from ...errors import BackendUnavailable, ClientClosed, LocklineError
 from ...runtime.quiet import QuietSocket
+from .changes import Changes
 from .target import Sharing, enter_folder, give_to_sharers, sharing_of
 
 MOST_WATCHED: Final = 64
 """How many processes one client watches for their end; more are noticed at the next slow look."""
 KEEPER: Final = ".keeper"
 """What the name of a client's second socket ends in: there its keeper, and nobody else, hears of what it holds."""
-NAP: Final = 2.0
-"""The longest sleep of a keeper without a look at the clock."""
 _A_CLIENT: Final = re.compile(r"[0-9a-f]{16}")
 _A_SOCKET: Final = re.compile(rf"([0-9a-f]{{16}})({re.escape(KEEPER)})?")
 
@@ -41,6 +40,8 @@ class PeerListener:
     def __init__(self, file: Path, *, keeper: bool) -> None:
         self.name = secrets.token_hex(8)
         self.folder = file.with_name(file.name + "-peers")
+        self._log = file.with_name(file.name + "-wal")
+        self._changes: Changes | None = None
         self._pid = os.getpid()
         self.kept = False
         """Whether a client has it, and will close it."""
@@ -98,8 +99,11 @@ class PeerListener:
         watched, self._watched = self._watched, {}
         sockets, self._sockets = self._sockets, {}
         directory, self.directory = self.directory, -1
+        changes, self._changes = self._changes, None
         if selector is not None:
             selector.close()
+        if changes is not None:
+            changes.close()
         for handle, _ in watched.values():
             os.close(handle)
         for one in sockets.values():
@@ -154,6 +158,25 @@ class PeerListener:
             os.close(handle)
         return list(claim_ids)
 
+    def watch_file(self, watcher: str) -> bool:
+        """Hear of the next change of the file as of a hint for this id; whether the system tells of it."""
+        if self._changes is None and self._selector is not None:
+            try:
+                changes = Changes(self._log)
+            except OSError:
+                return False
+            if self._changes is None and self._selector is not None:
+                self._changes = changes
+                self._selector.register(changes, selectors.EVENT_READ, changes)
+            else:
+                changes.close()  # another thread was faster, or it is over
+        return self._changes is not None and self._changes.watch(watcher)
+
+    def unwatch_file(self, watcher: str) -> None:
+        """Nobody is there to be told any more."""
+        if self._changes is not None:
+            self._changes.unwatch(watcher)
+
     # -- reading -----------------------------------------------------------------------------------
 
     def receive(self, seconds: float) -> list[str]:
@@ -163,7 +186,10 @@ class PeerListener:
             return []
         told: list[str] = []
         for key, _ in selector.select(max(0.0, seconds)):
-            told += self._drain() if key.data is None else self._ended(key.data)
+            if isinstance(key.data, Changes):
+                told += key.data.take()
+            else:
+                told += self._drain() if key.data is None else self._ended(key.data)
         return told
 
     def _drain(self) -> list[str]:
@@ -348,41 +374,3 @@ class Peers:
     def ring(self) -> None:
         """Make a running `receive_for_keeper` return."""
         self._send(self.me + KEEPER, "")
-
-
-class KeeperSignal:
-    """The keeper's signal, which word from another process sets as well: an eviction is heard at once, not at the next tick."""
-
-    def __init__(self, peers: Peers, heard: Callable[[str], None], now: Callable[[], float]) -> None:
-        self._peers = peers
-        self._heard = heard
-        self._now = now
-        self._set = False
-        self._asleep = False
-
-    def set(self) -> None:
-        self._set = True
-        if self._asleep:
-            self._peers.ring()
-
-    def clear(self) -> None:
-        self._set = False
-
-    def is_set(self) -> bool:
-        return self._set
-
-    async def wait(self, until: float | None) -> bool:
-        try:
-            # Before the look at the flag: whoever sets it from here on rings.
-            self._asleep = True
-            while not self._set:
-                # In pieces: the kernel's timeout stops while the machine sleeps, and our clock does not.
-                left = NAP if until is None else min(until - self._now(), NAP)
-                if left <= 0:
-                    return False
-                for claim_id in self._peers.receive_for_keeper(left):
-                    self._heard(claim_id)
-                    self._set = True
-            return True
-        finally:
-            self._asleep = False

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from ...core.backend import Finding
 from ...core.claim import DETACHED, Claim, Gone, Grant, Line, Record, Unanswered, Waiting
 from ...core.waiting import Hints
 from ...errors import BackendUnavailable
-from ...guarantees import Guarantees
 from ...runtime import Running, Runtime
 from ..resp.commands import ServerError, pack
 from ..resp.connection_asyncio import AsyncioLink
@@ -24,6 +23,7 @@ from .channel import Answer, Call, Channel, Failed
 from .claims import Doubts, OwnClaim, Renewals, Renewed
 from .commands import OVERHEAD, Kept, PreparedLine, Route, Wish, key_of, words
 from .connection import Connections
+from .guarantees import GUARANTEES
 from .inspection import Inspection
 from .replicas import Replicas
 from .scripts import ENTER, LEAVE, NO_CHANNEL, PLACE
@@ -31,19 +31,7 @@ from .subscription import AsyncioSubscriptions, BlockingSubscriptions
 from .target import Target
 from .topology import topology_of
 
-GUARANTEES: Final = Guarantees(
-    exclusion="server",
-    fifo=True,
-    push=True,
-    token_survives=frozenset({"release", "expiry", "restart", "failover", "wipe"}),
-    tolerates=(
-        "Clients may crash, pause and lose their network. A server that restarts without its data, or fails over to a "
-        "replica that had not seen a grant, or whose clock is set forward by more than a lease has left, may let a second "
-        "holder in: only a fence covers that. Tokens go on rising "
-        "as long as the server's clock steps back by no more than 10 seconds; where the line's memory is lost (wipe, "
-        "restart without data, failover), by no more than the outage took."
-    ),
-)
+T = TypeVar("T")
 
 SOONEST_LOOK: Final = 0.02
 APART: Final = 0.01
@@ -209,15 +197,19 @@ class RedisBackend:
 
     async def _ask_place(self, claim: Claim, key: bytes, until: float) -> Any:
         """Ask where the claim stands; on a channel that we do listen to, from now on."""
+        channel = await self._reach(key, until, self._subscriptions.listen)
+        return (await self.channel.run(Call(PLACE, (key,), (claim.id, channel, "0")), until)).value
+
+    async def _reach(self, key: bytes, until: float, listen: Callable[[Address, float], Awaitable[T]]) -> T:
+        """Listen, in whichever way, where the line is."""
         address: Address | None = None
         try:
             address = self._topology.known(key) or await self._topology.find(key, until)
-            channel = await self._subscriptions.listen(address, until)
+            return await listen(address, until)
         except NoAnswer as problem:
             if address is not None:
                 self._topology.doubt(address)
             raise unavailable(problem) from problem
-        return (await self.channel.run(Call(PLACE, (key,), (claim.id, channel, "0")), until)).value
 
     async def _replicate(self, claim: Claim, key: bytes, until: float) -> None:
         # A turn that comes in the last moment shall not fail for want of time to ask.
@@ -351,6 +343,13 @@ class RedisBackend:
             return ""
         own.token = int(token)
         return claim_id
+
+    async def watch(self, name: str, watcher: str, until: float) -> bool:
+        key = self._key(name)
+        return await self._reach(key, until, partial(self._subscriptions.watch, key, watcher))
+
+    async def unwatch(self, watcher: str) -> None:
+        self._subscriptions.unwatch(watcher)
 
     async def attend(self) -> None:
         self._subscriptions.drain()

@@ -22,7 +22,7 @@ CLOCKS_APART = 1.0
 
 RULE = (
     "ACL SETUSER lockline on >password ~{ll:* resetchannels &ll:* +eval +evalsha +hget +hmget +hset +hdel +hgetall +pexpire "
-    "+pexpireat +time +publish +pubsub|numsub +subscribe +ping +info +scan +wait +hello +auth +select +cluster|slots +asking"
+    "+pexpireat +time +publish +pubsub|numsub +subscribe +ping +info +scan +wait +hello +client|tracking +auth +select +cluster|slots +asking"
 )
 """What a user needs, for the default prefix."""
 

@@ -86,6 +86,7 @@ local function open(key, state)
     n = n, used = used, least = least, first = first, key_until = key_until, mixed = mixed, head = head,
     seats_end = seats_end, watch = watch, sweep = sweep, due = due,
     next_id = head < seats_end and string.sub(state, at) or '', opened_at = head,
+    opened = state,
     alone = string.byte(state) == 43 and state or head == seats_end and at <= #state and string.sub(state, at),
   }
 end
@@ -323,14 +324,15 @@ local function save()
   elseif s.let_in and s.first + 250 < s.watch then
     warn_next()
   end
-  if s.alone and s.head == s.seats_end and s.key_until <= now + LINGERS then
-    put('state', s.alone)
-  else
-    put('state', struct.pack(STATE,
+  local state = s.alone
+  if not (s.alone and s.head == s.seats_end and s.key_until <= now + LINGERS) then
+    state = struct.pack(STATE,
       s.n, s.used, s.least, s.first, s.key_until, s.mixed, s.head, s.seats_end, s.watch, s.sweep, s.due)
-      .. (s.head == s.opened_at and s.next_id or ''))
+      .. (s.head == s.opened_at and s.next_id or '')
   end
-  redis.call('HSET', line, unpack(puts))
+  -- Whoever only looked has changed nothing, and nobody who watches is to be told that something has.
+  if state ~= s.opened then put('state', state) end
+  if #puts > 0 then redis.call('HSET', line, unpack(puts)) end
   if s.stretch then redis.call('PEXPIREAT', line, math.ceil(s.key_until)) end
 end
 

@@ -12,7 +12,7 @@ import secrets
 import select
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from ...core.waiting import Hints
 from ...errors import BackendUnavailable, ClientClosed
@@ -23,7 +23,10 @@ from ..resp.connection_asyncio import alone
 from ..resp.errors import NoAnswer
 from ..resp.subscription import AsyncioSubscription, BlockingSubscription
 from ..resp.target import Address
+from .changes import BEGINNING, BlockingTracker, Tracked
 from .target import Target
+
+T = TypeVar("T")
 
 MENDING = 0.5
 """Seconds that mending one may take; meanwhile nobody hears the others."""
@@ -64,6 +67,7 @@ class BlockingSubscriptions(Subscriptions):
             for end in self._wake:
                 os.close(end)
         self.open: dict[Address, BlockingSubscription] = {}
+        self.trackers: dict[Address, BlockingTracker] = {}
         self._broken: set[Address] = set()
         self._channels = {}
         self._reading = Section()
@@ -82,8 +86,12 @@ class BlockingSubscriptions(Subscriptions):
         one = self.open.get(address)
         if one is not None and not self._closed:
             return one
+        return self._in_turn(self._subscribe, address, until)
+
+    def _in_turn(self, work: Callable[..., T], address: Address, until: float, *args: Any) -> T:
+        """One thread at a time connects, or says something on what is connected."""
         try:
-            return self._opening.by(until, self._subscribe, address, until)
+            return self._opening.by(until, work, address, until, *args)
         except Late as problem:
             raise NoAnswer(address, "no time left to connect", sent=False, late=True) from problem
         except Inside as problem:
@@ -106,6 +114,39 @@ class BlockingSubscriptions(Subscriptions):
             # Whoever reads now does not know of this one yet.
             self.nudge()
         return one
+
+    async def watch(self, key: bytes, watcher: str, address: Address, until: float) -> bool:
+        """Have the server tell of the next change of this key; whether it does such things."""
+        return self._in_turn(self._watch, address, until, key, watcher)
+
+    def _watch(self, address: Address, until: float, key: bytes, watcher: str) -> bool:
+        if self._closed:
+            raise ClientClosed()
+        one = self.trackers.get(address)
+        if one is None:
+            one = BlockingTracker(self._target.server(address), until)
+            self._version += 1
+            self.trackers[address] = one
+            if self._closed:
+                one.close()
+            self.nudge()
+        if one.tracked.refused:
+            return False
+        request = one.tracked.ask(key, watcher)
+        if not request:
+            self.hints.heard(watcher)
+            return True
+        try:
+            one.send(request)
+        except OSError as problem:
+            self._lose(one)
+            raise NoAnswer(address, problem, sent=False) from problem
+        return True
+
+    def unwatch(self, watcher: str) -> None:
+        for one in list(self.trackers.values()):
+            if one.tracked.drop(watcher):
+                self._lose(one)
 
     def receive(self, seconds: float) -> list[str]:
         """Wait at most that long; the claims that were spoken of."""
@@ -133,7 +174,7 @@ class BlockingSubscriptions(Subscriptions):
     def _prepare_poll(self) -> None:
         version = self._version
         poll = select.poll()
-        polled = {one.sock.fileno(): one for one in list(self.open.values())}
+        polled = {one.sock.fileno(): one for one in (*self.open.values(), *self.trackers.values())}
         for fd in (self._wake_pipe()[0], *polled):
             poll.register(fd, select.POLLIN)
         self._poll = poll
@@ -153,10 +194,13 @@ class BlockingSubscriptions(Subscriptions):
 
     def _hear(self, one: BlockingSubscription) -> list[str]:
         try:
-            found = messages(one.hear())
+            heard = one.hear()
         except OSError:
             self._lose(one)
             return []
+        if isinstance(one, BlockingTracker):
+            return [watcher for reply in heard for watcher in one.tracked.take(reply)]
+        found = messages(heard)
         return [claim_id for message in found if (claim_id := self._take_note(message))]
 
     def _lose(self, one: BlockingSubscription) -> None:
@@ -165,6 +209,11 @@ class BlockingSubscriptions(Subscriptions):
             self._version += 1
             self._broken.add(one.address)
             self.open.pop(one.address, None)
+        elif isinstance(one, BlockingTracker) and self.trackers.get(one.address) is one:
+            self._version += 1
+            self.trackers.pop(one.address, None)
+            for watcher in one.tracked.end():
+                self.hints.heard(watcher)
         one.close()
 
     def _mend(self) -> None:
@@ -200,11 +249,12 @@ class BlockingSubscriptions(Subscriptions):
         self._closed = True
         self._version += 1
         self._broken.clear()
-        while self.open:
-            try:
-                self.open.popitem()[1].close()
-            except KeyError:
-                pass  # lost by its reader just now
+        for these in (self.open, self.trackers):
+            while these:
+                try:
+                    these.popitem()[1].close()
+                except KeyError:
+                    pass  # lost by its reader just now
         self.nudge()
 
     def __del__(self) -> None:
@@ -224,6 +274,7 @@ class AsyncioSubscriptions(Subscriptions):
         # Kept, never closed: the parent's loop is a stranger here.
         self._inherited = dict(self.__dict__)
         self.open: dict[Address, AsyncioSubscription] = {}
+        self.trackers: dict[Address, tuple[AsyncioSubscription, Tracked]] = {}
         self._unready: set[AsyncioSubscription] = set()
         self._lost: set[Address] = set()
         """Where a message may have been missed that nobody has looked for yet."""
@@ -239,19 +290,60 @@ class AsyncioSubscriptions(Subscriptions):
             channel = self._channel(address)
             if address not in self.open:
                 one = AsyncioSubscription(self._target.server(address), self._take, partial(self._lose, address))
-                self._unready.add(one)
-                try:
-                    await one.open(until, channel)
-                finally:
-                    self._unready.discard(one)
-                if self._closed:
-                    one.close(ConnectionAbortedError("the client was closed"))
-                    raise ClientClosed()
-                self.open[address] = one
+                self.open[address] = await self._open(one, until, channel)
             if address in self._lost:
                 self._lost.discard(address)
                 self.hints.heard_all()
             return channel
+
+    async def _open(self, one: AsyncioSubscription, until: float, channel: str = "") -> AsyncioSubscription:
+        self._unready.add(one)
+        try:
+            await one.open(until, channel)
+        finally:
+            self._unready.discard(one)
+        if self._closed:
+            one.close(ConnectionAbortedError("the client was closed"))
+            raise ClientClosed()
+        return one
+
+    async def watch(self, key: bytes, watcher: str, address: Address, until: float) -> bool:
+        """Have the server tell of the next change of this key; whether it does such things."""
+        async with alone(self._opening.setdefault(address, asyncio.Lock()), address, until):
+            if self._closed:
+                raise ClientClosed()
+            if address not in self.trackers:
+                tracked = Tracked()
+                one = AsyncioSubscription(
+                    self._target.server(address),
+                    lambda reply: self._tell(tracked.take(reply)),
+                    lambda why: self._lose_tracker(address, tracked),
+                )
+                self.trackers[address] = await self._open(one, until), tracked
+                one.send(BEGINNING)
+        one, tracked = self.trackers[address]
+        if tracked.refused:
+            return False
+        request = tracked.ask(key, watcher)
+        if request:
+            one.send(request)
+        else:
+            self.hints.heard(watcher)
+        return True
+
+    def unwatch(self, watcher: str) -> None:
+        for one, tracked in list(self.trackers.values()):
+            if tracked.drop(watcher):
+                one.close(ConnectionAbortedError("nobody watches any more"))
+
+    def _lose_tracker(self, address: Address, tracked: Tracked) -> None:
+        if self.trackers.get(address, (None, None))[1] is tracked:
+            self.trackers.pop(address)
+        self._tell(tracked.end())
+
+    def _tell(self, watchers: Sequence[str]) -> None:
+        for watcher in watchers:
+            self.hints.heard(watcher)
 
     def _take(self, reply: Any) -> None:
         for message in messages([reply]):
@@ -288,7 +380,8 @@ class AsyncioSubscriptions(Subscriptions):
     async def close(self) -> None:
         self._closed = True
         why = ConnectionAbortedError("the client was closed")
-        for one in (*self.open.values(), *self._unready):
+        trackers = [one for one, _ in self.trackers.values()]
+        for one in (*self.open.values(), *trackers, *self._unready):
             one.close(why)
         self.open.clear()
         mending = list(self._mending)

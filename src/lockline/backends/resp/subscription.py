@@ -123,7 +123,11 @@ class AsyncioSubscription:
 
     def say(self, *words: str) -> None:
         """Subscribe to more, or to less."""
-        self._connection.write(pack(words))
+        self.send(pack(words))
+
+    def send(self, request: bytes) -> None:
+        """Ask for something whose answer is heard like all else."""
+        self._connection.write(request)
 
     def _take(self, reply: Any) -> None:
         self._heard_at = clock.now()

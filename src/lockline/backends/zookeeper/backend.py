@@ -16,6 +16,7 @@ from ...errors import BackendUnavailable
 from ...guarantees import Guarantees
 from ...runtime import Runtime
 from ...runtime.blocking import BlockingRuntime
+from .changes import LineChanges
 from .channel import KazooChannel
 from .claims import Claims, OwnNode
 from .commands import LineCommands, checked
@@ -68,6 +69,7 @@ class ZooKeeperBackend:
         self._claims = Claims(channel, self._commands, runtime, self._forget)
         self._nodes = self._claims.nodes
         self._subscription = Subscription(channel, self._nodes, target.chroot, self._heard)
+        self._changes = LineChanges(channel, target.chroot, self._heard)
         # A thread in asyncio too: a loop that is blocked for longer than a ttl must not keep others from the lock.
         self._worker = Worker(BlockingRuntime(), "lockline-zookeeper", self._beat, self._idle)
         channel.alarm = self._worker.by
@@ -233,6 +235,14 @@ class ZooKeeperBackend:
         for node in list(self._nodes.values()):
             # Only now, so that a lease that is released soon costs no watch.
             self._subscription.watch_own(node)
+
+    async def watch(self, name: str, watcher: str, until: float) -> bool:
+        await self._channel.connected(None, until, insist=False)
+        self._changes.watch(self._commands.parent(name), watcher)
+        return True
+
+    async def unwatch(self, watcher: str) -> None:
+        self._changes.unwatch(watcher)
 
     # -- questions ---------------------------------------------------------------------------------
 
