@@ -237,18 +237,19 @@ CURVES: Mapping[str, tuple[str, Sequence[str]]] = {
 }
 
 
-def measured(server: RedisServer, asked: argparse.Namespace) -> Iterator[tuple[str, list[Row]]]:
+def measured(server: RedisServer, asked: argparse.Namespace) -> Iterator[tuple[str, Row]]:
+    """Row by row: whoever ends it keeps what there is."""
     scale, seconds, only = asked.scale, asked.seconds, asked.only
     if "held" in only:
-        yield "held", [asyncio.run(held(server, many, seconds, asked.ttl)) for many in steps(100_000 * scale)]
+        yield from (("held", asyncio.run(held(server, many, seconds, asked.ttl))) for many in steps(100_000 * scale))
     if "names" in only:
-        yield "names", [asyncio.run(names(server, many)) for many in steps(1_000_000 * scale)]
+        yield from (("names", asyncio.run(names(server, many))) for many in steps(1_000_000 * scale))
     if "list" in only:
-        yield "list", [asyncio.run(listed(server, many)) for many in steps(100_000 * scale)]
+        yield from (("list", asyncio.run(listed(server, many))) for many in steps(100_000 * scale))
     if "waiters" in only:
-        yield "waiters", [waiters(server, many, int(50 * scale) or 5) for many in steps(10_000 * scale)]
+        yield from (("waiters", waiters(server, many, int(50 * scale) or 5)) for many in steps(10_000 * scale))
     if "processes" in only:
-        yield "processes", [crowd(server, many, seconds) for many in steps(500 * scale)]
+        yield from (("processes", crowd(server, many, seconds)) for many in steps(500 * scale))
 
 
 def main() -> None:
@@ -266,9 +267,9 @@ def main() -> None:
     report = Report("large", {name: importlib.metadata.version(name) for name in ("lockline", "redis")})
     tables: dict[str, list[Row]] = {}
     with a_redis() as server:
-        for what, rows in measured(server, asked):
-            report.table(what, rows)
-            tables[what] = rows
+        for what, row in measured(server, asked):
+            tables.setdefault(what, []).append(row)
+            report.table(what, tables[what])
             if asked.draw:
                 picture(tables)
     report.write()
@@ -282,7 +283,9 @@ def picture(tables: Mapping[str, list[Row]]) -> None:
     panels = []
     for what, (across, curves) in CURVES.items():
         rows = known.get(what, [])
-        panels += [(f"{what}: {each}", across, [(row[across], row[each]) for row in rows]) for each in curves]
+        panels += [
+            (f"{what}: {each}", across, [(row[across], row[each]) for row in rows if each in row]) for each in curves
+        ]
     draw(PICTURE, panels)
     file.write_text(json.dumps(known, indent=1) + "\n")
 
