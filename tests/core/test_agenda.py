@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from lockline.core import agenda
+from lockline import BackendUnavailable
+from lockline.core import agenda, keeper
 from lockline.core.agenda import Agenda
 from tests.calm import calm
 from tests.contract.parties import ThreadParty
@@ -19,15 +20,15 @@ def rounds(alice: ThreadParty, monkeypatch: pytest.MonkeyPatch) -> Callable[[], 
     """How often all claims of this client were gone through, which rests for a minute after each time: five are very many to it."""
     monkeypatch.setattr(agenda, "MANY", 4)
     monkeypatch.setattr(agenda, "REST_PER_CLAIM", 12.0)
-    keeper = alice.client.real._engine._keeper
-    orphans, count = keeper._take_over_orphans, 0
+    renewer = alice.client.real._engine._keeper
+    orphans, count = renewer._take_over_orphans, 0
 
     async def counted() -> None:
         nonlocal count
         count += 1
         await orphans()
 
-    keeper._take_over_orphans = counted
+    renewer._take_over_orphans = counted
     return lambda: count
 
 
@@ -103,3 +104,37 @@ def test_few_claims_are_all_looked_at_each_time() -> None:
     assert plan.round_is_due(100.0)
     assert plan.next(100.5) == 100.5
     assert plan.next(200.0) == 130.0
+
+
+def renewals(alice: ThreadParty, monkeypatch: pytest.MonkeyPatch, answers: Callable[[int], bool]) -> list[int]:
+    """Have two travel together at most, and half a minute pass; how many claims each call is for, of those that are answered or not."""
+    monkeypatch.setattr(keeper, "TOGETHER", 2)
+    engine = alice.client.real._engine
+    renew, sizes = engine.backend.renew, list[int]()
+
+    async def counted(claims: list[object], until: float) -> object:
+        sizes.append(len(claims))
+        if not answers(len(sizes)):
+            raise BackendUnavailable("away")
+        return await renew(claims, until)
+
+    monkeypatch.setattr(engine.backend, "renew", counted)
+    now = engine.runtime.now
+    monkeypatch.setattr(engine.runtime, "now", lambda: now() + 30)
+    return sizes
+
+
+def test_the_first_of_very_many_does_not_wait_for_the_answer_to_the_last(
+    alice: ThreadParty, leases: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = renewals(alice, monkeypatch, lambda nth: True)
+    eventually(lambda: all(lease.remaining() > 40 for lease in leases))
+    assert sizes == [2, 2, 1]
+
+
+def test_a_store_that_is_silent_is_waited_for_once_and_all_are_renewed_when_it_is_back(
+    alice: ThreadParty, leases: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = renewals(alice, monkeypatch, lambda nth: nth > 1)
+    eventually(lambda: all(lease.remaining() > 40 for lease in leases))
+    assert sizes == [2, 2, 2, 1], "one call that failed, and then all five"

@@ -36,6 +36,8 @@ A_MOMENT = 0.1
 """How long the end of a client waits for each request that is still under way."""
 A_QUESTION = 0.25
 """How long those who were taken away may be kept from hearing of it by the question who did it; all of one renewal together."""
+TOGETHER = 2000
+"""Claims that are renewed by one call, at most: the first of very many shall not wait for the answer to the last."""
 AT_ONCE = 4
 """Renewals under way at the same time, at most: one that gets no answer does not keep the others from theirs."""
 
@@ -136,11 +138,9 @@ class Keeper:
 
     def _hear_of_store(self, problem: object) -> None:
         """A renewal was answered, or what became of it instead."""
-        if self.stream is None:
-            return
-        if problem is None:
+        if self.stream is not None and problem is None:
             self.stream.answered()
-        else:
+        elif self.stream is not None:
             self.stream.silence(problem)
 
     def drop(self, live: LiveClaim) -> None:
@@ -297,7 +297,7 @@ class Keeper:
 
         async def renewal() -> None:
             try:
-                await self._renew(batch)
+                await self._renew_all(batch)
             finally:
                 asked.clear()
                 self._agenda.note(0.0)
@@ -308,7 +308,7 @@ class Keeper:
         except RuntimeError as problem:
             # No thread to be had: to watch deadlines late is better than to let leases go.
             log.warning("renewing %d claims in the keeper's own thread: %s", len(batch), problem)
-            await self._renew(batch)
+            await self._renew_all(batch)
             return
         self._renewals.append(Renewal(worker, asked))
 
@@ -325,7 +325,21 @@ class Keeper:
             live.me = None
         return True
 
-    async def _renew(self, batch: list[LiveClaim]) -> None:
+    async def _renew_all(self, batch: list[LiveClaim]) -> None:
+        """Renew these in parts; but a store that is silent, or one of its servers, is waited for once and not for each part."""
+        together = TOGETHER
+        while batch:
+            part, batch = batch[:together], batch[together:]
+            answered = await self._renew(part)
+            if not answered:
+                for live in batch:
+                    live.put_off(self._runtime.now(), "it was silent when others were to be renewed")
+                return
+            if answered < len(part):
+                together = len(batch)
+
+    async def _renew(self, batch: list[LiveClaim]) -> int:
+        """Renew these with one call; how many were answered."""
         sent = self._runtime.now()
         # One that gets no answer is given up when the next would be due, so that there is time for another.
         until = max(sent + 0.05, min(min(live.deadline, sent + live.claim.ttl / RENEWALS_PER_TTL) for live in batch))
@@ -346,7 +360,7 @@ class Keeper:
             for live in batch:
                 live.put_off(now + min(live.claim.ttl / 10, 1.0), problem)
             self._hear_of_store(problem)
-            return
+            return 0
         self._hear_of_store(next((fate.problem for fate in fates if isinstance(fate, Unanswered)), None))
         patience = self._runtime.now() + A_QUESTION
         for live, claim, fate in zip(batch, claims, fates, strict=True):
@@ -369,6 +383,7 @@ class Keeper:
                     if self._kept.get(claim.id) is not live:
                         continue
                 self._end(live, reason)
+        return sum(not isinstance(fate, Unanswered) for fate in fates)
 
     def _end(self, live: LiveClaim, reason: Reason) -> None:
         self._kept.pop(live.claim.id, None)
