@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 import lockline
+from lockline.backends.redis.inspection import Inspection
 from tests.calm import calm
 from tests.servers.proxy import Proxy
 from tests.servers.redis import RedisCluster, RedisServer, started
@@ -42,11 +43,22 @@ def test_thousands_of_idle_names_cost_a_few_trips(server: RedisServer, connect: 
         lease.release()
 
 
-def test_a_list_after_the_scripts_were_forgotten_is_complete(server: RedisServer, connect: Connect) -> None:
+def test_a_list_after_the_scripts_were_forgotten_is_complete_and_asks_for_one_name_by_itself(
+    server: RedisServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
     client = connect(server.url)
     leases = [client.lock(f"x{n}").acquire() for n in range(20)]
     server.command("SCRIPT", "FLUSH")
+    by_itself: list[bytes] = []
+    is_used = Inspection._is_used
+
+    async def noted(inspection: Inspection, key: bytes, until: float) -> bool:
+        by_itself.append(key)
+        return await is_used(inspection, key, until)
+
+    monkeypatch.setattr(Inspection, "_is_used", noted)
     assert len(client.list()) == 20
+    assert len(by_itself) == 1, "and that loaded the script for the others"
     for lease in leases:
         lease.release()
     assert client.list() == []

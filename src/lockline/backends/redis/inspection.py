@@ -91,10 +91,17 @@ class Inspection:
             if cursor is not None:
                 page = lives.pop()
             used.update([key for key, alive in zip(likely, lives, strict=True) if type(alive) is int and alive])
-            odd = [key for key, alive in zip(likely, lives, strict=True) if type(alive) is not int]
+            not_said = {key: alive for key, alive in zip(likely, lives, strict=True) if type(alive) is not int}
+            # A server that does not know the script says so of each: one by itself loads it, the others go with the next page.
+            again = [
+                key
+                for key, alive in not_said.items()
+                if isinstance(alive, ServerError) and code_of(alive) == "NOSCRIPT"
+            ][1:]
+            odd = list(not_said.keys() - set(again))
             odd += [key for key, state in zip(found, states, strict=True) if self._is_odd(state, address)]
             used.update([key for key in odd if await self._is_used(key, until)])
-            likely = [key for key, state in zip(found, states, strict=True) if type(state) is bytes]
+            likely = again + [key for key, state in zip(found, states, strict=True) if type(state) is bytes]
             cursor, found = self._next_page(page, address)
         return used
 
