@@ -14,3 +14,8 @@ for _name in ("setnx", "set_nx_ex", "getset", "owner", "reentrant", "redlock", "
 for _name in ("redis", "redlock", "zookeeper", "etcd", "consul", "postgresql", "mysql", "local"):
     with suppress(ImportError):
         import_module(f"lockline.backends.{_name}.backend")
+for _name in ("redlock.cluster", "redlock.target", "postgresql.schema", "mysql"):
+    with suppress(ImportError):
+        import_module(f"lockline.backends.{_name}")
+for _name in ("redis", "zookeeper", "etcd", "consul", "postgres", "pgbouncer", "mysql"):
+    import_module(f"lockline.lab.servers.{_name}")

@@ -79,6 +79,9 @@ class Laboratory:
         self, cells: Iterable[tuple[str, str]], told: Callable[[str, str], None] = lambda lock, failure: None
     ) -> Iterator[Outcome]:
         """Each cell as it is done; `told` hears of each that begins."""
+        # Before there are threads: two that compile at once can fail in each other's name, on Python 3.11.
+        from . import preload  # noqa: F401
+
         quiet: list[tuple[str, str]] = []
         crowded: list[tuple[str, str]] = []
         for cell in cells:

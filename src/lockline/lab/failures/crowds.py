@@ -172,7 +172,7 @@ def starvation(stage: Stage) -> None:
     passed = overtaken(stage.trace.events())
     stage.facts |= {"grants": shares, "jain": round(index, 3), "longest wait": round(longest, 2), "overtaken": passed}
     stage.figure = f"Jain {index:.2f}"
-    if passed > A_TURN_OR_TWO:
+    if passed > A_TURN_OR_TWO or sum(shares) < TURNS:
         stage.late = longest
 
 

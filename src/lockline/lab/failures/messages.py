@@ -12,7 +12,7 @@ from .schedule import WHOLE, finish, must_get
 
 
 def late_request(stage: Stage) -> None:
-    a, b = stage.client("A", patience=0.4), stage.client("B")
+    a, b = stage.client("A", patience=min(0.2 * stage.ttl, 4.0)), stage.client("B")
     a.do("warm_up")
     b.do("warm_up")
     for line in a.lines:

@@ -67,7 +67,7 @@ class Row(PublishedLock):
                 )  # fmt: skip
             # Who gives up hangs up: there is no other way to wait for a bounded time.
             line = self._line
-            limit = threading.Timer(self.place.patience, hang_up, [line]) if self.place.patience < 1 else None
+            limit = threading.Timer(self.place.patience, hang_up, [line]) if self.place.patience < 5 else None
             try:
                 if limit is not None:
                     limit.start()
