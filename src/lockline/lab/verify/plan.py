@@ -123,7 +123,7 @@ class Dice:
         if self._settings.shares and roll < 0.35:
             if roll < 0.12:
                 # Longer than the others, or there would hardly ever be nothing left.
-                return Step(self._one(names.semaphores), "permit", "short", 6 * hold, pause)
+                return Step(self._one(names.semaphores), "permit", "short", 12 * hold, pause)
             kind: Literal["read", "write"] = "write" if chance.random() < 0.4 else "read"
             return Step(self._one(names.read_write), kind, "short", hold, pause)
         return Step(self._one(names.locks[:3]), "lock", "short", hold, pause)
