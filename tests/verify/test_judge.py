@@ -151,6 +151,21 @@ def test_a_claim_that_the_store_may_have_forgotten_has_no_place() -> None:
     assert judge(history(first, early, faults=(elsewhere,)), FEW).of(ORDER).broken == 1
 
 
+def test_a_worker_that_lost_a_lease_may_have_lost_its_places_as_well() -> None:
+    """One session of ZooKeeper's carries them all."""
+    first, early = held("1.1", 9, 0.0, 0.9, 1.0, seen=0.2), held("2.1", 2, 0.3, 0.5, 0.6)
+
+    def lost(op: str, name: str) -> Operation:
+        found = held(op, 1, 0.0, 0.1, 0.3, name=name)
+        found.outcome = "lost"
+        return found
+
+    assert judge(history(first, early, lost("1.2", "p/kept")), FEW).of(ORDER).broken == 0
+    assert judge(history(first, early, lost("3.2", "p/kept")), FEW).of(ORDER).broken == 1
+    # That one was to be lost.
+    assert judge(history(first, early, lost("1.2", "p/deadline")), FEW).of(ORDER).broken == 1
+
+
 @pytest.mark.parametrize(("got", "said"), [(0.9, "held"), (1.9, "broken")])
 def test_after_a_release_the_next_one_holds_soon(got: float, said: str) -> None:
     gave_back, waited = held("1.1", 1, 0.0, 0.1, 0.5), held("2.1", 2, 0.1, got, got + 0.1, seen=0.2)

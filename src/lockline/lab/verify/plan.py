@@ -16,6 +16,15 @@ DEADLINE_TTL: Final = 0.6
 """How long a lease lasts that nobody renews and whose holder stays to the last instant that it may trust."""
 
 
+UNRENEWED: Final = "deadline"
+"""The last word of the name whose leases nobody renews."""
+
+
+def left_to_run_out(name: str) -> bool:
+    """Whether a lease of this name is lost by the plan, and not by a mishap."""
+    return name.endswith(f"/{UNRENEWED}")
+
+
 @dataclass(frozen=True, slots=True)
 class Names:
     """The names of one run, all under one prefix that nobody else has."""
@@ -27,7 +36,7 @@ class Names:
     @property
     def locks(self) -> list[str]:
         """Hot ones, and ones that are kept or left to their deadline."""
-        return [f"{self.prefix}{word}" for word in ("lock-1", "lock-2", "lock-3", "kept", "deadline")]
+        return [f"{self.prefix}{word}" for word in ("lock-1", "lock-2", "lock-3", "kept", UNRENEWED)]
 
     @property
     def read_write(self) -> list[str]:

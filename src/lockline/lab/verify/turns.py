@@ -9,6 +9,7 @@ from operator import attrgetter
 from typing import Final
 
 from .history import Fault, History, Operation
+from .plan import left_to_run_out
 from .verdict import ORDER, RECOVERY, WAKE_UP, Finding, Violation
 
 SOON: Final = 1.0
@@ -72,16 +73,22 @@ class Disturbances:
     """The same by whom it may concern.
 
     An operation without an answer counts among them: the store was out of reach for it, whoever's doing that was, and what it
-    claimed may stand in a line for a claim's life after that.
+    claimed may stand in a line for a claim's life after that. So does, for its worker, a lease that was lost although it was
+    renewed: whatever kept that worker from renewing it may have cost its other claims their places.
     """
 
-    def __init__(self, faults: Iterable[Fault], operations: Iterable[Operation] = (), life: float = 0.0) -> None:
+    def __init__(self, faults: Iterable[Fault], operations: Sequence[Operation] = (), life: float = 0.0) -> None:
         # A worker whose wall clock is off has nothing to complain of.
         felt = [fault for fault in faults if fault.kind != "step a clock"]
         felt += [
             Fault("no answer", one.releasing or one.begun, one.ended, felt=one.ended + life)
             for one in operations
             if one.outcome == "unknown"
+        ]
+        felt += [
+            Fault("lost a lease", one.until or one.begun, one.ended, one.worker)
+            for one in operations
+            if one.outcome == "lost" and not left_to_run_out(one.name)
         ]
         self.any = Disturbed(felt)
         self._all = Disturbed(fault for fault in felt if fault.worker is None)
