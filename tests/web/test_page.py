@@ -67,12 +67,12 @@ def test_the_bar_empties_and_fills_up_with_each_renewal(
     serve: Serve, browse: Browse, client: lockline.Client, store: str, hold: Any
 ) -> None:
     visit = browse(serve(store))
-    lease = hold(client.lock("bar", ttl=3))
+    lease = hold(client.lock("bar", ttl=6))
     visit.line("bar").wait_for()
     measure = "element => element.getBoundingClientRect().width / element.parentElement.getBoundingClientRect().width"
     fill = visit.line("bar").locator(".ttl i")
     seen = []
-    until = time.monotonic() + 2.5
+    until = time.monotonic() + 4
     while time.monotonic() < until:
         seen.append(fill.evaluate(measure))
         time.sleep(0.05)
