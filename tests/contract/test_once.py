@@ -294,7 +294,8 @@ def test_a_killed_process_lets_the_next_one_compute(world: Scene) -> None:
 
 def test_values_come_back_as_they_were(world: Scene) -> None:
     alice, bob = pair(world)
-    for at, value in enumerate((None, 0, "", b"", b"\x00\xff\n", [1.5], {"x": {}}, "ü" * 1000)):
+    values: tuple[Any, ...] = (None, 0, "", b"", b"\x00\xff\n", [1.5], {"x": {}}, "ü" * 1000)
+    for at, value in enumerate(values):
         work = Work(world.flavour, value)
         made = [party.client.once(f"key {at}", work.make, A_WHILE) for party in (alice, bob, bob)]
         assert made == [value] * 3
