@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from email.utils import formatdate
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lockline.backends.kept import KeptText, unpacked
@@ -22,6 +22,7 @@ delays = st.floats(0, 0.5)
 answers = st.lists(st.tuples(st.floats(0, 5), delays, delays), min_size=1, max_size=30)
 
 
+@settings(max_examples=40, deadline=None)
 @given(ahead=st.floats(-5, 5), answers=answers, later=st.floats(0, BELIEVED / 2))
 def test_the_time_lies_where_the_reading_says(
     ahead: float, answers: list[tuple[float, float, float]], later: float
