@@ -228,10 +228,10 @@ def crowd(server: RedisServer, processes: int, seconds: float) -> Row:
 CURVES: Mapping[str, tuple[str, Sequence[str]]] = {
     "held": (
         "leases",
-        ("client: share of a core", "server: share of a core", "client: KB a lease", "close(): CPU seconds"),
+        ("client: share of a core", "server: share of a core", "client: KB a lease", "close(): seconds"),
     ),
     "names": ("names", ("client: CPU µs a name", "server: CPU µs a name", "client: MB more")),
-    "list": ("names", ("client: CPU µs a name", "server: CPU µs a name")),
+    "list": ("names", ("seconds", "server: CPU µs a name")),
     "waiters": ("waiters", ("server: µs in scripts a grant", "server: KB a waiter")),
     "processes": ("processes", ("server: CPU µs a grant", "client: CPU µs a grant")),
 }
@@ -286,7 +286,7 @@ def picture(tables: Mapping[str, list[Row]]) -> None:
         panels += [
             (f"{what}: {each}", across, [(row[across], row[each]) for row in rows if each in row]) for each in curves
         ]
-    draw(PICTURE, panels)
+    draw(PICTURE, [panel for panel in panels if panel[2]])
     file.write_text(json.dumps(known, indent=1) + "\n")
 
 
