@@ -52,6 +52,15 @@ async def release_all(backend: Backend, runtime: Runtime, keeper: Keeper) -> flo
     return until
 
 
+def owe_what_waits_below(keeper: Keeper, me: object) -> None:
+    """Have withdrawn what this very thread waits for, under the signal handler or callback that closes its client: when that wait goes
+    on, and would see to it, the connections are gone.
+    """
+    for live in list(keeper.books.values()):
+        if live.token is None and live.key[0] is me and live.under_way():
+            keeper.removals.owe(live.claim)
+
+
 def _tell(live: LiveClaim, told: list[LiveClaim]) -> None:
     live.tell()
     told.append(live)

@@ -15,7 +15,7 @@ from . import place, reentrance, waiting
 from .arguments import a_ttl
 from .backend import Backend, Sessional
 from .claim import Claim, Grant, Unanswered, Waiting
-from .closing import CLOSING, release_all
+from .closing import CLOSING, owe_what_waits_below, release_all
 from .guarding import guard
 from .handle import H, Handle, check, not_held
 from .keeper import WITHDRAWAL
@@ -394,6 +394,7 @@ class Engine:
             # Those who waited withdraw their own claims on the way out.
             while self._keeper.others_under_way(self.runtime.me()) and self.runtime.now() < until:
                 await self.runtime.sleep(0.005)
+            owe_what_waits_below(self._keeper, self.runtime.me())
             await self._keeper.settle(until)
         finally:
             await self.backend.close()

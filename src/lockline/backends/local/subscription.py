@@ -184,8 +184,14 @@ class PeerListener:
         selector = self._selector
         if selector is None:
             return []
+        try:
+            ready = selector.select(max(0.0, seconds))
+        except (OSError, ValueError):
+            if self._selector is selector:
+                raise
+            return []  # closed under our wait, by a signal handler on top of it
         told: list[str] = []
-        for key, _ in selector.select(max(0.0, seconds)):
+        for key, _ in ready:
             if isinstance(key.data, Changes):
                 told += key.data.take()
             else:
