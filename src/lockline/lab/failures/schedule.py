@@ -25,7 +25,7 @@ def holder(stage: Stage, label: str = "A") -> Client:
 
 def gets_it(stage: Stage, client: Client, wait: float) -> bool:
     """Whether it gets what is nobody's. Who waits for longer than a ttl for what does not expire waits for ever, and need not go on;
-    and a machine that is busy with other things gets the same time once more."""
+    and a machine that is busy with other things gets some more time."""
     began = calm()
     first = min(wait, 1.3 * stage.ttl)
     if client.do("acquire", first):
@@ -34,7 +34,7 @@ def gets_it(stage: Stage, client: Client, wait: float) -> bool:
         return False
     if wait > first and client.do("acquire", wait - first):
         return True
-    return calm() - began < 0.9 * wait and bool(client.do("acquire", wait))
+    return calm() - began < 0.9 * wait and bool(client.do("acquire", first))
 
 
 def must_get(stage: Stage, client: Client, since: float, wait: float | None = None, late: float = LATE) -> bool:
