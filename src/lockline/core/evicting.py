@@ -28,21 +28,29 @@ LONGEST: Final = 300
 
 async def evict(engine: Engine, name: str, token: int | None, by: str = "") -> int:
     """Take the lock away from whoever holds it, or from that holder, and tell of it; how many there were."""
-    backend, by = engine.backend, by or engine.owner
-    if token is not None and token < BEYOND and isinstance(backend, Keeping):
-        said = by[:LONGEST].encode("utf-8", "replace")
-        try:
-            await engine.ask(
-                lambda until: backend.keep(
-                    name, NOTE.format(token=token), said, token, KEPT_FOR, min(until, engine.runtime.now() + COURTESY)
-                )
-            )
-        except LocklineError:
-            pass  # whether the store answers at all, the eviction itself finds out
-    holders = await engine.ask(lambda until: backend.evict(name, until, token))
+    by = by or engine.owner
+    if token is not None:
+        await _leave_note(engine, name, token, by[:LONGEST].encode("utf-8", "replace"))
+    holders = await engine.ask(lambda until: engine.backend.evict(name, until, token))
+    if token is not None and not holders:
+        # Nobody has it, and on some stores somebody may yet: who did nothing to that one.
+        await _leave_note(engine, name, token, b"")
     if engine.stream is not None:
         engine.stream.evicted(name, by, holders, token)
     return holders
+
+
+async def _leave_note(engine: Engine, name: str, token: int, said: bytes) -> None:
+    backend = engine.backend
+    if token >= BEYOND or not isinstance(backend, Keeping):
+        return
+    note = NOTE.format(token=token)
+    try:
+        await engine.ask(
+            lambda until: backend.keep(name, note, said, token, KEPT_FOR, min(until, engine.runtime.now() + COURTESY))
+        )
+    except LocklineError:
+        pass  # whether the store answers at all, the eviction itself finds out
 
 
 async def evictor_of(backend: Backend, name: str, token: int | None, until: float) -> str:
