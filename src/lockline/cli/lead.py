@@ -55,9 +55,9 @@ PAUSE: Final = 1.0
 @require_option
 def command(
     name: str,
-    command: tuple[str, ...],
     ttl: float,
     grace: float | None,
+    command: tuple[str, ...],
     quiet: bool,
     url: str | None,
     config: str | None,

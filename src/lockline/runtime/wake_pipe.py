@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
 
 class WakePipe:
@@ -22,10 +23,8 @@ class WakePipe:
     def ring(self) -> None:
         """Wake whoever polls it; safe from any thread."""
         if self._ends is not None:
-            try:
+            with suppress(BlockingIOError):  # full of wake-ups already
                 os.write(self._ends[1], b"!")
-            except BlockingIOError:
-                pass  # full of wake-ups already
 
     def clear(self) -> None:
         """The one who polled is awake."""

@@ -159,13 +159,11 @@ class ThreadPushes(Notified):
 
     def _still_works(self, session: BlockingSession) -> bool:
         """Ask when it has been quiet; False when the last question stayed unanswered."""
-        now = clock.now()
-        if now < self._heard_at + QUIET:
+        now, asked = clock.now(), self._asked_at > self._heard_at
+        if now < max(self._heard_at, self._asked_at) + QUIET:
             return True
-        if self._asked_at > self._heard_at:
-            return now < self._asked_at + QUIET
         self._asked_at = now
-        return session.ping()
+        return not asked and session.ping()
 
     def _lose(self, session: BlockingSession) -> None:
         if self._session is session:

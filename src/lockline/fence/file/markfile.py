@@ -17,8 +17,8 @@ from ...errors import BackendUnavailable, ConfigError
 from ..rule import LARGEST, Mark, Offer, passed
 
 VERSION: Final = 1
-FIRST_PAUSE: Final = 0.001
-LONGEST_PAUSE: Final = 0.05
+PAUSES: Final = (0.001, 0.05)
+"""Seconds between two tries at the lock, the first ones and at the most."""
 
 
 class Appending(NamedTuple):
@@ -108,7 +108,7 @@ class MarkFile:
         The operating system drops the lock with the process, so a killed holder leaves nothing behind. And with the file that this
         gives: an exception may strike before anybody has noted it, and a bare number would stay open, and the fence shut.
         """
-        pause = FIRST_PAUSE
+        pause, longest = PAUSES
         file = self._open()
         while True:
             if self._try_lock(file):
@@ -123,7 +123,7 @@ class MarkFile:
                 file.close()
                 return None
             time.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE)
+            pause = min(2 * pause, longest)
 
     def _open(self) -> FileIO:
         try:
