@@ -98,7 +98,7 @@ def test_a_permit_that_was_lost_on_the_way_to_an_item_is_asked_for_again(world: 
     taking = alice.pool("gpu", [7], ttl=world.ttl(0.5)).acquire.start()
     world.wait_for(lambda: faults.count("enter") == 2)
     world.evict("gpu")
-    world.wait_for(lambda: not engine._keeper._kept, what="the loss of the permit")
+    world.wait_for(lambda: not engine._keeper._kept, 20, "the loss of the permit")
     to_the_item.set()
     slot = taking.result()
     assert slot.valid
