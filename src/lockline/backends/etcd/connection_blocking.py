@@ -54,9 +54,13 @@ class BlockingEtcdLink(EtcdLink):
         """What gets the one who reads out of its read."""
         self._waker.setblocking(False)
         self._woken.setblocking(False)
-        self._poller = select.poll()
-        self._poller.register(sock, select.POLLIN)
-        self._poller.register(self._woken, select.POLLIN)
+        self._poller = self._new_poller()
+
+    def _new_poller(self) -> select.poll:
+        poller = select.poll()
+        poller.register(self._sock, select.POLLIN)
+        poller.register(self._woken, select.POLLIN)
+        return poller
 
     # -- sending -----------------------------------------------------------------------------------
 
@@ -153,7 +157,7 @@ class BlockingEtcdLink(EtcdLink):
     def glance(self) -> None:
         """Read what is there, without waiting."""
         if not self._ended:
-            self._reading.attempt(self._read, 0.0)
+            self._reading.attempt(self._read, 0.0, self._poller)
         self._let_go_if_ended()
 
     def _wait(self, lock: LockType, done: Callable[[], bool], until: float) -> bool:
@@ -167,10 +171,10 @@ class BlockingEtcdLink(EtcdLink):
                     # In the place of an earlier wait of this thread, which was cut short or lies under us; that one comes back.
                     self._waiting[me] = lock
                 if self._reading.entered():
-                    # A signal handler on top of the thread that reads: until it returns nobody else will.
-                    self._read(left)
+                    # A signal handler on top of the thread that reads: until it returns nobody else will. The poll below is in use.
+                    self._read(left, self._new_poller())
                 elif self._first() == me:
-                    self._reading(self._read, left)
+                    self._reading(self._read, left, self._poller)
                 elif not lock.acquire(True, min(left, LOOK)):
                     self._let_the_next_read()
                     self._take_in_what_lies_there()
@@ -203,10 +207,10 @@ class BlockingEtcdLink(EtcdLink):
         if not self._ended and self.unread():
             self._wake(self._wholly(self._take_in))
 
-    def _read(self, seconds: float) -> None:
+    def _read(self, seconds: float, poller: select.poll) -> None:
         pending = isinstance(self._sock, ssl.SSLSocket) and self._sock.pending()
         if not pending:
-            ready = self._poller.poll(min(seconds, 60.0) * 1000)
+            ready = poller.poll(min(seconds, 60.0) * 1000)
             if not ready:
                 return
             if any(fd == self._woken.fileno() for fd, _ in ready):
