@@ -12,7 +12,7 @@ import pytest
 
 import lockline
 from lockline import aio
-from lockline.backends.resp import connection_asyncio, shared_blocking
+from lockline.backends.resp import connection_asyncio
 from tests.servers.process import wait_for
 from tests.servers.redis import RedisServer
 
@@ -115,39 +115,9 @@ async def test_whatever_others_wait_for_takes_along_what_is_held_back(
             await asyncio.gather(*tasks)
 
 
-def test_a_thread_that_asks_takes_along_what_another_has_left_lying(
-    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+def test_a_thread_that_hands_on_returns_with_the_stores_answer_while_the_next_one_is_at_work(
+    server: RedisServer,
 ) -> None:
-    monkeypatch.setattr(shared_blocking, "A_MOMENT", FOR_EVER)
-    with lockline.connect(server.url) as client:
-        lease = client.lock("x").acquire()
-        leave, left = threading.Event(), threading.Event()
-
-        def next_one() -> None:
-            with client.lock("x"):
-                leave.wait(30)
-            left.set()
-
-        second = threading.Thread(target=next_one)
-        second.start()
-        books = client._engine._keeper.books
-        wait_for(lambda: any(one.behind for one in list(books.values())), 10, "one behind the other")
-        first = threading.Thread(target=lease.release)
-        first.start()
-        # Nobody has anything to send, so it lies there.
-        backend: Any = client._engine.backend
-        link = next(iter(backend._connections._links.values()))
-        wait_for(lambda: link.unsent, 10, "a release that lies there")
-        # This one came later: it goes behind it, and takes it along.
-        leave.set()
-        assert left.wait(10)
-        for thread in (first, second):
-            thread.join(10)
-            assert not thread.is_alive()
-        assert not client.inspect("x").claims
-
-
-def test_what_nobody_takes_along_is_sent_after_a_moment(server: RedisServer) -> None:
     with lockline.connect(server.url) as client:
         lease = client.lock("x").acquire()
         leave = threading.Event()

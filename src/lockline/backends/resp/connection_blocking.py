@@ -262,8 +262,6 @@ class BlockingLink(ConnectionPool[Way]):
     """The way to one server, for threads: a few connections, opened when they are needed."""
 
     kept_after_fork = False
-    unsent: Sequence[object] = ()
-    """What lies there for the next one to take along."""
 
     def __init__(self, server: Server, vets: bool, most: int) -> None:
         super().__init__(most, lambda: BlockingConnection(server))
@@ -295,15 +293,9 @@ class BlockingLink(ConnectionPool[Way]):
             self._vets = False
 
     async def ask(self, request: bytes, until: float) -> Any:
-        # What lies there came first, so it goes first.
-        return await self.ask_together(request, until) if self.unsent else self._use("ask", request, until)
-
-    async def ask_in_order(self, request: bytes, until: float) -> Any:
         return self._use("ask", request, until)
 
-    async def ask_together(self, request: bytes, until: float, moment: float = 0.0) -> Any:
-        """With what lies there, or with what will within that moment."""
-        return self._use("ask", request, until)
+    ask_in_order = ask
 
     async def ask_all(self, requests: Sequence[bytes], until: float) -> list[Any]:
         return self._use("ask_all", requests, until)  # type: ignore[no-any-return]

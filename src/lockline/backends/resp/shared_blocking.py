@@ -31,9 +31,6 @@ can make him need it."""
 SEATS: Final = 32
 """Threads that share one connection at the same time. More wait for a seat, in order of arrival: so many threads that are awake
 at once, for whatever reason, would take the interpreter from the one that renews."""
-A_MOMENT: Final = 0.0003
-"""Seconds for which a request that nobody waits for but who sent it lies there for somebody else to take along: to send is a system
-call, after which a thread has to wait until it gets the interpreter back."""
 
 
 class Question:
@@ -172,7 +169,7 @@ class SharedConnection:
         self._address = server.address
         self._patience = server.patience
         self._stream: SharedStream | None = None
-        self.unsent: deque[Question] = deque()
+        self._unsent: deque[Question] = deque()
         self._sending = Section()
         self._reading = Section()
 
@@ -180,19 +177,17 @@ class SharedConnection:
     def busy(self) -> bool:
         """Whether somebody waits for an answer."""
         stream = self._stream
-        return bool(self.unsent) or (stream is not None and bool(stream.pending))
+        return bool(self._unsent) or (stream is not None and bool(stream.pending))
 
-    def ask(self, request: bytes, wanted: int, until: float, moment: float = 0.0) -> list[Any]:
-        """The answers to that many commands, which somebody else may take along meanwhile if he comes within that moment."""
+    def ask(self, request: bytes, wanted: int, until: float) -> list[Any]:
+        """The answers to that many commands."""
         if self._reading.entered() or self._sending.entered():
             return self._ask_apart(request, wanted, until)
         question = Question(request, wanted)
         try:
-            self.unsent.append(question)
-            if moment:
-                question.gate.acquire(True, moment)
+            self._unsent.append(question)
             # Who is sending now looks for more after his last, as we do here: so nobody's is left lying.
-            while self.unsent and self._sending.attempt(self._send, until):
+            while self._unsent and self._sending.attempt(self._send, until):
                 pass
             return self._answer(question, until)
         except BaseException as problem:
@@ -218,7 +213,7 @@ class SharedConnection:
         """Whether it was not sent; then it will not be."""
         while True:
             try:
-                self.unsent.remove(question)
+                self._unsent.remove(question)
                 return True
             except ValueError:
                 return False
@@ -228,8 +223,8 @@ class SharedConnection:
     def _call_next(self) -> None:
         """Whatever ends a call, somebody sends what is left to be sent, and somebody reads what is left to be read."""
         try:
-            if self.unsent:
-                ring(self.unsent[0].gate)
+            if self._unsent:
+                ring(self._unsent[0].gate)
         except IndexError:
             pass  # sent just now
         stream = self._stream
@@ -245,8 +240,8 @@ class SharedConnection:
             stream = self._stream = SharedStream(self._opened(until))
         questions: list[Question] = []
         try:
-            while self.unsent:
-                questions.append(self.unsent.popleft())
+            while self._unsent:
+                questions.append(self._unsent.popleft())
             stream.send(questions)
         except BaseException as problem:
             for question in questions:
@@ -265,7 +260,7 @@ class SharedConnection:
             if left <= 0:
                 raise self._late(question)
             stream = self._stream
-            if self.unsent and question in self.unsent:
+            if self._unsent and question in self._unsent:
                 # Who was sending could not: perhaps we can.
                 done = self._sending.attempt(self._send, end)
             elif stream is not None and stream.broken is None:
@@ -294,7 +289,7 @@ class SharedConnection:
         if stream is not None and stream.broken is not None:
             # Who should have told all of them may have been struck at that.
             stream.fail(stream.broken)
-        if question not in self.unsent and (stream is None or question not in list(stream.pending)):
+        if question not in self._unsent and (stream is None or question not in list(stream.pending)):
             question.end(ConnectionAbortedError("the thread that was sending was struck down"))
 
     def forget(self) -> None:
@@ -354,7 +349,6 @@ class SharingLink(BlockingLink):
         me = weakref.ref(self)
         self._make = lambda: cast(SharingLink, me())._make_one()
         self._shared = SharedConnection(lambda until: cast(SharingLink, me())._open_shared(until), server)
-        self.unsent = self._shared.unsent
 
     def _make_one(self) -> Way:
         made = [one for ref in self._made if (one := ref()) is not None and not one.gone]
@@ -372,15 +366,11 @@ class SharingLink(BlockingLink):
         return connection
 
     async def ask_in_order(self, request: bytes, until: float) -> Any:
-        # Whoever comes next is at work already, and will soon have something to send, mostly.
-        return await (
-            self.ask_together(request, until, A_MOMENT) if self._shares else super().ask_in_order(request, until)
-        )
-
-    async def ask_together(self, request: bytes, until: float, moment: float = 0.0) -> Any:
+        if not self._shares:
+            return await super().ask_in_order(request, until)
         if self._closed:
             raise ClientClosed()
-        reply = self._shared.ask(request, 1, until, moment)[0]
+        reply = self._shared.ask(request, 1, until)[0]
         if self._closed:
             self.forget()
         return reply
