@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 from .backend import Lasting
+from .claim import Claim, Gone, Unanswered
 
 if TYPE_CHECKING:
     from .backend import Backend
     from .live import LiveClaim
+
+Renew = Callable[[Sequence[Claim], float], Awaitable[Sequence[Gone | Unanswered | None]]]
+"""A backend's `renew`."""
 
 
 async def let_go(backend: Backend, live: LiveClaim, until: float, **heir: str) -> bool:
@@ -21,3 +26,11 @@ async def let_go(backend: Backend, live: LiveClaim, until: float, **heir: str) -
         if left > 0 and live.lost is None and isinstance(backend, Lasting):
             return await backend.last(live.claim, left, until)
     return await backend.leave(live.claim, until, **heir)
+
+
+async def renew_for(renew: Renew, claim: Claim, ttl: float, until: float) -> bool:
+    """What `last` is where a claim ends by nothing but its ttl: one more renewal, of that length; whether it was still there."""
+    (fate,) = await renew([claim._replace(ttl=ttl)], until)
+    if isinstance(fate, Unanswered):
+        raise fate.problem
+    return fate is None

@@ -85,6 +85,20 @@ class EtcdClaims(KeyedClaims[EtcdClaim]):
                     continue
             return [fates[claim.id] for claim in claims]
 
+    async def last(self, claim: Claim, until: float) -> bool:
+        """Hang the claim on a lease of its own that lasts for its ttl, and see to it no more; whether it was there."""
+        while True:
+            sent = self._runtime.now()
+            fates: Fates = {}
+            own = self.renewable(claim, sent, fates)
+            if own is None:
+                return False
+            # That it was granted, a quorum has written down.
+            alone = await self._leases.alone(claim.ttl, until)
+            if await self._verify([(claim, own, alone)], fates, LeaseRenewal((), sent, None), sent, until):
+                self.drop(claim.id)
+                return fates[claim.id] is None
+
     async def _verify(
         self, living: list[Renewed], fates: Fates, renewal: LeaseRenewal, sent: float, until: float
     ) -> bool:  # fmt: skip

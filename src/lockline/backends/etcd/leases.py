@@ -110,6 +110,13 @@ class Leases(Carriers[ServerLease]):
                 if not lease.dead:
                     return lease, renewal
 
+    async def alone(self, ttl: float, until: float) -> ServerLease:
+        """A lease for one claim, which nobody keeps alive or gives back: it ends by itself, when that time is over at the earliest."""
+        sent = self._runtime.now()
+        # If it is granted twice, the other one has nothing on it, and ends as well.
+        answer = await self._channel.ask(GRANT, m.LeaseGrantRequest(TTL=math.ceil(ttl)), until)
+        return ServerLease(answer.ID, answer.TTL, sent + answer.TTL)
+
     async def _grant(self, seconds: int, until: float, way: Way) -> ServerLease:
         # The number is ours, and so a grant that came to be without our hearing of it is found again by the next who asks.
         number, sent = self._asked_for.setdefault(seconds, (secrets.randbits(62) + 1, self._runtime.now()))

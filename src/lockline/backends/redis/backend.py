@@ -8,6 +8,7 @@ from typing import Any, Final, TypeVar
 
 from ...core.backend import Finding
 from ...core.claim import DETACHED, Claim, Gone, Grant, Line, Record, Unanswered, Waiting
+from ...core.lasting import renew_for
 from ...core.waiting import Hints
 from ...errors import BackendUnavailable
 from ...runtime import Running, Runtime
@@ -322,10 +323,7 @@ class RedisBackend:
         return fate
 
     async def last(self, claim: Claim, ttl: float, until: float) -> bool:
-        (fate,) = await self.renew([claim._replace(ttl=ttl)], until)
-        if isinstance(fate, Unanswered):
-            raise fate.problem
-        return fate is None
+        return await renew_for(self.renew, claim, ttl, until)
 
     async def examine(self, until: float) -> list[Finding]:  # type: ignore[valid-type]
         return await doctor.examine(self, until)

@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from ...core.backend import Finding
 from ...core.claim import Claim, Gone, Grant, Line, Unanswered, Waiting
+from ...core.lasting import renew_for
 from ...core.waiting import Hints
 from ...errors import BackendUnavailable, ConfigError, QuorumNotReached
 from ...guarantees import Guarantees
@@ -324,10 +325,7 @@ class RedlockBackend:
     # -- questions ---------------------------------------------------------------------------------
 
     async def last(self, claim: Claim, ttl: float, until: float) -> bool:
-        (fate,) = await self.renew([claim._replace(ttl=ttl)], until)
-        if isinstance(fate, Unanswered):
-            raise fate.problem
-        return fate is None
+        return await renew_for(self.renew, claim, ttl, until)
 
     async def look(self, name: str, until: float) -> Line:
         return (await self._ask(lambda: inspection.look(self.channel, self._prefix + name, until), until)).line(name)

@@ -9,6 +9,7 @@ from typing import Final
 
 from ...core.backend import Findings
 from ...core.claim import DETACHED, Claim, Gone, Grant, Line, Record, Unanswered, Waiting
+from ...core.lasting import renew_for
 from ...core.rule import admitted
 from ...core.waiting import Hints
 from ...errors import BackendUnavailable
@@ -225,6 +226,9 @@ class SqlBackend:
                     if not lives and claim.id in self._claims and self._claims[claim.id].state == "holds":
                         self._claims.pop(claim.id, None)
         return fates
+
+    async def last(self, claim: Claim, ttl: float, until: float) -> bool:
+        return await renew_for(self.renew, claim, ttl, until)
 
     # -- questions ---------------------------------------------------------------------------------
 
