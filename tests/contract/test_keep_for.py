@@ -60,10 +60,10 @@ def test_the_name_stays_taken_when_the_process_was_killed_after_its_release(worl
     if not lasts(world):
         return
     bob, process = world.party(), world.process()
-    keep_for = world.ttl(0.6)
+    keep_for = world.ttl(1.2)
     sent = time.monotonic()
-    process.ask("acquire", name="x", ttl=world.ttl(0.3), keep_for=keep_for)
-    process.ask("release")
+    process.ask("acquire", name="x", ttl=world.ttl(0.6), keep_for=keep_for)
+    assert process.ask("release") == {}
     process.kill()
     bob.lock("x").acquire(timeout=20).release()
     assert time.monotonic() - sent >= keep_for * 0.98

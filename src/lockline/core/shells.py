@@ -277,7 +277,7 @@ class AnyClient(Generic[L, RW]):
         if terms.keep_for is not None and not isinstance(self._engine.backend, Lasting):
             raise ConfigError(
                 f"keep_for has to outlive its client, and a claim on {self.url} cannot: memory:, local:, redis://, redlock://, "
-                "etcd:// and the databases can; `lockline run --keep-for` stays for that long itself"
+                "etcd://, consul:// and the databases can; `lockline run --keep-for` stays for that long itself"
             )
         if terms.lock_delay and isinstance(self._engine.backend, EndingWithClient):
             raise ConfigError(

@@ -81,7 +81,15 @@ class Sessions(Carriers[ServerSession]):
                 if session.good_until >= enough and not session.dead:
                     return session
 
+    async def alone(self, ttl: float, until: float) -> ServerSession:
+        """A session for one claim, which nobody keeps alive or gives back: it ends by itself, when that time is over at the earliest."""
+        return await self._make(min(LONGEST_SESSION, max(self._shortest, ttl)), until, insist=True)
+
     async def _create(self, seconds: float, until: float, insist: bool) -> ServerSession:
+        session = self._by_length[seconds] = await self._make(seconds, until, insist)
+        return session
+
+    async def _make(self, seconds: float, until: float, insist: bool) -> ServerSession:
         # No checks: the health of the agent's node would end it sooner than its ttl. And no lock-delay: each claim has a key of
         # its own, and whoever may come next is decided by the line.
         wish = {
@@ -92,9 +100,7 @@ class Sessions(Carriers[ServerSession]):
         request = ConsulRequest("PUT", self._channel.path("session/create"), json.dumps(wish).encode())
         reply, _ = await self._channel.ask(request, until, insist=insist)
         # One whose answer was lost goes by itself.
-        session = ServerSession(self._channel.understand(reply, _id), seconds, sent + seconds)
-        self._by_length[seconds] = session
-        return session
+        return ServerSession(self._channel.understand(reply, _id), seconds, sent + seconds)
 
     async def renew(
         self, sessions: Iterable[ServerSession], until: float, *, insist: bool = True, way: ConsulChannel | None = None

@@ -253,11 +253,6 @@ class EtcdBackend(KeyedBackend[EtcdClaims]):
             self._watches.drop(claim.id)
         return await self._claims.leave(claims, self._channel.brief, until)
 
-    async def last(self, claim: Claim, ttl: float, until: float) -> bool:
-        """Let the claim go on for that long, or some seconds longer, as etcd ends its leases, and then end by itself."""
-        self._watches.drop(claim.id)
-        return await self._claims.last(claim._replace(ttl=ttl), until)
-
     async def watch(self, name: str, watcher: str, until: float) -> bool:
         """Tell a hint for this id as soon as the next change of the line will be told, and one when it comes."""
         line = self._keys.line(name)

@@ -86,7 +86,6 @@ class EtcdClaims(KeyedClaims[EtcdClaim]):
             return [fates[claim.id] for claim in claims]
 
     async def last(self, claim: Claim, until: float) -> bool:
-        """Hang the claim on a lease of its own that lasts for its ttl, and see to it no more; whether it was there."""
         while True:
             sent = self._runtime.now()
             fates: Fates = {}
@@ -96,7 +95,7 @@ class EtcdClaims(KeyedClaims[EtcdClaim]):
             # That it was granted, a quorum has written down.
             alone = await self._leases.alone(claim.ttl, until)
             if await self._verify([(claim, own, alone)], fates, LeaseRenewal((), sent, None), sent, until):
-                self.drop(claim.id)
+                self._worker.by(own.expires)
                 return fates[claim.id] is None
 
     async def _verify(

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from ...core.claim import Claim, Gone, Grant, Record, Unanswered, Waiting
+from ...core.lasting import renew_for
 from ...core.waiting import Hints
 from ...errors import BackendUnavailable
 from ...guarantees import Guarantees
@@ -57,6 +58,12 @@ class KeyedBackend(ABC, Generic[K]):
     async def renew(self, claims: Sequence[Claim], until: float) -> Sequence[Gone | Unanswered | None]:
         """Give each claim its ttl again from now, never less than it has; None for each that lives on."""
         return await self._claims.renew(claims, until)
+
+    async def last(self, claim: Claim, ttl: float, until: float) -> bool:
+        """Let the claim go on for that long, whoever dies, and then end by itself; whether it was still there."""
+        # What others see comes first: the rest takes more than one request, and the time that it had may be short.
+        there = await renew_for(self.renew, claim, ttl, until)
+        return there and await self._claims.last(claim._replace(ttl=ttl), until)
 
     async def kept(self, name: str, what: str, until: float, token: int = 0, ttl: float = 0.0) -> Record:
         """What is kept beside the line. Nobody with a lower token writes, because no claim that has one stands any more."""

@@ -89,6 +89,13 @@ class KeyedClaims(ABC, Generic[O]):
     async def renew(self, claims: Sequence[Claim], until: float) -> Sequence[Gone | Unanswered | None]:
         """Give each claim its ttl again from now; None for each that lives on."""
 
+    @abstractmethod
+    async def last(self, claim: Claim, until: float) -> bool:
+        """Hang the claim on a lease of its own, which lasts for its ttl and is not kept alive or given back; whether it was there.
+
+        As long as its client lives, that sees to the end of it.
+        """
+
     def idle(self) -> bool:
         return not self.standing()
 
