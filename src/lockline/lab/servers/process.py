@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import secrets
 import shutil
 import signal
@@ -11,6 +12,7 @@ import subprocess
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Self
 
@@ -19,16 +21,31 @@ from .watcher import WATCHER
 
 PORTS = range(10_240, 32_768)
 """Below those that the system gives to outgoing connections: one of these could have the port of a server that restarts."""
+SHARES = 64
 
 
 # Module state with a reason: a port is free until its server has begun, and somebody else may ask in between.
-_given: deque[int] = deque(maxlen=2_000)
+_given: deque[int] = deque(maxlen=200)
+
+
+@lru_cache(maxsize=1)
+def _own_ports() -> tuple[Sequence[int], socket.socket | None]:
+    """A share of the ports that no other process takes any from, and what keeps it for us as long as we live."""
+    for share in random.sample(range(SHARES), SHARES):
+        sign = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try:
+            sign.bind(f"\0lockline-ports-{share}")
+        except OSError:  # another process has it, or this system knows no such names
+            sign.close()
+        else:
+            return PORTS[share::SHARES], sign
+    return PORTS, None
 
 
 def free_port() -> int:
-    """A port that nobody listens on now, and that nobody of this process has been given lately."""
+    """A port that nobody listens on now, and that nobody has been given lately."""
     while True:
-        port = secrets.choice(PORTS)
+        port = secrets.choice(_own_ports()[0])
         if port in _given:
             continue
         _given.append(port)
