@@ -205,9 +205,12 @@ def test_the_same_claim_entered_twice_stands_once(world: Scene) -> None:
     backend = alice.client.real._engine.backend
     inner = backend.enter
 
+    entered: list[object] = []
+
     async def twice(claim: object, *, wait: bool, until: float) -> object:
         first = await inner(claim, wait=wait, until=until)
         second = await inner(claim, wait=wait, until=until)
+        entered.append(claim)
         assert type(first) is type(second)
         assert first == second
         return second
@@ -217,6 +220,7 @@ def test_the_same_claim_entered_twice_stands_once(world: Scene) -> None:
     assert len(world.line("x").claims) == 1
     waits = world.sibling(alice).lock("x").acquire.start()
     world.wait_for_line("x", holders=1, waiters=1)
+    world.wait_for(lambda: len(entered) == 2)  # the turn may not come between the one and the other
     lease.release()
     waits.result(2).release()
     assert not world.line("x").claims

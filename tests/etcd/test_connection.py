@@ -191,14 +191,14 @@ def test_a_user_and_a_password_open_the_door_also_after_a_restart(tmp_path: Path
         # The server forgets the tokens that it gave out.
         member.kill()
         member.start()
-        with client.lock("x").acquire(timeout=10):
+        with client.lock("x").acquire(timeout=20):
             pass
         with pytest.raises(ConfigError, match="does not let"):
-            client_of(f"etcd://app:wrong@{cluster.hosts}").lock("x").acquire(timeout=2)
+            client_of(f"etcd://app:wrong@{cluster.hosts}").lock("x").acquire(timeout=20)
         with pytest.raises(BackendUnavailable, match="user name is empty"):
-            client_of(f"etcd://{cluster.hosts}").lock("x").acquire(timeout=2)
+            client_of(f"etcd://{cluster.hosts}").lock("x").acquire(timeout=20)
         with pytest.raises(BackendUnavailable, match="permission denied"):
-            client_of(f"etcd://app:app%3Ap%40ss@{cluster.hosts}/elsewhere").lock("x").acquire(timeout=2)
+            client_of(f"etcd://app:app%3Ap%40ss@{cluster.hosts}/elsewhere").lock("x").acquire(timeout=20)
         client.close()
     finally:
         cluster.stop()

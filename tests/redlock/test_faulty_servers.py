@@ -430,7 +430,7 @@ def test_after_a_fork_the_child_has_its_own_connections(five: Servers) -> None:
 
 
 def test_doctor_finds_what_is_dangerous(five: Servers) -> None:
-    with lockline.connect(five.url) as client:
+    with lockline.connect(five.url, node_timeout=2.0) as client:
         said = [finding.text for finding in client.examine()]
         assert sum("keeps nothing over a restart" in text for text in said) == 5
         assert any("clocks differ" in text for text in said)
