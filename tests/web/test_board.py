@@ -121,7 +121,7 @@ def test_a_store_that_shows_one_line_at_a_time_is_asked_within_its_budget(monkey
         leases = [client.lock(f"{number:03}").acquire() for number in range(120)]
         engine = engine_of(client)
         # Sums that come out even, whatever the time is.
-        clock, takes = [float(round(engine.runtime.now()))], 2**-6
+        clock, takes = [float(round(engine.runtime.now()))], 2**-7
         asked: list[str] = []
 
         class OneByOne:
