@@ -8,6 +8,9 @@ from .conftest import Shell, end
 
 WORK = "echo run >> runs; echo output"
 
+REFUSES = "redlock://" + ",".join(f"127.0.0.1:{free_port()}" for _ in range(3))
+"""A store that cannot do it, and where nobody answers: the refusal comes first."""
+
 
 def runs(shell: Shell) -> int:
     file = shell.folder / "runs"
@@ -46,7 +49,7 @@ def test_wrong_use_is_said_before_anything_runs(shell: Shell) -> None:
     assert shell("once", "key", *run).returncode == 64
     assert shell("once", "key", "--fresh", "0", *run).returncode == 64
     assert shell("once", "key", "--fresh", "1h", "--url", "memory:", *run).returncode == 64
-    assert shell("once", "key", "--fresh", "1h", "--url", f"etcd://127.0.0.1:{free_port()}", *run).returncode == 64
+    assert shell("once", "key", "--fresh", "1h", "--url", REFUSES, *run).returncode == 64
     assert runs(shell) == 0
     large = shell("once", "key", "--fresh", "1h", "--", "head", "-c", "2000000", "/dev/zero")
     assert (large.returncode, "at most" in large.stderr) == (64, True)

@@ -6,6 +6,9 @@ from tests.servers.process import free_port, wait_for
 
 from .conftest import Shell, end
 
+REFUSES = "redlock://" + ",".join(f"127.0.0.1:{free_port()}" for _ in range(3))
+"""A store that cannot do it, and where nobody answers: the refusal comes first."""
+
 
 def runs(shell: Shell) -> int:
     file = shell.folder / "runs"
@@ -50,7 +53,7 @@ def test_a_fast_job_keeps_the_name_for_a_while(shell: Shell) -> None:
 def test_wrong_use_is_said_before_anything_runs(shell: Shell) -> None:
     for wrong in (
         ("--once-per", "0"), ("--once-per", "soon"), ("--keep-for", "-1"), ("--once-per", "1d", "--shared"),
-        ("--keep-for", "1d", "--limit", "2"), ("--once-per", "1d", "--url", f"etcd://127.0.0.1:{free_port()}"),
+        ("--keep-for", "1d", "--limit", "2"), ("--once-per", "1d", "--url", REFUSES),
     ):  # fmt: skip
         assert shell("run", "job", *wrong, "--", "sh", "-c", "echo run >> runs").returncode == 64, wrong
     assert runs(shell) == 0
