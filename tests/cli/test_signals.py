@@ -23,7 +23,7 @@ def test_a_signal_reaches_the_command_and_its_exit_code_comes_back(shell: Shell,
 
 def test_a_signal_reaches_the_whole_group(shell: Shell) -> None:
     run = shell.run(
-        "(trap 'echo told > told; exit' USR1; echo ready > ready; while :; do sleep 0.02; done) & trap '' USR1; wait"
+        "trap : USR1; (trap 'echo told > told; exit' USR1; echo ready > ready; while :; do sleep 0.02; done) & wait; wait"
     )
     wait_for(lambda: (shell.folder / "ready").exists(), 20, "the grandchild")
     run.send_signal(signal.SIGUSR1)
