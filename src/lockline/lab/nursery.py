@@ -30,7 +30,8 @@ class Nursery:
         self._mutex = threading.Lock()
         with theirs:
             program = (
-                f"import os; os.dup2({theirs.fileno()}, {ARGUMENT}); from lockline.lab.nursery import main; main()"
+                f"import os; os.dup2({theirs.fileno()}, {ARGUMENT}); {ARGUMENT} == {theirs.fileno()} or os.close({theirs.fileno()}); "
+                "from lockline.lab.nursery import main; main()"
             )
             self._process = subprocess.Popen(
                 [sys.executable, "-c", program],
@@ -43,8 +44,10 @@ class Nursery:
         """A new client: its pid, and the line to it."""
         ours, theirs = socket.socketpair()
         with ours, theirs, self._mutex:
-            socket.send_fds(self._orders, [pickle.dumps(part)], [theirs.fileno()])
-            pid = int(self._orders.recv(100) or b"0")
+            pid = 0
+            with contextlib.suppress(OSError):
+                socket.send_fds(self._orders, [pickle.dumps(part)], [theirs.fileno()])
+                pid = int(self._orders.recv(100) or b"0")
             if not pid:
                 raise RuntimeError("the nursery of the laboratory is gone")
             return pid, Connection(os.dup(ours.fileno()))
@@ -53,6 +56,9 @@ class Nursery:
         """No client lives on."""
         if self._process.poll() is not None:
             return
+        # Whoever waits for an answer hears of it by this: the end of the nursery is not enough as long as a frozen client has the other end too.
+        with contextlib.suppress(OSError):
+            self._orders.shutdown(socket.SHUT_RDWR)
         self._orders.close()
         self._process.kill()
         self._process.wait(10)

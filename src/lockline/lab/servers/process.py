@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import random
 import secrets
@@ -38,6 +39,7 @@ def _own_ports() -> tuple[Sequence[int], socket.socket | None]:
         except OSError:  # another process has it, or this system knows no such names
             sign.close()
         else:
+            atexit.register(sign.close)
             return PORTS[share::SHARES], sign
     return PORTS, None
 
