@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 
 import pytest
 
 from lockline.lab.nursery import Nursery
-from tests.servers.process import freeze, wait_for
+from tests.servers.process import wait_for
 
 
 def test_who_waits_for_a_client_hears_that_there_will_be_none() -> None:
-    """The other end of the line may be somebody's who stands still, so that its end alone tells nobody."""
+    """Also where somebody who stands still has the other end of the line, so that the end of the nursery tells nobody."""
     nursery = Nursery()
-    freeze(nursery._process.pid)
+    nursery._orders.close()
+    nursery._orders, standing_still = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     heard: list[RuntimeError] = []
 
     def ask() -> None:
@@ -22,8 +24,10 @@ def test_who_waits_for_a_client_hears_that_there_will_be_none() -> None:
         heard.append(problem.value)
 
     asking = threading.Thread(target=ask, daemon=True)
-    asking.start()
-    wait_for(nursery._mutex.locked, 10, "the question")
-    nursery.close()
-    asking.join(10)
-    assert len(heard) == 1
+    with standing_still:
+        asking.start()
+        wait_for(nursery._mutex.locked, 10, "the question")
+        standing_still.recv(1000)
+        nursery.close()
+        asking.join(10)
+        assert len(heard) == 1
