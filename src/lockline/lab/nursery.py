@@ -54,14 +54,13 @@ class Nursery:
 
     def close(self) -> None:
         """No client lives on."""
-        if self._process.poll() is not None:
-            return
         # Whoever waits for an answer hears of it by this: the end of the nursery is not enough as long as a frozen client has the other end too.
         with contextlib.suppress(OSError):
             self._orders.shutdown(socket.SHUT_RDWR)
         self._orders.close()
-        self._process.kill()
-        self._process.wait(10)
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait(10)
 
 
 def main() -> None:
