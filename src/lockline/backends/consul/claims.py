@@ -185,18 +185,10 @@ class ConsulClaims(KeyedClaims[ConsulClaim]):
                     break
         return [fates[claim.id] for claim in claims]
 
-    async def last(self, claim: Claim, until: float) -> bool:
-        alone: ServerSession | None = None
-        while True:
-            sent = self._runtime.now()
-            fates: Fates = {}
-            own = self.renewable(claim, sent, fates)
-            if own is None:
-                return False
-            alone = alone or await self._sessions.alone(claim.ttl, until)
-            if not await self._renew([(claim, own, alone)], [self._steps(claim, own, alone)], sent, until, fates):
-                self._worker.by(own.expires)
-                return fates[claim.id] is None
+    async def set_apart(self, claim: Claim, own: ConsulClaim, sent: float, fates: Fates, until: float) -> bool:
+        alone = await self._sessions.alone(claim.ttl, until)
+        again = await self._renew([(claim, own, alone)], [self._steps(claim, own, alone)], sent, until, fates)
+        return not again
 
     async def _living(self, claim: Claim, sent: float, until: float, fates: Fates) -> Renewed | None:
         """What is to be renewed of this claim, on a session that lasts as long as its holder may trust it."""

@@ -85,18 +85,10 @@ class EtcdClaims(KeyedClaims[EtcdClaim]):
                     continue
             return [fates[claim.id] for claim in claims]
 
-    async def last(self, claim: Claim, until: float) -> bool:
-        while True:
-            sent = self._runtime.now()
-            fates: Fates = {}
-            own = self.renewable(claim, sent, fates)
-            if own is None:
-                return False
-            # That it was granted, a quorum has written down.
-            alone = await self._leases.alone(claim.ttl, until)
-            if await self._verify([(claim, own, alone)], fates, LeaseRenewal((), sent, None), sent, until):
-                self._worker.by(own.expires)
-                return fates[claim.id] is None
+    async def set_apart(self, claim: Claim, own: EtcdClaim, sent: float, fates: Fates, until: float) -> bool:
+        # That it was granted, a quorum has written down.
+        alone = await self._leases.alone(claim.ttl, until)
+        return await self._verify([(claim, own, alone)], fates, LeaseRenewal((), sent, None), sent, until)
 
     async def _verify(
         self, living: list[Renewed], fates: Fates, renewal: LeaseRenewal, sent: float, until: float

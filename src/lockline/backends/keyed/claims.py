@@ -90,11 +90,8 @@ class KeyedClaims(ABC, Generic[O]):
         """Give each claim its ttl again from now; None for each that lives on."""
 
     @abstractmethod
-    async def last(self, claim: Claim, until: float) -> bool:
-        """Hang the claim on a lease of its own, which lasts for its ttl and is not kept alive or given back; whether it was there.
-
-        As long as its client lives, that sees to the end of it.
-        """
+    async def set_apart(self, claim: Claim, own: O, sent: float, fates: Fates, until: float) -> bool:
+        """Hang the claim on a lease of its own that lasts for its ttl, and note its fate; False when all has to be asked again."""
 
     def idle(self) -> bool:
         return not self.standing()
@@ -138,6 +135,21 @@ class KeyedClaims(ABC, Generic[O]):
             return own
         fates[claim.id] = Gone("expired" if own is not None and own.expires <= sent else None)
         return None
+
+    async def last(self, claim: Claim, until: float) -> bool:
+        """Let the claim end by its ttl alone, on a lease that is not kept alive or given back; whether it was there.
+
+        As long as its client lives, that sees to the end of it.
+        """
+        while True:
+            sent = self._runtime.now()
+            fates: Fates = {}
+            own = self.renewable(claim, sent, fates)
+            if own is None:
+                return False
+            if await self.set_apart(claim, own, sent, fates, until):
+                self._worker.by(own.expires)
+                return fates[claim.id] is None
 
     async def withdraw(
         self, claims: Sequence[Claim], remove: Callable[[Sequence[O]], Awaitable[Mapping[str, bool]]]
