@@ -106,17 +106,18 @@ def test_a_frozen_server_that_goes_on_finds_the_client_where_it_was(tmp_path: Pa
             outcome: list[object] = []
             thread = threading.Thread(target=lambda: outcome.append(client.lock("x", ttl=12).acquire(timeout=20)))
             thread.start()
-            most = 0
-            for _ in range(40):
+            most, began = 0, time.monotonic()
+            while (frozen := time.monotonic() - began) < 4:
                 most = max(most, len(set(proxy._links.values())))
                 time.sleep(0.1)
+            made = proxy.accepted
             server.thaw()
             thread.join(10)
-            print(f"{proxy.accepted} connections, at most {most} at once, held: {held.valid}, outcome: {outcome}")
+            print(f"{made} connections in {frozen:.1f} s, at most {most} at once, held: {held.valid}, outcome: {outcome}")
             assert isinstance(outcome[0], lockline.Lease)
             assert held.valid
             assert most <= 2
-            assert proxy.accepted <= 2
+            assert made <= 1 + frozen // 2.1  # a second of silence, and one for the answer to a ping
             outcome[0].release()
             held.release()
             wait_for(lambda: len(set(proxy._links.values())) == 1, 5, "the end of the second connection")

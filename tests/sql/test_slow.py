@@ -40,7 +40,7 @@ def test_the_same_in_asyncio_with_a_crowd(store: Store, proxy: Proxy) -> None:
             proxy.delay(0.35)
 
             async def work(number: int) -> None:
-                async with client.lock(f"n{number % 4}", ttl=8, timeout=60) as lease:
+                async with client.lock(f"n{number % 4}", ttl=20, timeout=60) as lease:
                     lease.check()
 
             await asyncio.gather(*(work(number) for number in range(8)))

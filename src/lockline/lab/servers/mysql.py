@@ -21,8 +21,10 @@ class MysqlServer(ServerProcess):
         self.user = getpass.getuser()
         self.data = home / "data"
         self.data.mkdir(parents=True)
+        # A server that begins takes away what it finds of temporary tables: also those of another one, in a shared folder.
+        (home / "tmp").mkdir()
         self._common = [
-            found, "--no-defaults", f"--datadir={self.data}", f"--user={self.user}", "--innodb-buffer-pool-size=16M",
+            found, "--no-defaults", f"--datadir={self.data}", f"--tmpdir={home / 'tmp'}", f"--user={self.user}", "--innodb-buffer-pool-size=16M",
             "--innodb-log-file-size=4M", "--innodb-use-native-aio=0",  # of which a machine has only so many
         ]  # fmt: skip
         super().__init__(
