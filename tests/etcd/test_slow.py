@@ -113,7 +113,9 @@ def test_a_frozen_server_that_goes_on_finds_the_client_where_it_was(tmp_path: Pa
             made = proxy.accepted
             server.thaw()
             thread.join(10)
-            print(f"{made} connections in {frozen:.1f} s, at most {most} at once, held: {held.valid}, outcome: {outcome}")
+            print(
+                f"{made} connections in {frozen:.1f} s, at most {most} at once, held: {held.valid}, outcome: {outcome}"
+            )
             assert isinstance(outcome[0], lockline.Lease)
             assert held.valid
             assert most <= 2
