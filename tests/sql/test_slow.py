@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
 import lockline
 from lockline import AcquireTimeout, BackendUnavailable
+from lockline.core.claim import Claim, Grant
+from lockline.runtime.blocking import run
 from tests.calm import calm
 from tests.servers.process import wait_for
 from tests.servers.proxy import Proxy
@@ -49,6 +53,42 @@ def test_the_same_in_asyncio_with_a_crowd(store: Store, proxy: Proxy) -> None:
             assert await client.list() == []
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize("store", ["postgresql", "mysql"], indirect=True)
+@pytest.mark.parametrize("flavour", ["sync", "asyncio"])
+def test_renewals_that_find_every_connection_at_its_login_are_answered_once_one_is_there(
+    store: Store, proxy: Proxy, flavour: str
+) -> None:
+    """They come one by one, and only two may log in at once: the others wait for that, and are not cut short then."""
+    url, each = store.through(proxy), 1.2
+    claims = [Claim(f"n{number}", f"{flavour}-{number}", "me", "lock", 1, 1, 60.0, 0.0, "") for number in range(6)]
+
+    async def enter_all(backend: Any) -> None:
+        for claim in claims:
+            assert isinstance(await backend.enter(claim, wait=False, until=backend.now() + 20), Grant)
+        proxy.delay(0.2)
+
+    def renew(backend: Any, claim: Claim) -> Any:
+        return backend.renew([claim], backend.now() + each)
+
+    async def in_tasks() -> list[Any]:
+        async with lockline.aio.connect(url) as client:
+            backend = client._engine.backend
+            await enter_all(backend)
+            fates = await asyncio.gather(*(renew(backend, claim) for claim in claims))
+            proxy.heal()
+            return fates
+
+    if flavour == "asyncio":
+        fates = asyncio.run(in_tasks())
+    else:
+        with lockline.connect(url) as client, ThreadPoolExecutor(len(claims)) as threads:
+            backend = client._engine.backend
+            run(enter_all(backend))
+            fates = list(threads.map(lambda claim: run(renew(backend, claim)), claims))
+            proxy.heal()
+    assert [list(fate) for fate in fates] == [[None]] * len(claims)
 
 
 def test_a_server_that_stands_still_for_less_than_a_ttl_costs_no_lease(store: Store) -> None:

@@ -36,10 +36,10 @@ class Mysql(database.Database):
         if runtime.flavour == "asyncio":
             from . import connection_asyncio
 
-            return LoopLink(where, most, connection_asyncio.maker(self.target, login))
+            return LoopLink(where, most, connection_asyncio.maker(self.target, login), login)
         from . import connection_blocking
 
-        return ThreadLink(where, most, connection_blocking.maker(self.target, login))
+        return ThreadLink(where, most, connection_blocking.maker(self.target, login), login)
 
     def guard(self, claim: Claim, token: int, connection: object) -> object:
         """Let nobody hold after the claim before the caller's own transaction has ended; LeaseLost if it is gone."""

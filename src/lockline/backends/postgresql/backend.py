@@ -30,8 +30,8 @@ class Postgresql(Database):
     def link(self, runtime: Runtime, most: int, login: float = 0.0) -> SqlLink:
         servers, where = self.target.servers, self.target.servers[0].where
         if runtime.flavour == "asyncio":
-            return LoopLink(where, most, connection_asyncio.maker(servers, self.manner, login))
-        return ThreadLink(where, most, connection_blocking.maker(servers, self.manner, login))
+            return LoopLink(where, most, connection_asyncio.maker(servers, self.manner, login), login)
+        return ThreadLink(where, most, connection_blocking.maker(servers, self.manner, login), login)
 
     def pushes(self, backend: SqlBackend, runtime: Runtime) -> tuple[Pushes | None, Reader | None]:
         if runtime.flavour == "asyncio":

@@ -31,10 +31,11 @@ class LoopConnection(Protocol):
 class LoopLink:
     """The way to the database, for all tasks of the loop that first asked."""
 
-    def __init__(self, where: str, most: int, make: Callable[[], LoopConnection]) -> None:
+    def __init__(self, where: str, most: int, make: Callable[[], LoopConnection], login: float = 0.0) -> None:
         self._where = where
         self._most = most
         self._make = make
+        self._login = login
         self._inherited: object = None
         self._begin()
 
@@ -90,7 +91,11 @@ class LoopLink:
 
     async def ask(self, call: RoutineCall, until: float) -> Rows:
         while True:
-            connection = await self._take(until)
+            began = clock.now()
+            connection = await self._take(max(until, began + self._login))
+            if self._login:
+                # Whoever stood behind a login that was slow finds a connection that is good: to cut its answer short would cost that too.
+                until += clock.now() - began
             try:
                 if not connection.is_open:
                     until = await connection.open(until)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from ...errors import ClientClosed
+from ...runtime import clock
 from ..failures import DiedIdle, NoAnswer
 from ..pool import ConnectionPool
 from .calls import RoutineCall, Rows
@@ -32,17 +33,22 @@ class ThreadConnection(Protocol):
 class ThreadLink(ConnectionPool[ThreadConnection]):
     """The way to the database, for threads."""
 
-    def __init__(self, where: str, most: int, make: Callable[[], ThreadConnection]) -> None:
+    def __init__(self, where: str, most: int, make: Callable[[], ThreadConnection], login: float = 0.0) -> None:
         super().__init__(most, make)
         self._where = where
-        self._arguments = (where, most, make)
+        self._login = login
+        self._arguments = (where, most, make, login)
 
     def _take(self, until: float) -> tuple[ThreadConnection, float]:
         if self._closed:
             raise ClientClosed()
-        connection = self.take(until)
+        began = clock.now()
+        connection = self.take(max(until, began + self._login))
         if connection is None:
             raise NoAnswer(self._where, "every connection is in use", sent=False, late=True)
+        if self._login:
+            # Whoever stood behind a login that was slow finds a connection that is good: to cut its answer short would cost that too.
+            until += clock.now() - began
         if not connection.is_open:
             try:
                 until = connection.open(until)

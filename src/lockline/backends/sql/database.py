@@ -71,7 +71,7 @@ class Database(ABC):
 
     @abstractmethod
     def link(self, runtime: Runtime, most: int, login: float = 0.0) -> SqlLink:
-        """At most so many connections; a login may take so many seconds although its caller has less, while the server goes on answering."""
+        """At most so many connections; a login, and the wait for one that is under way, may take so many seconds although its caller has less."""
 
     def pushes(self, backend: SqlBackend, runtime: Runtime) -> tuple[Pushes | None, Reader | None]:
         """What listens, and how a waiting thread reads that itself; nothing where the database has no way to say something unasked."""
