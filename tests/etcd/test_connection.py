@@ -56,7 +56,7 @@ def test_a_release_while_the_watch_was_cut_is_not_missed(single: EtcdCluster, pr
     assert not granted
     began = calm()
     proxy.heal()
-    thread.join(10)
+    thread.join(60)
     assert calm() - began < 2
     granted[0].release()
 
@@ -120,7 +120,7 @@ def test_a_compacted_watch_is_taken_up_again(single: EtcdCluster, client_of: Cli
     time.sleep(0.1)
     began = calm()
     lease.release()
-    thread.join(10)
+    thread.join(60)
     assert calm() - began < 2
     granted[0].release()
 
@@ -134,7 +134,7 @@ def test_one_connection_serves_many_waiters(single: EtcdCluster, proxy: Proxy, c
     for lease in leases:
         lease.release()
     for thread, granted in waiting:
-        thread.join(10)
+        thread.join(60)
         granted[0].release()
     assert proxy.accepted == 1
 
@@ -154,11 +154,10 @@ def test_tokens_and_holders_survive_a_kill_of_the_server(tmp_path: Path, client_
     assert member is not None
     try:
         client = client_of(cluster.url)
-        lease = client.lock("x", ttl=8).acquire()
+        lease = client.lock("x", ttl=30).acquire()
         member.kill()
         member.start()
-        time.sleep(3)
-        assert lease.valid
+        lease.extend(30)
         assert client.inspect("x").holders[0].token == lease.token
         lease.release()
         with client.lock("x") as later:
@@ -195,10 +194,13 @@ def test_a_user_and_a_password_open_the_door_also_after_a_restart(tmp_path: Path
             pass
         with pytest.raises(ConfigError, match="does not let"):
             client_of(f"etcd://app:wrong@{cluster.hosts}").lock("x").acquire(timeout=20)
+        # Waiting opens no door: whoever is refused hears it at once.
+        began = calm()
         with pytest.raises(BackendUnavailable, match="user name is empty"):
             client_of(f"etcd://{cluster.hosts}").lock("x").acquire(timeout=20)
         with pytest.raises(BackendUnavailable, match="permission denied"):
             client_of(f"etcd://app:app%3Ap%40ss@{cluster.hosts}/elsewhere").lock("x").acquire(timeout=20)
+        assert calm() - began < 10
         client.close()
     finally:
         cluster.stop()
@@ -224,7 +226,7 @@ def test_a_waiter_outlives_the_credentials_that_its_watch_was_opened_with(tmp_pa
             time.sleep(2.5)
             began = calm()
             lease.release()
-            thread.join(10)
+            thread.join(60)
             assert calm() - began < 2
             granted[0].release()
         # A stream with old credentials refuses every watch: to ask it again and again would be a busy loop.
@@ -299,7 +301,7 @@ def test_tls_and_a_clients_certificate(tmp_path: Path, client_of: Clients) -> No
         thread, granted = _waiting(waiter, "x")
         wait_for(lambda: holder.inspect("x").waiters)
         lease.release()
-        thread.join(5)
+        thread.join(60)
         granted[0].release()
         # The time, which these need, is asked for on connections of their own.
         assert holder.once("report", lambda: 1, fresh=60) == waiter.once("report", lambda: 2, fresh=60) == 1

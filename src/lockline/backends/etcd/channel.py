@@ -235,8 +235,12 @@ Way = EtcdChannel | Brief
 
 
 def _credentials_are_old(refused: GrpcRefused) -> bool:
+    text = refused.text
     return (
-        refused.code == UNAUTHENTICATED or "auth token" in refused.text or "revision in header is old" in refused.text
+        refused.code == UNAUTHENTICATED
+        or "auth token" in text
+        or "revision in header is old" in text
+        or "auth store is old" in text  # the same, in the words of later releases
     )
 
 

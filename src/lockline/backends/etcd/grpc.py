@@ -57,6 +57,10 @@ class Full(Exception):
     """As many calls are under way as the server takes at once."""
 
 
+NOT_MENDED_BY_TIME = (3, 7)
+"""An argument that is wrong (no user where there has to be one), and what this user may not do."""
+
+
 class GrpcRefused(BackendUnavailable):
     """The server answered, and the answer is an error: a gRPC status and its text."""
 
@@ -66,6 +70,7 @@ class GrpcRefused(BackendUnavailable):
     def __init__(self, code: int, text: str) -> None:
         self.code = code
         self.text = text
+        self.permanent = code in NOT_MENDED_BY_TIME
         super().__init__(f"etcd refused: {text} (gRPC status {code})")
 
 
