@@ -13,6 +13,7 @@ import pytest
 import lockline
 from lockline import BackendUnavailable
 from lockline.backends.postgresql import tables
+from tests.calm import Busy, calm
 from tests.redis.crowd import Crowd
 from tests.servers.postgres import PostgresReplica, PostgresServer
 from tests.servers.process import wait_for
@@ -60,9 +61,9 @@ def test_sixteen_processes_survive_a_server_that_is_killed_and_comes_back(
         for _ in range(2):
             primary.kill()
             primary.start()
-            back = time.monotonic()
+            back, busy = time.monotonic(), Busy()
             crowd.wait_for_grants(2, since=back)
-            assert longest_wait_after(crowd, back) < TTL + 2.0
+            assert longest_wait_after(crowd, back) < TTL + 2.0 + busy()
         crowd.stop()
         crowd.check_tokens()
         crowd.check_resource()
@@ -121,7 +122,7 @@ def _replayed(primary: PostgresServer, replica: PostgresServer) -> bool:
 def test_a_standby_given_as_url_says_what_it_is(primary: PostgresServer, replica: PostgresReplica) -> None:
     with lockline.connect(replica.url) as client:
         with pytest.raises(BackendUnavailable, match="read-only standby"):
-            client.lock("x").acquire(timeout=1)
+            client.lock("x").acquire(timeout=3)
         # Once it is promoted, the same client goes on.
         replica.promote()
         client.lock("x").acquire(timeout=20).release()
@@ -144,15 +145,15 @@ def test_a_release_that_a_crash_forgets_lets_nobody_else_in_and_ends_with_its_tt
         thread.start()
         wait_for(lambda: len(last.inspect("x").waiters) == 1, 20, "a waiter")
         lease.release()
-        thread.join(20)
+        thread.join(60)
         primary.kill()
         primary.start()
-        began = time.monotonic()
+        began = calm()
         # Whether it was forgotten or not: the one that was let in holds on, alone, and the next comes after it.
         assert last.lock("x").try_acquire() is None
         got[0].extend(30)
         got[0].release()
         after = last.lock("x").acquire(timeout=30)
-        assert time.monotonic() - began < TTL + 2
+        assert calm() - began < TTL + 2
         assert after.token > got[0].token > lease.token
         after.release()

@@ -102,8 +102,13 @@ def test_a_look_of_a_waiter_whose_answer_is_lost_costs_no_place(
 
         async def story(client: Any) -> None:
             proxy.drop_reply(b"place_v1")
-            threading.Timer(0.5, held.release).start()
-            lease = await now(client.lock("x").acquire(timeout=20))
+            # Not by the clock: a client that is slow would find it free, and never have to look.
+            releases = threading.Thread(
+                target=lambda: (wait_for(lambda: proxy.lost, 30, "the lost answer"), held.release())
+            )
+            releases.start()
+            lease = await now(client.lock("x").acquire(timeout=60))
+            releases.join(60)
             assert proxy.lost == 1
             await now(lease.release())
 
@@ -126,8 +131,8 @@ def test_an_eviction_whose_answer_is_lost_says_so_and_hits_nobody_else(shared: D
         proxy.drop_reply(b"evict_v1")
         with pytest.raises(BackendUnavailable):
             operator.evict("x")
-        thread.join(10)
-        assert held.lost.wait(10)
+        thread.join(60)
+        assert held.lost.wait(20)
         assert other.inspect("x").holders[0].token == got[0].token
         got[0].release()
 
@@ -178,7 +183,7 @@ def test_sessions_that_the_server_ends_cost_nothing(shared: Database, tell: Call
 
 def test_a_timeout_for_idle_transactions_never_meets_one_of_ours(shared: Database, tell: Callable[..., Any]) -> None:
     async def story(client: Any) -> None:
-        lease = await now(client.lock("x", ttl=1).acquire(timeout=10))
+        lease = await now(client.lock("x", ttl=5).acquire(timeout=10))
         await asyncio.sleep(0.1) if asyncio._get_running_loop() else threading.Event().wait(0.1)
         await now(lease.extend(5))
         await now(lease.release())

@@ -54,17 +54,14 @@ def test_a_frozen_holder_loses_the_next_ones_update_unless_it_is_guarded(
 
 @pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
 def test_a_lease_that_is_renewed_meanwhile_commits_at_every_level(account: str, shared: Database, level: str) -> None:
-    with lockline.connect(account) as client, client.lock("account/1", ttl=0.6) as lease:
+    with lockline.connect(account) as client, client.lock("account/1", ttl=30) as lease:
         with psycopg.connect(account) as mine:
             mine.execute(f"SET TRANSACTION ISOLATION LEVEL {level}".encode())
             mine.execute("UPDATE account SET balance = balance + 1")
             lease.guard(mine)
             first = shared.ask("SELECT expires FROM lockline.claim WHERE ticket = %s", lease.token)
-            wait_for(
-                lambda: shared.ask("SELECT expires FROM lockline.claim WHERE ticket = %s", lease.token) != first,
-                10,
-                "a renewal",
-            )
+            lease.extend(30)
+            assert shared.ask("SELECT expires FROM lockline.claim WHERE ticket = %s", lease.token) != first
         assert lease.valid
     assert balance(shared) == 101
 
@@ -87,7 +84,7 @@ def test_after_an_eviction_the_commit_fails_at_every_level(account: str, shared:
 
 def test_a_lease_that_ran_out_fails_the_commit_even_if_nobody_came(account: str, shared: Database) -> None:
     with lockline.connect(account) as client, psycopg.connect(account) as mine:
-        lease = client.lock("account/1", ttl=0.3, renew=False).acquire()
+        lease = client.lock("account/1", ttl=1, renew=False).acquire()
         lease.guard(mine)
         mine.execute("UPDATE account SET balance = balance + 1")
         wait_for(lambda: not lease.valid, 5, "the end of the lease")
@@ -99,7 +96,7 @@ def test_a_lease_that_ran_out_fails_the_commit_even_if_nobody_came(account: str,
 
 def test_from_the_check_to_the_commit_the_next_holder_waits(account: str, shared: Database) -> None:
     with lockline.connect(account) as client, lockline.connect(account) as other, psycopg.connect(account) as mine:
-        lease = client.lock("account/1", ttl=0.5, renew=False).acquire()
+        lease = client.lock("account/1", ttl=1, renew=False).acquire()
         lease.guard(mine)
         mine.execute("UPDATE account SET balance = balance + 1")
         # The check of the commit, and then no commit yet: as long as this stands still.
@@ -112,18 +109,19 @@ def test_from_the_check_to_the_commit_the_next_holder_waits(account: str, shared
 
         thread = threading.Thread(target=next_one)
         thread.start()
-        thread.join(1.5)
-        assert not seen  # its ttl is over by a second
+        wait_for(lambda: not lease.valid, 10, "the end of the lease")
+        thread.join(0.7)
+        assert not seen  # its ttl is over since then
         mine.commit()
-        thread.join(10)
+        thread.join(60)
         assert seen == [101]
 
 
 def test_a_guard_holds_nobody_up_before_the_commit(account: str) -> None:
     with lockline.connect(account) as client, lockline.connect(account) as other, psycopg.connect(account) as mine:
-        lease = client.lock("account/1", ttl=0.3, renew=False).acquire()
+        lease = client.lock("account/1", ttl=1, renew=False).acquire()
         lease.guard(mine)
-        other.lock("account/1", timeout=10).acquire().release()
+        other.lock("account/1", timeout=20).acquire().release()
         mine.rollback()
 
 

@@ -42,9 +42,9 @@ def test_many_clients_that_renew_and_leave_in_many_lines_are_never_crossed(share
             with lockline.connect(f"{shared.url}?prefix=cross") as client:
                 for turn in range(8):
                     names = [f"n{(number + turn + step) % 5}" for step in range(3)]
-                    with client.locks(*names, timeout=60, ttl=0.6) as leases:
+                    with client.locks(*names, timeout=60, ttl=3) as leases:
                         for lease in leases.values():
-                            lease.extend(1)
+                            lease.extend(3)
                     with client.rwlock("rw").write() as lease:
                         lease.downgrade()
         except BaseException as problem:

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.server
 
 def waiting(client: lockline.Client, name: str) -> threading.Thread:
     """Somebody who waits, takes it and gives it back."""
-    thread = threading.Thread(target=lambda: client.lock(name).acquire(timeout=20).release())
+    thread = threading.Thread(target=lambda: client.lock(name).acquire(timeout=60).release())
     before = len(client.inspect(name).waiters)
     thread.start()
     wait_for(lambda: len(client.inspect(name).waiters) > before, 10, "a waiter")
@@ -61,7 +61,7 @@ def test_one_listening_connection_serves_every_waiter_of_a_client(shared: Databa
         for lease in held:
             lease.release()
         for thread in threads:
-            thread.join(10)
+            thread.join(60)
             assert not thread.is_alive()
 
 
@@ -78,7 +78,7 @@ def test_a_listener_that_is_cut_off_costs_no_turn(shared: Database) -> None:
             "a listener",
         )
         held.release()
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive()
 
 
@@ -90,7 +90,7 @@ def test_behind_a_pooler_it_finds_out_by_itself_and_asks_again_and_again(pooler:
         assert client.guarantees.fifo
         assert any("pooler" in found.text for found in client.examine())
         held.release()
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive()
 
 
@@ -99,7 +99,7 @@ def test_behind_a_pooler_no_session_is_left_listening(shared: Database, pooler: 
         held = holder.lock("left").acquire()
         thread = waiting(client, "left")
         held.release()
-        thread.join(10)
+        thread.join(60)
     for _ in range(10):
         assert shared.ask("SELECT * FROM pg_listening_channels()", url=pooler.url) == []
 
@@ -113,7 +113,7 @@ def test_a_direct_way_brings_the_push_back(shared: Database, pooler: PgBouncer) 
         assert not any("pooler" in found.text for found in client.examine() if found.level != "ok")
         began = calm()
         held.release()
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive()
         assert calm() - began < 1.5  # the net under the pushes is two seconds
 
@@ -124,5 +124,5 @@ def test_a_listen_url_that_leads_through_a_pooler_as_well_is_no_way(pooler: PgBo
         thread = waiting(client, "both")
         wait_for(lambda: not client.guarantees.push, 5, "the discovery")
         held.release()
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive()
