@@ -22,15 +22,15 @@ pytestmark = pytest.mark.server
 def take_and_give_back(url: str) -> None:
     """Everything that a client asks for, once."""
     with lockline.connect(url) as client, lockline.connect(url) as other:
-        lease = client.lock("access", ttl=2).acquire(timeout=5)
+        lease = client.lock("access", ttl=20).acquire(timeout=20)
         got: list[lockline.Lease] = []
-        thread = threading.Thread(target=lambda: got.append(other.lock("access").acquire(timeout=20)))
+        thread = threading.Thread(target=lambda: got.append(other.lock("access").acquire(timeout=60)))
         thread.start()
         wait_for(lambda: len(client.inspect("access").waiters) == 1, 20, "a waiter")
-        lease.extend(5)
+        lease.extend(30)
         assert client.list() == ["access"]
         lease.release()
-        thread.join(20)
+        thread.join(60)
         assert got[0].token > lease.token
         assert client.evict("access") == 1
         assert got[0].lost.wait(20)
@@ -156,7 +156,7 @@ def test_no_connection_left_is_named_and_passes(tmp_path_factory: pytest.TempPat
         others = [full.connect(user="worker") for _ in range(10)]
         with lockline.connect(url) as client:
             with pytest.raises(BackendUnavailable, match="raise max_connections"):
-                client.lock("x").acquire(timeout=0.5)
+                client.lock("x").acquire(timeout=2)
             for one in others[:6]:
                 one.close()
             client.lock("x").acquire(timeout=20).release()
@@ -167,22 +167,18 @@ def test_no_connection_left_is_named_and_passes(tmp_path_factory: pytest.TempPat
 
 
 @pytest.mark.parametrize("user", ["root", "worker"])
-def test_a_replica_is_refused_also_to_somebody_who_could_write_there(
-    tmp_path_factory: pytest.TempPathFactory, user: str
-) -> None:
-    database = Database(tmp_path_factory)
-    try:
-        database.add_user("worker", RIGHTS)
-        database.ask("SET GLOBAL read_only = 1")
-        url = database.url.replace("root@", f"{user}@")
-        with lockline.connect(url) as client:
+@pytest.mark.usefixtures("worker")
+def test_a_replica_is_refused_also_to_somebody_who_could_write_there(shared: Database, user: str) -> None:
+    url = shared.url.replace("root@", f"{user}@") + "?prefix=replica"
+    with lockline.connect(url) as client:
+        shared.ask("SET GLOBAL read_only = 1")
+        try:
             with pytest.raises(BackendUnavailable, match="read-only"):
-                client.lock("x").acquire(timeout=0.3)
+                client.lock("x").acquire(timeout=2)
             assert any("read-only" in finding.text for finding in client.examine())
-            database.ask("SET GLOBAL read_only = 0")
-            client.lock("x").acquire(timeout=20).release()
-    finally:
-        database.close()
+        finally:
+            shared.ask("SET GLOBAL read_only = 0")
+        client.lock("x").acquire(timeout=20).release()
 
 
 def test_of_several_servers_the_one_that_can_be_written_to_is_found(
