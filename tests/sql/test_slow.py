@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -106,7 +105,7 @@ def test_a_server_that_stands_still_for_less_than_a_ttl_costs_no_lease(store: St
 def test_a_server_that_stands_still_for_longer_costs_it_on_time_and_nobody_is_stuck_after(store: Store) -> None:
     url = store.url()
     with lockline.connect(url) as client, lockline.connect(url) as other:
-        lease = client.lock("x", ttl=1).acquire()
+        lease = client.lock("x", ttl=2).acquire()
         got: list[lockline.Lease] = []
         thread = threading.Thread(target=lambda: got.append(other.lock("x", ttl=30).acquire(timeout=60)))
         thread.start()
@@ -114,15 +113,14 @@ def test_a_server_that_stands_still_for_longer_costs_it_on_time_and_nobody_is_st
         store.server.freeze()
         try:
             began = calm()
-            assert lease.lost.wait(10)
-            assert calm() - began < 1.5
+            assert lease.lost.wait(20)
+            assert calm() - began < 2.5
             with pytest.raises((AcquireTimeout, BackendUnavailable)):
                 client.lock("y").acquire(timeout=0.5)
-            time.sleep(1)
             assert not got
         finally:
             store.server.thaw()
-        thread.join(20)
+        thread.join(60)
         assert got[0].token > lease.token
         got[0].release()
 
