@@ -138,7 +138,7 @@ def test_a_full_disk_is_named_with_the_cure(file: Path) -> None:
         assert str(file) in str(refused.value)
         assert "disk is full" in str(refused.value)
         ask(client, "PRAGMA max_page_count = 1000000")
-        client.lock("afterwards").acquire(timeout=1).release()
+        client.lock("afterwards").acquire(timeout=20).release()
 
 
 AS_NOBODY = """
@@ -185,15 +185,15 @@ def test_a_file_that_was_replaced_under_us_is_noticed(file: Path, client: lockli
         if path.is_file():
             path.unlink()
     with lockline.connect(f"local://{file}") as other:
-        taken = other.lock("x").acquire(timeout=1)
+        taken = other.lock("x").acquire(timeout=20)
         assert taken.token > lease.token
-        assert lease.lost.wait(2)
+        assert lease.lost.wait(20)
         with pytest.raises(lockline.LeaseLost):
             lease.release()
         with pytest.raises(lockline.AcquireTimeout):
             client.lock("x").acquire(timeout=0.1)
         taken.release()
-        client.lock("x").acquire(timeout=1).release()
+        client.lock("x").acquire(timeout=20).release()
 
 
 def test_tokens_go_on_rising_when_the_power_fails(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,13 +235,13 @@ def test_the_wall_clock_may_step_by_hours(file: Path, client: lockline.Client, m
     import time
 
     real = time.time
-    lease = client.lock("x", ttl=5).acquire()
+    lease = client.lock("x", ttl=60).acquire()
     for hours in (-5, 5):
         monkeypatch.setattr(time, "time", lambda hours=hours: real() + hours * 3600)
-        assert 4 < lease.remaining() <= 5
+        assert 30 < lease.remaining() <= 60
         with lockline.connect(f"local://{file}") as other:
             assert other.lock("x").try_acquire() is None
-            assert other.inspect("x").holders[0].remaining == pytest.approx(5, abs=1.5)
+            assert 30 < other.inspect("x").holders[0].remaining <= 60
     lease.release()
 
 
@@ -298,7 +298,7 @@ def test_what_a_crash_left_on_an_unused_name_is_swept(file: Path, monkeypatch: p
     monkeypatch.setattr(commands, "SWEEP_EVERY", 0.0)
     with lockline.connect(f"local://{file}") as client:
         lease = client.lock("x", ttl=1.0).acquire()
-        until = lease._live.runtime.now() + 5
+        until = lease._live.runtime.now() + 30
         while ask(client, "SELECT count(*) FROM claims WHERE name = 'never used again'") != (0,):
             assert lease._live.runtime.now() < until
             lease.lost.wait(0.05)
