@@ -51,7 +51,7 @@ def test_a_session_of_a_minute_does_not_keep_a_killed_holders_lock_of_a_second(
 ) -> None:
     """The session lasts one or two minutes; whoever waits sees that the claim stands still, and removes it."""
     url = f"{consul.url}/{prefix}?session_ttl=60"
-    ttl = 1.0
+    ttl = 2.0
     holder, token = start_holder(url, ttl)
     waiter = client_of(url)
     try:

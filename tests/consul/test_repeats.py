@@ -51,11 +51,11 @@ def test_a_renewal_whose_answer_was_lost_is_asked_for_again(
     through: str, proxy: Proxy, client_of: Clients, containing: bytes
 ) -> None:
     client = client_of(through)
-    lease = client.lock("x", ttl=1.5).acquire()
+    lease = client.lock("x", ttl=2.4).acquire()
     proxy.drop_reply(containing)
     wait_for(lambda: proxy.lost == 1, 10)
     began = time.monotonic()
-    while time.monotonic() < began + 3.0:
+    while time.monotonic() < began + 2.6:  # longer than what was confirmed before
         assert lease.valid
         time.sleep(0.05)
     lease.release()
@@ -148,7 +148,7 @@ def test_another_agent_is_asked_when_the_first_is_not_there(
     consul: ConsulCluster, prefix: str, client_of: Clients
 ) -> None:
     client = client_of(f"consul://127.0.0.1:{free_port()},127.0.0.1:{consul.servers[0].port}/{prefix}?session_ttl=1")
-    with client.lock("x").acquire(timeout=5) as lease:
+    with client.lock("x").acquire(timeout=20) as lease:
         assert lease.valid
 
 

@@ -75,7 +75,7 @@ def test_the_client_whose_session_was_destroyed_locks_again_with_another(
     client.lock("y").acquire().release()
     (session,) = backend_of(client)._sessions.all()
     assert put(consul, f"session/destroy/{session.id}")[0] == 200
-    with client.lock("x").acquire(timeout=5) as lease:
+    with client.lock("x").acquire(timeout=20) as lease:
         assert lease.valid
         (now,) = backend_of(client)._sessions.all()
         assert now.id != session.id
