@@ -113,7 +113,7 @@ def test_a_silent_server_is_waited_for_and_not_taken_for_one_that_refuses(
 def test_a_program_that_cancels_all_other_tasks_keeps_its_lease(url: str) -> None:
     async def story() -> bool:
         async with aio.connect(url) as client:
-            lease = await client.lock("x", ttl=1).acquire()
+            lease = await client.lock("x", ttl=2).acquire()
             for task in asyncio.all_tasks() - {asyncio.current_task()}:
                 task.cancel()
             await asyncio.sleep(2.5)

@@ -154,8 +154,9 @@ def fault(crowd: Crowd, what: str, act: Callable[[], Callable[[], None]]) -> flo
     moment = now()
     try:
         gap = crowd.wait_for_a_grant_after(moment + 0.05, what)
-        # Long enough for a session of two seconds to end.
-        time.sleep(max(0.0, 3.0 - gap))
+        if "killed" not in what:
+            # Long enough for a session of two seconds to end.
+            time.sleep(max(0.0, 3.0 - gap))
     finally:
         undo()
     crowd.wait_for_a_grant_after(now(), f"{what}, and undone")

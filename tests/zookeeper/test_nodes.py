@@ -127,11 +127,11 @@ def test_a_downgrade_leaves_no_second_node_behind(client_of: Clients, url: str, 
     alice, bob = client_of(url), client_of(url)
     lease = alice.rwlock("x").write().acquire()
     waits: list[lockline.Lease] = []
-    reader = threading.Thread(target=lambda: waits.append(bob.rwlock("x").read().acquire(timeout=10)))
+    reader = threading.Thread(target=lambda: waits.append(bob.rwlock("x").read().acquire(timeout=60)))
     reader.start()
     wait_for(lambda: len(alice.inspect("x").claims) == 2)
     lease.downgrade()
-    reader.join(5)
+    reader.join(60)
     assert len(alice.inspect("x").holders) == 2
     assert len(kazoo.get_children(f"{chroot(url)}/x")) == 3
     waits[0].release()
@@ -142,7 +142,7 @@ def test_a_downgrade_leaves_no_second_node_behind(client_of: Clients, url: str, 
 def test_foreign_nodes_in_the_folder_are_no_claims(client_of: Clients, url: str, kazoo: KazooClient) -> None:
     kazoo.ensure_path(f"{chroot(url)}/x/somebody-elses")
     client = client_of(url)
-    lease = client.lock("x").acquire(timeout=2)
+    lease = client.lock("x").acquire(timeout=20)
     assert len(client.inspect("x").claims) == 1
     lease.release()
     kazoo.delete(f"{chroot(url)}/x", recursive=True)

@@ -40,11 +40,11 @@ class Counted:
         )  # fmt: skip
 
     def __enter__(self) -> Counted:
-        self._before = self._now()
+        self._before, self._began = self._now(), time.monotonic()
         return self
 
     def __exit__(self, *_: object) -> None:
-        after = self._now()
+        after, self.seconds = self._now(), time.monotonic() - self._began
         self.reads, self.writes, self.events, self.child_events = (
             now - then for then, now in zip(self._before, after, strict=True)
         )
@@ -72,8 +72,8 @@ def test_an_uncontended_acquire_is_a_create_and_a_look_and_a_release_is_a_delete
         for _ in range(50):
             client.lock("x", ttl=60).acquire().release()
     assert cost.writes == pytest.approx(100, abs=3)
-    # One look each; the four-letter words of this test are requests too.
-    assert cost.reads <= 60
+    # One look each; the four-letter words of this test are requests too, and the keeper looks round twice a second.
+    assert cost.reads <= 58 + 2 * cost.seconds
     assert cost.events == cost.child_events == 0
 
 
@@ -97,7 +97,7 @@ def test_handing_on_among_the_threads_of_a_client_costs_a_create_a_look_a_watch_
             thread.join()
     assert cost.writes == pytest.approx(600, abs=10)
     # A release of one's own is no news to the keeper: it looks round, and has holders watch their nodes, twice a second only.
-    assert cost.reads <= 660
+    assert cost.reads <= 655 + 2 * cost.seconds
 
 
 @contextlib.contextmanager
@@ -216,7 +216,7 @@ def test_readers_behind_a_writer_come_in_together(url: str, client_of: Callable[
             tasks = [asyncio.create_task(client.rwlock("x").read().acquire()) for _ in range(20)]
             await until_they_wait(client, 20)
             await asyncio.to_thread(writer.release)
-            leases = await asyncio.wait_for(asyncio.gather(*tasks), 5)
+            leases = await asyncio.wait_for(asyncio.gather(*tasks), 60)
             assert len((await client.inspect("x")).holders) == 20
             for lease in leases:
                 await lease.release()
