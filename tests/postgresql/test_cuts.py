@@ -100,12 +100,14 @@ def test_a_look_of_a_waiter_whose_answer_is_lost_costs_no_place(
     with lockline.connect(f"{shared.url}?prefix=place") as holder:
         held = holder.lock("x").acquire()
 
+        def release_after_the_loss() -> None:
+            # Not by the clock: a client that is slow would find it free, and never have to look.
+            wait_for(lambda: proxy.lost, 30, "the lost answer")
+            held.release()
+
         async def story(client: Any) -> None:
             proxy.drop_reply(b"place_v1")
-            # Not by the clock: a client that is slow would find it free, and never have to look.
-            releases = threading.Thread(
-                target=lambda: (wait_for(lambda: proxy.lost, 30, "the lost answer"), held.release())
-            )
+            releases = threading.Thread(target=release_after_the_loss)
             releases.start()
             lease = await now(client.lock("x").acquire(timeout=60))
             releases.join(60)
