@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .process import ServerProcess, free_port, program, wait_for
+from .process import NO_ANSWER, ServerProcess, free_port, program, wait_for
 
 FETCHED = ".servers/consul"
 """Where `make setup` puts it, seen from the project."""
@@ -77,8 +77,9 @@ class ConsulServer:
             request = urllib.request.Request(f"http://127.0.0.1:{self.port}/v1/txn", body, method="PUT")
             urllib.request.urlopen(request, timeout=1).close()
         except urllib.error.HTTPError as refused:
-            return refused.code in (403, 409)
-        except OSError:
+            with refused:
+                return refused.code in (403, 409)
+        except NO_ANSWER:
             return False
         return True
 
@@ -86,7 +87,7 @@ class ConsulServer:
         """Whether it is the leader, by its own word."""
         try:
             return bool(self.ask("status/leader") == f"127.0.0.1:{self.rpc_port}")
-        except OSError:
+        except NO_ANSWER:
             return False
 
 

@@ -9,7 +9,7 @@ import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 
-from .process import ServerProcess, free_port, program, wait_for
+from .process import NO_ANSWER, ServerProcess, free_port, program, wait_for
 
 
 class EtcdMember:
@@ -64,7 +64,7 @@ class EtcdMember:
         try:
             with urllib.request.urlopen(f"http://{self.host}:{self.metrics_port}/health", timeout=1) as answer:
                 return bool(json.load(answer)["health"] == "true")
-        except OSError:
+        except NO_ANSWER:
             return False
 
     def metrics(self) -> dict[str, float]:
@@ -85,7 +85,7 @@ class EtcdMember:
         """Whether it is the leader, by its own word."""
         try:
             return self.metrics().get("etcd_server_is_leader") == 1.0
-        except OSError:
+        except NO_ANSWER:
             return False
 
 

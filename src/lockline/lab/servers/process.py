@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import http.client
 import os
 import random
 import secrets
@@ -23,6 +24,8 @@ from .watcher import WATCHER
 PORTS = range(10_240, 32_768)
 """Below those that the system gives to outgoing connections: one of these could have the port of a server that restarts."""
 SHARES = 64
+NO_ANSWER = (OSError, http.client.HTTPException, ValueError)
+"""What comes of asking a server over HTTP that begins, or is killed in the middle of its answer."""
 
 
 # Module state with a reason: a port is free until its server has begun, and somebody else may ask in between.
