@@ -111,7 +111,7 @@ def test_one_cell_is_run_and_drawn(tmp_path: Path) -> None:
     assert "<svg" in picture.read_text()
     picture.unlink()
     assert list(tmp_path.iterdir()) == []
-    assert processes_of(tmp_path) == {}
+    wait_for(lambda: processes_of(tmp_path) == {}, 10, "the end of all processes")
 
 
 @pytest.mark.server
