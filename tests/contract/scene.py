@@ -177,9 +177,12 @@ class Scene:
 
 
 async def _cancel_all() -> None:
-    tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-    for task in tasks:
-        task.cancel()
+    tasks = left = asyncio.all_tasks() - {asyncio.current_task()}
+    while left:
+        # Again and again: a party that is in the middle of a call takes the first for the end of that call, and waits for the next.
+        for task in left:
+            task.cancel()
+        _, left = await asyncio.wait(left, timeout=0.05)
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
