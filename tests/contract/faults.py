@@ -19,7 +19,7 @@ from lockline.core.claim import Waiting
 
 from .parties import Party
 
-CALLS = ("enter", "place", "leave", "renew", "look", "list", "evict", "attend", "examine", "hand_over")
+CALLS = ("enter", "place", "leave", "renew", "look", "list", "evict", "attend", "examine", "hand_over", "last")
 
 
 class Faults:

@@ -7,9 +7,10 @@ import time
 import pytest
 
 import lockline
-from lockline import ConfigError, NotHeld, aio
+from lockline import BackendUnavailable, ConfigError, NotHeld, aio
 from lockline.core.backend import Lasting
 
+from .faults import Faults
 from .scene import Scene
 
 
@@ -50,9 +51,12 @@ def test_the_name_stays_taken_when_the_client_has_gone(world: Scene) -> None:
     keep_for = world.ttl(0.6)
     sent = time.monotonic()
     alice.lock("x", ttl=world.ttl(0.3), keep_for=keep_for).acquire().release()
+    given_back_by_close = alice.lock("y", ttl=world.ttl(0.3), keep_for=keep_for).acquire()
     alice.client.close()
-    bob.lock("x").acquire(timeout=20).release()
-    assert time.monotonic() - sent >= keep_for * 0.98
+    assert not given_back_by_close.valid
+    for name in ("y", "x"):
+        bob.lock(name).acquire(timeout=20).release()
+        assert time.monotonic() - sent >= keep_for * 0.98
 
 
 @pytest.mark.processes
@@ -109,3 +113,20 @@ def test_it_is_not_handed_on_inside_the_client_before_its_time(world: Scene) -> 
     lease.release()
     waiting.result().release()
     assert time.monotonic() - sent >= keep_for * 0.98
+
+
+@pytest.mark.parametrize("problem", [BackendUnavailable("no answer"), KeyboardInterrupt()], ids=["silence", "cut"])
+def test_the_name_stays_taken_when_its_release_got_no_answer(world: Scene, problem: BaseException) -> None:
+    """Whoever sees to it in the background lets it last as well, and takes nothing away."""
+    if not lasts(world):
+        return
+    alice, bob = world.party(), world.party()
+    lease = alice.lock("x", keep_for="1h").acquire()
+    faults = Faults(alice)
+    faults.fail("last", error=problem)
+    with pytest.raises(type(problem)):
+        lease.release()
+    world.wait_for(lambda: faults.count("last") + faults.count("leave") >= 2)
+    alice.client.close()
+    assert bob.lock("x").try_acquire() is None
+    world.evict("x")

@@ -26,6 +26,10 @@ CALLBACKS: Final = 0.25
 async def release_all(backend: Backend, runtime: Runtime, keeper: Keeper) -> float:
     """Give back every lease; until when what is left to do may go on."""
     held = [live for live in keeper.kept() if live.token is not None]
+    # Those by keep_for do not leave; with what else is owed it is seen to at the end that they last.
+    lasting = [(live.claim, live.outlasts) for live in held if live.outlasts > runtime.now()]
+    for claim, kept_until in lasting:
+        keeper.removals.owe(claim, kept_until)
     for live in held:
         keeper.drop(live)
         live.note_loss("closed")
@@ -33,7 +37,8 @@ async def release_all(backend: Backend, runtime: Runtime, keeper: Keeper) -> flo
     told: list[LiveClaim] = []
     for live in listened_to:
         runtime.call_aside(functools.partial(_tell, live, told))
-    claims = [live.claim for live in held]
+    kept = {claim.id for claim, _ in lasting}
+    claims = [live.claim for live in held if live.claim.id not in kept]
     # Only now: to take note of thousands takes its own time on a busy machine.
     until = runtime.now() + CLOSING
     latest = until - CLOSING + LONGEST_CLOSING

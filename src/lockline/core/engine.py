@@ -217,7 +217,7 @@ class Engine:
         if not live.ends and getattr(cut, "unsent", isinstance(cut, NotHeld)):
             self._keeper.strike(live.claim)
         else:
-            await self._keeper.withdraw(live.claim, until)
+            await self._keeper.withdraw(live.claim, until, live.outlasts)
 
     def _remember(self, live: LiveClaim) -> None:
         while True:
@@ -282,7 +282,7 @@ class Engine:
         try:
             there = await let_go(self.backend, live, now + min(live.claim.ttl, patience), **named(heir))
         except LocklineError:
-            self._keeper.owe(live.claim)
+            self._keeper.owe(live.claim, live.outlasts)
             if live.lost is not None:
                 handle._open = False
                 live.tell()
@@ -292,7 +292,7 @@ class Engine:
             live.give_up()
             handle._open = False
             live.tell()
-            await self._keeper.withdraw(live.claim)
+            await self._keeper.withdraw(live.claim, kept_until=live.outlasts)
             raise
         if there or not first:
             live.give_up()

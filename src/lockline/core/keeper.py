@@ -14,6 +14,7 @@ from .backend import Backend, Calling
 from .claim import Claim, Unanswered, Waiting
 from .evicting import evictor_of
 from .handle import Handle
+from .lasting import end
 from .live import RENEWALS_PER_TTL, LiveClaim
 from .removals import Removals
 from .succession import close_up
@@ -147,9 +148,9 @@ class Keeper:
         """Leave this claim alone from now on."""
         self._kept.pop(live.claim.id, None)
 
-    def owe(self, claim: Claim) -> None:
+    def owe(self, claim: Claim, kept_until: float = 0.0) -> None:
         """Withdraw this claim in the background, until it is confirmed or its ttl is over."""
-        self.removals.owe(claim)
+        self.removals.owe(claim, kept_until)
         self.strike(claim)
         try:
             self._worker.wake()
@@ -157,24 +158,23 @@ class Keeper:
             # Whoever owes has an error of its own to tell; the next one who wakes the worker starts it.
             log.error("a claim on %r is left to its ttl for now: %s", claim.name, problem)
 
-    async def withdraw(self, claim: Claim, deadline: float | None = None) -> bool:
+    async def withdraw(self, claim: Claim, deadline: float | None = None, kept_until: float = 0.0) -> bool:
         """Undo a claim that may have been applied; what cannot be undone soon, at a caller's deadline at once, is owed (False)."""
         now = self._runtime.now()
         until = now + WITHDRAWAL if deadline is None else min(deadline, now) + WITHDRAWAL
         if now >= until:
-            self.owe(claim)
+            self.owe(claim, kept_until)
             return False
         try:
-            await self._backend.leave(claim, until)
-        except LocklineError:
-            self.owe(claim)
-            return False
-        except BaseException:
-            self.owe(claim)
+            await end(self._backend, claim, kept_until - now, until)
+        except BaseException as problem:
+            self.owe(claim, kept_until)
+            if isinstance(problem, LocklineError):
+                return False
             raise
         else:
             live = self.books.get(claim.id)
-            if live is not None:
+            if live is not None and kept_until <= now:
                 close_up(live, self.books)
             self.strike(claim)
             return True
@@ -284,7 +284,7 @@ class Keeper:
                 continue
             live.give_up(BaseException)
             self.hints.forget(live.claim.id)
-            self.removals.owe(live.claim)
+            self.removals.owe(live.claim, live.outlasts)
             self.drop(live)
             self.strike(live.claim)
             self._forget(live)

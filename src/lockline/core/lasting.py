@@ -21,11 +21,14 @@ async def let_go(backend: Backend, live: LiveClaim, until: float, **heir: str) -
     if live.lock_delay and live.lost is not None:
         # A write of this holder may still be on its way: the next one comes when the store's own time for it is over.
         return False
-    if live.kept_until:
-        left = live.kept_until - live.runtime.now()
-        if left > 0 and live.lost is None and isinstance(backend, Lasting):
-            return await backend.last(live.claim, left, until)
-    return await backend.leave(live.claim, until, **heir)
+    return await end(backend, live.claim, live.outlasts - live.runtime.now(), until, **heir)
+
+
+async def end(backend: Backend, claim: Claim, left: float, until: float, **heir: str) -> bool:
+    """Remove this claim, or let it end by itself if it is kept for so much longer; whether it was still there. May be repeated."""
+    if left > 0 and isinstance(backend, Lasting):
+        return await backend.last(claim, left, until)
+    return await backend.leave(claim, until, **heir)
 
 
 async def renew_for(renew: Renew, claim: Claim, ttl: float, until: float) -> bool:

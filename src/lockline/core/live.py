@@ -154,6 +154,11 @@ class LiveClaim:
         """Whether anybody ever had a handle on it."""
         return bool(self._handles)
 
+    @property
+    def outlasts(self) -> float:
+        """Until when it stands, whoever gives it back and how; 0 of one that was lost, or that nobody ever worked under."""
+        return self.kept_until if self.kept_until and self.lost is None and self.handed_out else 0.0
+
     def under_way(self) -> bool:
         """Whether a call of the client's is at this claim now."""
         # A coroutine that is over has no frame, by whatever way it ended: nobody has to note that.

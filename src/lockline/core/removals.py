@@ -10,6 +10,7 @@ from ..errors import LocklineError
 from ..runtime import Running, Runtime
 from .backend import Backend
 from .claim import Claim
+from .lasting import end
 
 log = logging.getLogger("lockline")
 
@@ -27,6 +28,8 @@ class Debt:
 
     claim: Claim
     until: float
+    kept_until: float
+    """Until then it is not removed: it is let last."""
     tries: int = 0
 
 
@@ -41,9 +44,9 @@ class Removals:
     def __bool__(self) -> bool:
         return bool(self._debts)
 
-    def owe(self, claim: Claim) -> None:
+    def owe(self, claim: Claim, kept_until: float = 0.0) -> None:
         """Take this claim over."""
-        self._debts[claim.id] = Debt(claim, self._runtime.now() + claim.ttl)
+        self._debts[claim.id] = Debt(claim, max(self._runtime.now() + claim.ttl, kept_until), kept_until)
 
     async def settle(self, backend: Backend, until: float) -> None:
         """Withdraw what is owed, first what was tried least; what fails stays owed until its ttl is over."""
@@ -60,8 +63,11 @@ class Removals:
                 debt.tries += 1
             due = [debt for debt in batch if now < debt.until]
             try:
-                if due:
-                    await backend.leave_all([debt.claim for debt in due], min(until, now + A_TRY))
+                for debt in due:
+                    if debt.kept_until > now:
+                        await end(backend, debt.claim, debt.kept_until - now, min(until, now + A_TRY))
+                if leaving := [debt.claim for debt in due if debt.kept_until <= now]:
+                    await backend.leave_all(leaving, min(until, now + A_TRY))
             except LocklineError as problem:
                 log.debug("withdrawing %d claims failed, will be tried again: %s", len(due), problem)
                 if getattr(problem, "unsent", False):

@@ -188,7 +188,7 @@ class AnyClient(Generic[L, RW]):
 
         `timeout` counts in `with` and in `acquire()`; `on_wait` is called with how many are ahead, when the wait begins and
         whenever that has changed; with `max_waiting` waiting already, LineFull instead of a place at the end.
-        `keep_for` holds the name at least that long from the grant, also after a release before that. After a holder that was
+        `keep_for` holds the name at least that long from the grant, also after a release (or `close`) before that. After a holder that was
         lost, not one that released, the next waits `lock_delay` longer: a late write has that much less of a chance.
         """
         terms = terms_for(
