@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from email.utils import formatdate
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lockline.backends.kept import KeptText, unpacked
 from lockline.backends.keyed.clock import BELIEVED, AskedClock, Reading, SeenClock
 from lockline.runtime.blocking import BlockingRuntime, run
+from lockline.runtime.looping import LoopRuntime
 
 AT = 1_800_000_000.0
 
@@ -80,6 +83,34 @@ def test_it_is_asked_until_the_time_is_known_well_enough() -> None:
     reading = clock.reading(runtime.now())
     assert reading is not None
     assert reading.doubt <= 0.3
+
+
+@pytest.mark.parametrize("vague", [False, True], ids=["found", "not to be had"])
+def test_one_asks_for_all_who_want_to_know_it_at_once(monkeypatch: pytest.MonkeyPatch, vague: bool) -> None:
+    """Hundreds who each asked forty times a second have kept etcd from answering renewals."""
+    monkeypatch.setattr("lockline.backends.keyed.clock.A_SEARCH", 0.2 if vague else 1.5)
+    runtime = LoopRuntime()
+    under_way: list[float] = []
+    most = asked = 0
+
+    async def ask(until: float) -> None:
+        nonlocal most, asked
+        sent = runtime.now()
+        under_way.append(sent)
+        most, asked = max(most, len(under_way)), asked + 1
+        await asyncio.sleep(0.001)
+        under_way.remove(sent)
+        clock.note("one", date(int(AT + sent)), sent - vague, runtime.now())
+
+    clock = AskedClock(runtime, ask)
+
+    async def all_of_them() -> None:
+        until = runtime.now() + 60
+        await asyncio.gather(*(clock.search(1.0, until) for _ in range(50)), *(clock.time(until) for _ in range(50)))
+
+    asyncio.run(all_of_them())
+    assert most == 1
+    assert asked <= 61, "as often as one alone"
 
 
 def test_who_looks_gives_it_up_when_it_is_surely_over_and_who_remembers_it_before_that() -> None:

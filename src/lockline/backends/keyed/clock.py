@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from ...core.claim import Record
 from ...errors import BackendUnavailable
 from ...runtime import Runtime
+from ...runtime.exclusive import Exclusive
 from ..kept import KeptText
 
 DRIFT: Final = 0.0005
@@ -99,13 +100,20 @@ class AskedClock(SeenClock):
         self._runtime = runtime
         self._ask = ask
         """Puts a question, by then, whose answer is noted here."""
+        self._asking = Exclusive(runtime)
+        """One asks for all who want to know it at the same time: hundreds would keep the store, and each other, from all else."""
+        self._sought = (float("inf"), float("-inf"))
+        """How exactly it was last searched for, and when that was over, whatever was found."""
 
     async def time(self, until: float) -> Reading:
         """What time it is now."""
         known = self.reading(self._runtime.now())
         if known is None:
-            await self._ask(until)
-            known = self.reading(self._runtime.now())
+            async with self._asking(until):
+                known = self.reading(self._runtime.now())
+                if known is None:
+                    await self._ask(until)
+                    known = self.reading(self._runtime.now())
         if known is None:
             raise BackendUnavailable(
                 "the store does not tell the time, which once and once_per need: its answers have no date"
@@ -114,10 +122,21 @@ class AskedClock(SeenClock):
 
     async def search(self, span: float, until: float) -> None:
         """Ask until the time is known well enough to measure such a span, or long enough."""
-        within = max(span / EXACTLY, FINEST)
-        give_up = self._runtime.now() + A_SEARCH
-        while (known := self.reading(self._runtime.now())) is None or known.doubt > within:
-            await self._ask(until)
-            if within >= ROUGHLY or self._runtime.now() >= give_up:
-                return
-            await self._runtime.sleep(within / 4)
+        within, came = max(span / EXACTLY, FINEST), self._runtime.now()
+        if self._known_within(within):
+            return
+        async with self._asking(until) as mine:
+            exactly, over = self._sought
+            if not mine or (over >= came and exactly <= within):
+                return  # more was not to be had
+            give_up = self._runtime.now() + A_SEARCH
+            while not self._known_within(within):
+                await self._ask(until)
+                if within >= ROUGHLY or self._runtime.now() >= give_up:
+                    break
+                await self._runtime.sleep(within / 4)
+            self._sought = within, self._runtime.now()
+
+    def _known_within(self, doubt: float) -> bool:
+        known = self.reading(self._runtime.now())
+        return known is not None and known.doubt <= doubt
