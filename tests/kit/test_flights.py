@@ -102,3 +102,25 @@ def test_a_computation_that_ends_by_a_cancel_of_its_own_is_not_begun_again_and_a
         with pytest.raises(SystemExit):
             client.once("key", leaves, A_WHILE, timeout=timeout)
     assert times == 3
+
+
+@pytest.mark.parametrize("what", ["once", "once_per"])
+def test_one_silence_of_the_store_does_not_end_a_computation_that_was_to_begin(what: str) -> None:
+    """Of hundreds that begin at once the last may find every connection in use for longer than a mere try takes."""
+    client = lockline.connect("memory:silence")
+    backend: Any = client._engine.backend
+    enter, tries = backend.enter, 0
+
+    async def silent_once(*args: Any, **options: Any) -> Any:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            raise lockline.BackendUnavailable("every connection is in use")
+        return await enter(*args, **options)
+
+    backend.enter = silent_once
+    if what == "once":
+        assert client.once(what, lambda: "made", fresh=A_WHILE) == "made"
+    else:
+        assert client.once_per(A_WHILE, name=what)(lambda: "made")().value == "made"
+    assert tries == 2

@@ -80,7 +80,7 @@ class Engine:
     ) -> Coroutine[Any, Any, H | None]:
         """The handle that is made of the claim once it holds; AcquireTimeout when it did not by then.
 
-        If it may not wait: None, with nothing left behind, when it does not hold at once.
+        If it may not wait: None, with nothing left behind, when it does not hold at once; a timeout is then for the store's answer.
         """
         call: Call = []
         coroutine = self._acquire(call, terms, timeout, make, wait)
@@ -108,8 +108,8 @@ class Engine:
                     return None
                 raise reentrance.deadlock_error(terms, mine)
         began = self.runtime.now()
-        # A try is over with the first answer, and with the first silence.
-        deadline = began if not wait else None if timeout is None else began + timeout
+        # A try is over with the first answer; and with the first silence, unless it has been given more time for that.
+        deadline = began + (timeout or 0.0) if not wait else None if timeout is None else began + timeout
         pause = PAUSE
         while True:
             claim = Claim(
@@ -154,9 +154,9 @@ class Engine:
         """True when the claim holds, False when its place was lost, None when it may not wait and there is no room."""
         claim = live.claim
         sent = self.runtime.now()
-        until = sent + (claim.ttl if wait else min(claim.ttl, A_TRY))
-        if deadline is not None and wait:
-            until = min(until, max(deadline, sent + GRACE))
+        until = sent + claim.ttl
+        if deadline is not None:
+            until = min(until, max(deadline, sent + (GRACE if wait else A_TRY)))
         answer = await self.backend.enter(live.stored(claim), wait=wait, until=until)
         if answer is None:
             return None

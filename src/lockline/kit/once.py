@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from ..core import arguments
 from ..core.backend import AskedForTime, KeepingLess
 from ..core.claim import WHOLE, Record
-from ..core.engine import Engine
+from ..core.engine import PATIENCE, Engine
 from ..core.handle import Handle
 from ..core.live import Call
 from ..core.shells import gives_instead
@@ -208,7 +208,8 @@ class Flights:
         await tell_time(self._engine, self._store, fresh)
         seen = await self._look(wish.name, fresh)
         while seen.data is None:
-            handle = await self._engine.acquire(writes, None, _written, wait=may_wait)
+            # Not for as long as a mere try: of hundreds who compute at once the last has to wait for the answers to the others.
+            handle = await self._engine.acquire(writes, None if may_wait else PATIENCE, _written, wait=may_wait)
             if handle is None:
                 # Somebody computes it: all who stand here are let in together when that one leaves.
                 reader = await self._engine.acquire(reads, None, _read)

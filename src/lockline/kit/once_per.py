@@ -13,7 +13,7 @@ from typing import Any, Final, Generic, Literal, NamedTuple, Protocol, TypeVar
 from ..core import arguments
 from ..core.backend import AskedForTime, Backend, Keeping
 from ..core.claim import Record
-from ..core.engine import Engine
+from ..core.engine import PATIENCE, Engine
 from ..core.handle import H
 from ..core.live import LiveClaim
 from ..core.shells import gives_instead
@@ -158,7 +158,8 @@ class OncePer:
         seen: Run[R] = await self.look()
         if seen.state == "done":
             return seen
-        handle = await self._engine.acquire(self.terms, self.terms.timeout, make, wait=on_busy == "wait")
+        waits = on_busy == "wait"
+        handle = await self._engine.acquire(self.terms, self.terms.timeout if waits else PATIENCE, make, wait=waits)
         if handle is None:
             if on_busy == "raise":
                 raise await self._busy()
