@@ -146,6 +146,37 @@ def test_who_watches_is_told_and_does_not_look_all_the_time(world: Scene, monkey
     assert looks.count("look") <= 40
 
 
+def test_who_watches_is_told_of_the_change_after_one_that_came_with_the_word_that_it_will_be(
+    world: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "NET", 3600)
+    alice, bob = world.party("alice"), world.party("bob")
+    backend = engine_of(bob.client.real).backend
+    if not isinstance(backend, Watching):
+        pytest.skip("looks now and then")
+    changes = bob.client.real.watch("boss", every=3600)
+    watch, looks = backend.watch, Faults(bob)
+
+    async def watch_a_line_in_use(*args: Any) -> bool:
+        monkeypatch.setattr(backend, "watch", watch)
+        told = await watch(*args)
+        with lockline.connect(world.place) as passer_by, passer_by.lock("boss"):
+            pass
+        return told
+
+    def next_change() -> Pending:
+        return bob.begin(lambda: next(changes) if world.flavour == "sync" else anext(changes))
+
+    assert next_change().result() is None
+    monkeypatch.setattr(backend, "watch", watch_a_line_in_use)
+    begun = looks.count("look")
+    told = next_change()
+    world.wait_for(lambda: looks.count("look") > begun)
+    lease = alice.lock("boss", ttl=60).acquire()
+    assert told.result().token == lease.token
+    lease.release()
+
+
 def test_an_error_of_main_comes_out_and_it_has_resigned(world: Scene) -> None:
     alice = world.party()
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from ..core.backend import Finding, Findings
 from ..core.claim import DETACHED, Claim, Gone, Grant, Line, Record, Standing, Waiting
 from ..core.rule import admitted
-from ..core.waiting import Hints
+from ..core.waiting import Hints, begun
 from ..core.weakly import weakly
 from ..guarantees import Guarantees
 from ..runtime import Runtime
@@ -102,7 +102,7 @@ class Room:
 
     def watch(self, name: str, tell: Callable[[str], None], watcher: str) -> None:
         self._step(self._watchers.add, name, (tell, watcher))
-        tell(watcher)
+        tell(begun(watcher))
 
     def unwatch(self, tell: Callable[[str], None], watcher: str) -> None:
         self._step(self._watchers.discard, (tell, watcher))

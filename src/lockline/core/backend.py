@@ -197,9 +197,9 @@ class Watching(Protocol):
     """A system that tells of changes also one who stands in no line."""
 
     async def watch(self, name: str, watcher: str, until: float) -> bool:
-        """Tell a hint for this id as soon as the next change of the line will be told, and one when it comes; whether it can.
+        """Tell a hint for `begun(watcher)` as soon as the next change of the line will be told, one for the watcher when it comes; whether it can.
 
-        Asked again after each change; again before that, it is a hint at once. What changes with the time alone need not be told.
+        Asked again after each change; again before that, it has begun at once. What changes with the time alone need not be told.
         """
 
     async def unwatch(self, watcher: str) -> None:

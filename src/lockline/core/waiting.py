@@ -27,6 +27,14 @@ LAST_LOOK: Final = 0.125
 """How long the look may take that tells who was in the way: not all of the time that is left for a withdrawal."""
 
 
+def begun(watcher: str) -> str:
+    """By which id one who watches hears that the next change will be told.
+
+    By another than the change itself: of one id two hints are one, and it would wait for a change that it had been told of.
+    """
+    return f"{watcher}-begun"
+
+
 class Hints:
     """What a backend has heard, from any thread, and for whom: a claim that waits, or the keeper.
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from ..errors import BackendUnavailable, ClientClosed, LocklineError
 from .backend import Watching
 from .claim import Standing
+from .waiting import begun
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -41,6 +42,7 @@ class Watch:
         now, hints = self._engine.runtime.now, self._engine._hints
         # Each time: in a forked child nobody is expected any more.
         hints.expect(self._id)
+        hints.expect(begun(self._id))
         while True:
             pushed = await self._begin()
             if now() < self._looked + APART:
@@ -68,6 +70,8 @@ class Watch:
         if self._pushes is None:
             return False
         pushes, until = self._pushes, self._engine.runtime.now() + TO_BEGIN
+        # What came too late the last time says nothing of this one.
+        await self._engine._hints.wait(begun(self._id), 0.0)
         try:
             pushed = await self._engine.ask(lambda _: pushes.watch(self._name, self._id, until))
         except ClientClosed:
@@ -76,12 +80,13 @@ class Watch:
             # The look that follows says what is wrong, if it still is.
             return False
         if pushed:
-            await self._engine._hints.wait(self._id, until)
+            await self._engine._hints.wait(begun(self._id), until)
         return pushed
 
     async def close(self) -> None:
         """Nobody asks any more."""
-        self._engine._hints.forget(self._id)
+        for hint in (self._id, begun(self._id)):
+            self._engine._hints.forget(hint)
         if self._pushes is not None:
             pushes = self._pushes
             try:

@@ -254,7 +254,7 @@ class EtcdBackend(KeyedBackend[EtcdClaims]):
         return await self._claims.leave(claims, self._channel.brief, until)
 
     async def watch(self, name: str, watcher: str, until: float) -> bool:
-        """Tell a hint for this id as soon as the next change of the line will be told, and one when it comes."""
+        """Tell a hint for `begun(watcher)` as soon as the next change of the line will be told, and one for the watcher when it comes."""
         line = self._keys.line(name)
         if self._watches.watch_line(watcher, line):
             return True

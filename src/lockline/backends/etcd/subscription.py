@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from ...core.waiting import begun
 from ...runtime import Alone
 from ...runtime.section import Inside
 from . import messages as m
@@ -90,7 +91,7 @@ class Watches:
 
     def _watch_line(self, watcher: str, line: bytes) -> bool:
         if watcher in self._by_claim:
-            self._tell(watcher)
+            self._tell(begun(watcher))
             return True
         self._leave_refused_stream()
         number, create = self._create_order(watcher, line, 0)
@@ -180,7 +181,7 @@ class Watches:
         if not answer.events:
             if answer.created and answer.watch_id in self._lines:
                 self._lines.discard(answer.watch_id)
-                self._tell(who)
+                self._tell(begun(who))
             return
         if who != HOME:
             self.revision = max(self.revision, *(event.kv.mod_revision for event in answer.events), 0)
@@ -191,8 +192,9 @@ class Watches:
 
     def _end(self) -> None:
         """The server ended the stream: everybody looks again, and watches again if need be."""
-        told = list(self._by_claim)
+        told = [*self._by_claim, *(begun(self._for[number]) for number in self._lines if number in self._for)]
         self._stream = None
+        self._lines.clear()
         self._for.clear()
         self._by_claim.clear()
         self.at_home = False

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ...core.backend import Findings
 from ...core.claim import DETACHED, Claim, Gone, Grant, Line, Record, Waiting
-from ...core.waiting import Hints
+from ...core.waiting import Hints, begun
 from ...errors import BackendUnavailable, LocklineError
 from ...guarantees import Guarantees
 from ...runtime import Runtime, Signal
@@ -169,7 +169,7 @@ class LocalBackend:
             # log, if there was none to be watched.
             await self._step(lambda: self._steps.step(lambda db: None), until)
             if pushed:
-                self._hints.heard(watcher)
+                self._hints.heard(begun(watcher))
                 return True
         return False
 

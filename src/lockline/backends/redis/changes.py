@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any, Final
 
+from ...core.waiting import begun
 from ..resp.commands import HELLO, ServerError, pack
 from ..resp.errors import NoAnswer
 from ..resp.subscription import BlockingSubscription
@@ -57,11 +58,14 @@ class Tracked:
             self.refused = self.refused or not watcher
         elif watcher in self.watching:
             self._watchers.add(key, watcher)
-        return [watcher] if watcher else []
+        if watcher not in self.watching:
+            return []
+        # Where nothing will be told, it asks once more, and is told so.
+        return [begun(watcher), watcher] if self.refused else [begun(watcher)]
 
     def end(self) -> list[str]:
         """Whom to tell that the server remembers nothing any more."""
-        return list(self.watching)
+        return [hint for watcher in list(self.watching) for hint in (begun(watcher), watcher)]
 
     def drop(self, watcher: str) -> bool:
         """Nobody is there to be told any more; whether it was the last one."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from ...core.waiting import Hints
+from ...core.waiting import Hints, begun
 from ...errors import BackendUnavailable, ClientClosed
 from ...runtime import clock
 from ...runtime.section import Inside, Late, Section
@@ -134,7 +134,7 @@ class BlockingSubscriptions(Subscriptions):
             return False
         request = one.tracked.ask(key, watcher)
         if not request:
-            self.hints.heard(watcher)
+            self.hints.heard(begun(watcher))
             return True
         try:
             one.send(request)
@@ -328,7 +328,7 @@ class AsyncioSubscriptions(Subscriptions):
         if request:
             one.send(request)
         else:
-            self.hints.heard(watcher)
+            self.hints.heard(begun(watcher))
         return True
 
     def unwatch(self, watcher: str) -> None:

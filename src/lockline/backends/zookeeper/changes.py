@@ -9,6 +9,7 @@ from kazoo import exceptions as problems
 from kazoo.protocol.serialization import Exists, GetChildren
 from kazoo.protocol.states import EventType
 
+from ...core.waiting import begun
 from ..watchers import Watchers
 from .channel import KazooChannel
 
@@ -30,9 +31,9 @@ class LineChanges:
         def answered(answers: list[Any]) -> None:
             if isinstance(answers[0], problems.NoNodeError):
                 # Nobody stands there: then the folder is watched for. A watch of the same callback is one, however often it is set.
-                self._channel.post(Exists(parent, self._on_event), then=lambda _: self._heard(watcher))
+                self._channel.post(Exists(parent, self._on_event), then=lambda _: self._heard(begun(watcher)))
             else:
-                self._heard(watcher)
+                self._heard(begun(watcher))
 
         self._channel.post(GetChildren(parent, self._on_event), then=answered)
 
