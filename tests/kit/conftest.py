@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pytest
 
+from tests.contract.worlds import all_worlds
 from tests.servers.redis import a_redis
 
 ROOT = Path(__file__).parents[2]
 Start = Callable[..., subprocess.Popen[str]]
+CONSENSUS: Final = ("etcd", "consul", "zookeeper")
 
 
 class Store(NamedTuple):
@@ -23,18 +27,45 @@ class Store(NamedTuple):
     restart: Callable[[], None]
 
 
-@pytest.fixture(params=["local", pytest.param("redis", marks=pytest.mark.server)])
+def _server(name: str) -> Any:
+    return pytest.param(name, marks=pytest.mark.server)
+
+
+@pytest.fixture(params=["local", _server("redis")])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    if request.param == "local":
-        yield Store(f"local://{tmp_path}/locks.db", lambda: None)
-        return
-    with a_redis(keeps_data=True) as server:
+    with opened(request.param, tmp_path) as store:
+        yield store
 
-        def restart() -> None:
-            server.kill()
-            server.start()
 
-        yield Store(server.url, restart)
+@pytest.fixture(
+    params=["local", _server("redis"), *(map(_server, CONSENSUS) if os.environ.get("LOCKLINE_FULL") else ())]
+)
+def every_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    """Also those of consensus, where there is time for it."""
+    with opened(request.param, tmp_path) as store:
+        yield store
+
+
+@contextmanager
+def opened(name: str, folder: Path) -> Iterator[Store]:
+    """One of these stores, empty."""
+    if name == "local":
+        yield Store(f"local://{folder}/locks.db", lambda: None)
+    elif name == "redis":
+        with a_redis(keeps_data=True) as server:
+
+            def restart() -> None:
+                server.kill()
+                server.start()
+
+            yield Store(server.url, restart)
+    else:
+        world = all_worlds()[name](folder / "store")
+        world.open()
+        try:
+            yield Store(world.place(), lambda: None)
+        finally:
+            world.close()
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 
 from tests.servers.process import wait_for
 
-from .conftest import Start, line_of
+from .conftest import Start, Store, line_of
 from .crowd import FRESH, PERIOD
 from .test_leaders import judge
 
@@ -60,10 +60,10 @@ def whole(lines: Iterator[str]) -> list[list[str]]:
 
 
 def test_of_two_hundred_callers_one_computes_at_a_time_and_nobody_sees_an_old_value_after_a_newer(
-    start: Start, url: str, tmp_path: Path
+    start: Start, every_store: Store, tmp_path: Path
 ) -> None:
     began = time.monotonic()
-    calls = whole(crowd(start, "once", url, tmp_path, size=8, seconds=6, kills=6))
+    calls = whole(crowd(start, "once", every_store.url, tmp_path, size=8, seconds=6, kills=6, lines=1001))
     lasted = time.monotonic() - began
     assert len(calls) > 1000
     assert [value for value, _, _ in calls if value.startswith("failed")] == []
