@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, given, reject, settings
 from hypothesis import strategies as st
 
 from lockline.core.claim import WHOLE
@@ -118,6 +118,10 @@ def test_random_programs_find_no_difference_to_memory(duel: Duel) -> None:
             for step in program:
                 perform(duel, step)
                 duel.compare()
+        except AssertionError:
+            if duel.out_of_step():
+                reject()
+            raise
         finally:
             duel.end()
 
