@@ -30,15 +30,18 @@ def eventually(condition: Callable[[], object], seconds: float = 5.0) -> None:
         time.sleep(0.002)
 
 
-def keepers() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "lockline-keeper"]
+def keepers() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name == "lockline-keeper"}
 
 
 def test_a_claim_is_renewed_three_times_in_a_ttl(alice: ThreadParty) -> None:
     faults = Faults(alice)
-    lease = alice.lock("x", ttl=0.6).acquire()
-    time.sleep(1.2)
-    assert 4 <= faults.count("renew") <= 8
+    began, calmly = time.monotonic(), calm()
+    lease = alice.lock("x", ttl=1.2).acquire()
+    eventually(lambda: faults.count("renew") >= 3)
+    # The third when the ttl is over, neither long before nor long after.
+    assert time.monotonic() - began > 1.2 * 0.85
+    assert calm() - calmly < 1.2 * 1.3
     lease.release()
 
 
@@ -65,18 +68,18 @@ def test_claims_that_are_due_together_travel_together(alice: ThreadParty, monkey
 
 def test_a_failed_renewal_is_tried_again_long_before_the_next_is_due(alice: ThreadParty) -> None:
     faults = Faults(alice)
-    lease = alice.lock("x", ttl=1.5).acquire()
+    lease = alice.lock("x", ttl=3).acquire()
     faults.fail("renew", times=2)
     eventually(lambda: faults.count("renew") >= 1)
     began = calm()
     eventually(lambda: faults.count("renew") >= 3)
-    assert calm() - began < 0.45
+    assert calm() - began < 0.9
     assert lease.valid
     lease.release()
 
 
 def test_the_time_a_renewal_takes_is_not_trusted(alice: ThreadParty) -> None:
-    lease = alice.lock("x", ttl=0.9).acquire()
+    lease = alice.lock("x", ttl=1.8).acquire()
     engine = alice.client.real._engine
     renew = engine.backend.renew
     sent: list[float] = []
@@ -91,7 +94,7 @@ def test_the_time_a_renewal_takes_is_not_trusted(alice: ThreadParty) -> None:
     before = live.deadline
     engine.backend.renew = slow
     eventually(lambda: live.deadline != before)
-    assert live.deadline <= sent[0] + 0.9
+    assert live.deadline <= sent[0] + 1.8
     lease.release()
 
 
@@ -116,13 +119,14 @@ def test_a_waiter_whose_place_vanished_stands_again_at_the_next_renewal(alice: T
 def test_a_batch_that_hangs_does_not_hide_the_loss_of_another_lease(alice: ThreadParty) -> None:
     faults = Faults(alice)
     told: list[float] = []
-    short = alice.lock("short", ttl=0.5, renew=False).acquire()
+    short = alice.lock("short", ttl=1.2, renew=False).acquire()
     short.on_lost(lambda: told.append(calm()))
-    long = alice.lock("long", ttl=1.2).acquire()
+    # Its renewal is due before the other one's end, and given up after it.
+    long = alice.lock("long", ttl=3).acquire()
     began = calm()
     faults.hang("renew")
     eventually(lambda: told)
-    assert told[0] - began < 0.65
+    assert told[0] - began < 1.2 + 0.15
     assert long.valid
     faults.heal()
     eventually(lambda: faults.count("renew") > 2)
@@ -137,7 +141,7 @@ def test_a_renewal_that_hangs_for_ever_cannot_keep_a_lease_valid(alice: ThreadPa
     faults = Faults(alice)
     faults.delay("renew", 3.0)
     lease = alice.lock("x", ttl=0.3).acquire()
-    assert lease.lost.wait(1.0)
+    assert lease.lost.wait(2.5), "the renewal takes three seconds"
     assert not lease.valid
     with pytest.raises(LeaseLost):
         lease.check()
@@ -147,7 +151,7 @@ def test_nothing_that_the_store_does_delays_the_word_of_a_loss(alice: ThreadPart
     """Debts that nobody takes, renewals that hang beyond their deadline: the holder hears by its own clock."""
     faults = Faults(alice)
     told: list[float] = []
-    lease = alice.lock("held", ttl=0.6).acquire()
+    lease = alice.lock("held", ttl=1.2).acquire()
     faults.fail("enter", after=True, times=8)
     faults.fail("leave", times=8)
     for number in range(8):
@@ -166,8 +170,8 @@ def test_a_lease_that_comes_while_a_renewal_hangs_is_renewed(alice: ThreadParty)
     faults.delay("renew", 2.0)
     first = alice.lock("first", ttl=1.2).acquire()
     eventually(lambda: faults.count("renew") == 1)
-    second = alice.lock("second", ttl=0.6).acquire()
-    time.sleep(1.2)
+    second = alice.lock("second", ttl=1.3).acquire()
+    time.sleep(1.5)
     assert second.valid
     assert not first.valid
     second.release()
@@ -193,8 +197,9 @@ def test_a_claim_that_waits_is_renewed_too(alice: ThreadParty) -> None:
     other.client = alice.client.given_to(other)
     held = alice.lock("x", ttl=30).acquire()
     faults = Faults(alice)
-    waits = other.lock("x", ttl=0.3).acquire.start()
-    eventually(lambda: faults.count("renew") >= 6)
+    waits = other.lock("x", ttl=1.2).acquire.start()
+    # The third is due when its ttl is over.
+    eventually(lambda: faults.count("renew") >= 4)
     assert not waits.done
     assert faults.count("enter") == 1
     held.release()
@@ -224,13 +229,13 @@ def test_a_debt_ends_with_the_claims_ttl(alice: ThreadParty) -> None:
 
 
 def test_an_idle_keeper_goes_home_and_comes_back(alice: ThreadParty, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeper_module, "LINGER", 0.1)
-    before = len(keepers())
+    monkeypatch.setattr(keeper_module, "LINGER", 0.5)
+    before = keepers()
     alice.lock("x").acquire().release()
-    assert len(keepers()) == before + 1
-    eventually(lambda: len(keepers()) == before)
+    (mine,) = keepers() - before
+    eventually(lambda: mine not in keepers())
     faults = Faults(alice)
-    lease = alice.lock("x", ttl=0.3).acquire()
+    lease = alice.lock("x", ttl=1.2).acquire()
     eventually(lambda: faults.count("renew") >= 3)
     assert lease.valid
     lease.release()
@@ -269,20 +274,20 @@ def test_a_claim_that_comes_while_the_keeper_retires_is_renewed(
 
 
 def test_one_client_has_one_keeper(alice: ThreadParty) -> None:
-    before = len(keepers())
+    before = keepers()
     leases = [alice.lock(f"x{number}").acquire() for number in range(100)]
-    assert len(keepers()) <= before + 1
+    assert len(keepers() - before) <= 1
     for lease in leases:
         lease.release()
 
 
 def test_close_ends_the_keeper(alice: ThreadParty) -> None:
-    before = len(keepers())
+    before = keepers()
     client = lockline.connect("memory:keeper-close")
     lease = client.lock("x").acquire()
-    assert len(keepers()) == before + 1
+    assert len(keepers() - before) == 1
     client.close()
-    assert len(keepers()) == before
+    assert not keepers() - before
     assert not lease.valid
 
 
@@ -296,7 +301,7 @@ def test_a_client_that_is_closed_by_its_own_callback_does_not_wait_for_itself() 
         closed.set()
 
     lease.on_lost(stop)
-    assert closed.wait(3)
+    assert closed.wait(20)
 
 
 def test_the_end_of_a_loop_leaves_no_keeper_that_complains() -> None:
@@ -311,7 +316,7 @@ def test_the_end_of_a_loop_leaves_no_keeper_that_complains() -> None:
 
 
 def test_a_slow_callback_costs_no_other_lease_its_renewal(alice: ThreadParty) -> None:
-    held = alice.lock("held", ttl=0.6).acquire()
+    held = alice.lock("held", ttl=1.5).acquire()
     victims = [alice.lock(f"victim-{number}", ttl=30).acquire() for number in range(3)]
     stuck, told = threading.Event(), []
     victims[0].on_lost(lambda: stuck.wait())
@@ -319,7 +324,7 @@ def test_a_slow_callback_costs_no_other_lease_its_renewal(alice: ThreadParty) ->
     for victim in victims:
         alice.client.evict(victim.name)
     eventually(lambda: told)
-    ends = time.monotonic() + 3 * held.ttl
+    ends = time.monotonic() + 1.2 * held.ttl
     while time.monotonic() < ends:
         assert held.valid
         time.sleep(0.01)
@@ -344,7 +349,7 @@ def test_a_client_that_was_dropped_leaves_no_thread() -> None:
 
 
 def test_a_lock_keeps_the_keeper_of_a_client_that_was_dropped() -> None:
-    lease = lockline.connect("memory:dropped-but-held").lock("x", ttl=0.6).acquire()
+    lease = lockline.connect("memory:dropped-but-held").lock("x", ttl=1.3).acquire()
     time.sleep(1.5)
     assert lease.valid
     lease.release()
@@ -363,7 +368,7 @@ def test_whoever_cancels_every_task_but_his_own_does_not_lose_his_lease() -> Non
     async def story() -> None:
         client = aio.connect("memory:cancel-all")
         other = aio.connect("memory:cancel-all")
-        async with client.lock("x", ttl=0.6) as lease:
+        async with client.lock("x", ttl=1.3) as lease:
             for _ in range(3):
                 for task in asyncio.all_tasks() - {asyncio.current_task()}:
                     task.cancel()
@@ -393,7 +398,7 @@ def test_a_lease_is_kept_while_no_thread_can_be_started_and_after_it(
     alice: ThreadParty, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     """A process at its limit of threads: the first of the two that a renewal takes is refused, or the second."""
-    lease = alice.lock("x", ttl=1.0).acquire()
+    lease = alice.lock("x", ttl=1.3).acquire()
 
     def refuse(*_: object) -> None:
         raise RuntimeError("can't start new thread")

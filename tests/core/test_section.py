@@ -64,7 +64,11 @@ def test_one_who_is_cut_while_it_waits_outside_keeps_nobody_out() -> None:
 
         def stay(entered: threading.Event = entered, leave: threading.Event = leave) -> None:
             entered.set()
-            leave.wait(0.5)
+            # Until somebody waits outside, and a moment longer, so that he sleeps.
+            until = time.monotonic() + 5
+            while not section._waiting and not leave.wait(0.002) and time.monotonic() < until:
+                pass
+            leave.wait(0.05)
 
         holder = threading.Thread(target=section, args=(stay,), daemon=True)
         holder.start()
