@@ -18,6 +18,7 @@ from lockline.core.shells import engine_of
 from .faults import Faults
 from .parties import Pending
 from .scene import Scene
+from .watcher import Watcher
 
 
 class OwnError(Exception):
@@ -57,6 +58,14 @@ class Leading:
             self.lost.append(term.token)
             raise
         return int(term.token)
+
+
+def pushed(watcher: Watcher) -> None:
+    """Nobody leads yet; only where the store tells of changes is there more to see."""
+    assert watcher.next().result() is None
+    client = watcher.party.client.real
+    if not isinstance(engine_of(client).backend, Watching) or not client.guarantees.push:
+        pytest.skip("looks now and then")
 
 
 def lead(world: Scene, party: Any, **options: Any) -> tuple[Leading, Pending]:
@@ -125,21 +134,15 @@ def test_who_watches_is_told_and_does_not_look_all_the_time(world: Scene, monkey
     # No look beneath the pushes: one that is missed would be waited for in vain.
     monkeypatch.setattr(watching, "NET", 3600)
     alice, bob = world.party("alice"), world.party("bob")
-    if not isinstance(engine_of(bob.client.real).backend, Watching):
-        pytest.skip("looks now and then")
     # So seldom that only a push can bring a change within the time of this story.
-    changes = bob.client.real.watch("boss", every=3600)
+    watcher = Watcher(bob)
+    pushed(watcher)
     looks = Faults(bob)
-
-    def next_change() -> Pending:
-        return bob.begin(lambda: next(changes) if world.flavour == "sync" else anext(changes))
-
-    assert next_change().result() is None
     for _ in range(3):
-        told = next_change()
+        told = watcher.next()
         lease = alice.lock("boss", ttl=60).acquire()
         assert told.result().token == lease.token
-        told = next_change()
+        told = watcher.next()
         lease.release()
         assert told.result() is None
     # One for each change and some for renewals; not as often as the time allows.
@@ -151,27 +154,72 @@ def test_who_watches_is_told_of_the_change_after_one_that_came_with_the_word_tha
 ) -> None:
     monkeypatch.setattr(watching, "NET", 3600)
     alice, bob = world.party("alice"), world.party("bob")
-    backend = engine_of(bob.client.real).backend
-    if not isinstance(backend, Watching):
-        pytest.skip("looks now and then")
-    changes = bob.client.real.watch("boss", every=3600)
+    watcher = Watcher(bob)
+    pushed(watcher)
+    backend: Any = engine_of(bob.client.real).backend
     watch, looks = backend.watch, Faults(bob)
 
     async def watch_a_line_in_use(*args: Any) -> bool:
         monkeypatch.setattr(backend, "watch", watch)
-        told = await watch(*args)
+        told: bool = await watch(*args)
         with lockline.connect(world.place) as passer_by, passer_by.lock("boss"):
             pass
         return told
 
-    def next_change() -> Pending:
-        return bob.begin(lambda: next(changes) if world.flavour == "sync" else anext(changes))
-
-    assert next_change().result() is None
     monkeypatch.setattr(backend, "watch", watch_a_line_in_use)
-    begun = looks.count("look")
-    told = next_change()
-    world.wait_for(lambda: looks.count("look") > begun)
+    told = watcher.next()
+    world.wait_for(lambda: looks.count("look"))
+    lease = alice.lock("boss", ttl=60).acquire()
+    assert told.result().token == lease.token
+    lease.release()
+
+
+def test_who_watches_is_told_of_an_eviction_and_of_who_comes_next(
+    world: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "NET", 3600)
+    alice, bob, carol = world.party("alice"), world.party("bob"), world.party("carol")
+    watcher = Watcher(bob)
+    pushed(watcher)
+    told = watcher.next()
+    victim = alice.lock("boss", ttl=60).acquire()
+    assert told.result().owner == "alice"
+    (waiting,) = world.queue_up("boss", lambda: carol.lock("boss", ttl=60).acquire.start())
+    told = watcher.next()
+    assert world.evict("boss") == 1
+    leader = told.result()
+    # Between the two there may be a moment in which nobody leads.
+    leader = leader or watcher.next().result()
+    next_one = waiting.result()
+    assert (leader.owner, leader.token) == ("carol", next_one.token)
+    next_one.release()
+    with pytest.raises(LeaseLost):
+        victim.release()
+
+
+def test_close_ends_the_watch(world: Scene) -> None:
+    bob = world.party("bob")
+    watcher = Watcher(bob)
+    assert watcher.next().result() is None
+    told = watcher.next()
+    bob.client.given_to(world.sibling(bob)).close()
+    with pytest.raises(lockline.ClientClosed):
+        told.result()
+
+
+@pytest.mark.flavour("asyncio")
+def test_a_cancelled_watch_ends_and_another_one_is_told(world: Scene) -> None:
+    alice, bob = world.party("alice"), world.party("bob")
+    watcher, looks = Watcher(bob), Faults(bob)
+    assert watcher.next().result() is None
+    told = watcher.next()
+    world.wait_for(lambda: looks.count("look") == 2)
+    told.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        told.result()
+    again = Watcher(bob, every=0.01)
+    assert again.next().result() is None
+    told = again.next()
     lease = alice.lock("boss", ttl=60).acquire()
     assert told.result().token == lease.token
     lease.release()

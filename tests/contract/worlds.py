@@ -104,6 +104,19 @@ class World:
         return []
 
 
+class Place(World):
+    """A place that is just a URL, for stories of one store's own that are told as those of the contract are."""
+
+    name = "place"
+    patience = 2.0
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def place(self) -> str:
+        return self.url
+
+
 WORLDS: dict[str, type[World]] = {}
 
 

@@ -11,7 +11,7 @@ import pytest
 import lockline
 from tests.contract.parties import Party
 from tests.contract.scene import Scene
-from tests.contract.worlds import World
+from tests.contract.worlds import Place
 from tests.servers.proxy import Proxy
 from tests.servers.redis import RedisServer, a_redis
 
@@ -86,19 +86,6 @@ class Town:
         self.proxy.cut()
         self.through.finish()
         self.direct.finish()
-
-
-class Place(World):
-    """A place of the contract suite that is just a URL."""
-
-    name = "redis"
-    patience = 2.0
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-
-    def place(self) -> str:
-        return self.url
 
 
 @pytest.fixture(params=["sync", "asyncio"])

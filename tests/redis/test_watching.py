@@ -8,32 +8,13 @@ import pytest
 
 import lockline
 from lockline.core import watching
-from tests.contract.parties import Party, Pending
+from tests.contract.watcher import Watcher, sees_by_looking
 from tests.servers.process import wait_for
 from tests.servers.redis import RedisServer
 
 from .conftest import Town
 
 pytestmark = pytest.mark.server
-
-SELDOM = 3600
-"""Where it is looked at that often only, whatever is seen was told."""
-
-
-class Watcher:
-    """One who watches, and waits for the next change in the background."""
-
-    def __init__(self, party: Party, every: float = SELDOM) -> None:
-        self.party = party
-        self.changes = party.client.real.watch("boss", every=every)
-
-    def next(self) -> Pending:
-        return self.party.begin(
-            lambda: next(self.changes) if hasattr(self.changes, "__next__") else anext(self.changes)
-        )
-
-    def stop(self) -> None:
-        self.party.begin(self.changes.close if hasattr(self.changes, "close") else self.changes.aclose).result()
 
 
 def trackers(server: RedisServer) -> int:
@@ -90,13 +71,7 @@ def test_a_user_without_that_right_looks_now_and_then(server: RedisServer, conne
     try:
         alice = connect(server.url)
         bob = connect(f"redis://plain:pw@127.0.0.1:{server.port}")
-        changes = bob.watch("boss", every=0.01)
-        assert next(changes) is None
-        with alice.lock("boss") as lease:
-            told = next(changes)
-            assert told is not None
-            assert told.token == lease.token
-        assert next(changes) is None
+        sees_by_looking(alice, bob, "boss")
     finally:
         server.command("ACL", "DELUSER", "plain")
 
@@ -132,13 +107,3 @@ def test_whoever_only_looks_at_a_line_tells_nobody_of_a_change(town: Town) -> No
         lease.release()
     else:
         waiting.result().release()
-
-
-def test_close_ends_the_watch(town: Town) -> None:
-    bob = town.near()
-    watcher = Watcher(bob)
-    assert watcher.next().result() is None
-    told = watcher.next()
-    bob.client.given_to(town.direct.sibling(bob)).close()
-    with pytest.raises(lockline.ClientClosed):
-        told.result()

@@ -13,6 +13,7 @@ from ...errors import BackendUnavailable, LocklineError
 from ...runtime import Runtime
 from ..keyed.backend import KeyedBackend, by_consensus
 from . import commands, doctor, inspection
+from .changes import LineChanges
 from .channel import ConsulChannel, Transacted
 from .claims import ConsulClaim, ConsulClaims
 from .commands import ConsulKeys, ToldClaim, told_claims
@@ -51,10 +52,12 @@ class ConsulBackend(KeyedBackend[ConsulClaims]):
             self._channel, self._keepers, self._sessions, self._keys, self._runtime, self._heard
         )
         self._keeping = ConsulKeeping(self._channel, self._keys, self._runtime)
+        self._changes = LineChanges(self._channel, self._keys, self._runtime, self._heard)
 
     def forked(self) -> None:
         """In the child after a fork: drop everything inherited without a word to the server."""
         self._claims.bells.forked()
+        self._changes.forked()
         self._channel.reset()
         self._keepers.reset()
         self._begin()
@@ -195,6 +198,14 @@ class ConsulBackend(KeyedBackend[ConsulClaims]):
         """As `leave`, for many, in few transactions."""
         return await self._claims.leave(claims, until, insist=False)
 
+    async def watch(self, name: str, watcher: str, until: float) -> bool:
+        """Tell a hint for `begun(watcher)` as soon as the next change of the line will be told, one for the watcher when it comes; whether it can."""
+        return self._changes.watch(name, watcher)
+
+    async def unwatch(self, watcher: str) -> None:
+        """Nobody is there to be told any more."""
+        self._changes.unwatch(watcher)
+
     def ceiling(self, claim: Claim) -> Ceiling:
         """Until when the session that carries an entered claim may be trusted."""
         own = self._claims.get(claim.id)
@@ -235,6 +246,7 @@ class ConsulBackend(KeyedBackend[ConsulClaims]):
     async def close(self) -> None:
         """Give the sessions back, let go of the connections."""
         until = self._runtime.now() + FAREWELL
+        await self._changes.stop(until)
         await self._claims.stop(until)
         try:
             await self._sessions.destroy_all(until)

@@ -11,17 +11,12 @@ from ...core.worker import Worker
 from ...errors import LocklineError
 from ...runtime import Runtime
 from . import commands
+from .blocking_query import A_QUERY, AFTER_A_FAILURE, BlockingQuery
 from .channel import ConsulChannel, entries_of
 from .commands import ConsulKeys, Step, ToldClaim
-from .connection import ConsulLink, ConsulRequest, NoReply
+from .connection import NoReply
 from .sessions import ServerSession, Sessions
 
-A_QUERY: Final = 20.0
-"""How long the agent keeps a query without news. One that is lost on the way is missed only for so long, and by nobody: who
-waits looks at whom it waits for, too."""
-LATER: Final = 3.0
-"""An agent takes up to a sixteenth of that longer, and then the answer has to travel."""
-AFTER_A_FAILURE: Final = 0.25
 A_RING: Final = 2.0
 
 
@@ -35,14 +30,12 @@ class Bells:
         self._channel = channel
         self._sessions = sessions
         self._keys = keys
-        self._link: ConsulLink | None = None
-        self._index = 0
+        self._query = BlockingQuery(channel, runtime, keys.home, "recurse", entries_of)
         self._call = call
         self._tell = hear
         self._idle = idle
         self._runtime = runtime
         self._worker = Worker(runtime, "lockline-consul-listener", self._listen, idle)
-        self._stopped = False
 
     # -- ringing -----------------------------------------------------------------------------------
 
@@ -77,11 +70,11 @@ class Bells:
 
     def listen(self) -> None:
         """From now on, until nobody here holds or waits any more."""
-        if not self._stopped:
+        if not self._query.ended:
             self._worker.by(self._runtime.now())
 
     async def _listen(self) -> float:
-        if self._idle() or self._stopped:
+        if self._idle() or self._query.ended:
             return self._runtime.now() + A_QUERY
         try:
             for session in self._sessions.all():
@@ -89,11 +82,11 @@ class Bells:
                     await self.put_session(session, self._runtime.now() + A_QUERY)
             await self._hear()
         except (NoReply, LocklineError):
-            self._drop_link()
-            if not self._stopped:
+            self._query.drop()
+            if not self._query.ended:
                 await self._runtime.sleep(AFTER_A_FAILURE)
         except BaseException:
-            self._drop_link()
+            self._query.drop()
             raise
         return self._runtime.now()
 
@@ -107,18 +100,8 @@ class Bells:
             session.was_put(answer.entries[0]["ModifyIndex"])
 
     async def _hear(self) -> None:
-        link = self._link
-        if link is None:
-            self._link = link = self._channel.apart()
-        query = {"recurse": "", "index": str(self._index), "wait": f"{A_QUERY:.0f}s"}
-        request = ConsulRequest("GET", self._channel.path(f"kv/{self._keys.home}", **query))
         present = [session for session in self._sessions.all() if session.present]
-        reply = await link.exchange(request, self._runtime.now() + A_QUERY * 17 / 16 + LATER)
-        if reply.status not in (200, 404):
-            raise NoReply(f"{reply.status}")
-        entries = self._channel.understand(reply, entries_of) if reply.status == 200 else []
-        # It goes back when Consul forgets what was deleted long ago, or comes back from a backup.
-        since, self._index = self._index if reply.as_of >= self._index else 0, reply.as_of
+        entries, since = await self._query.ask()
         there = {entry["Key"] for entry in entries}
         for session in present:
             if self._keys.session(session.id) not in there:
@@ -128,21 +111,11 @@ class Bells:
             if word in ("bell", "evicted") and entry["ModifyIndex"] > since:
                 self._tell(claim_id, word, entry["ModifyIndex"])
 
-    def _drop_link(self) -> None:
-        # Whoever answers next may have come back from a backup, or with nothing: asked for what comes after an index that lies far
-        # ahead of its own, it would be silent. So it is asked for all there is.
-        self._index = 0
-        link, self._link = self._link, None
-        if link is not None:
-            link.close()
-
     async def stop(self, until: float) -> None:
         """End it: the query under way is cut."""
-        self._stopped = True
-        self._drop_link()
+        self._query.end()
         await self._worker.stop(until)
 
     def forked(self) -> None:
         """In a child: the parent listens on."""
-        if self._link is not None:
-            self._link.forget()
+        self._query.forked()
