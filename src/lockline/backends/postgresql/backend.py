@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from ...core.backend import Findings
 from ...core.claim import Claim
+from ...core.waiting import begun
 from ...runtime import Reader, Runtime
 from ..sql.backend import SqlBackend
+from ..sql.calls import RoutineCall
 from ..sql.channel import SqlLink
 from ..sql.connection_asyncio import LoopLink
 from ..sql.connection_blocking import ThreadLink
 from ..sql.database import GUARANTEES, Database, Pushes
 from . import connection_asyncio, connection_blocking, doctor
+from .changes import WATCHED
 from .connection import Manner
 from .subscription import LoopPushes, ThreadPushes
 from .target import PostgresqlTarget
@@ -50,4 +53,22 @@ class Postgresql(Database):
         return await doctor.examine(self, backend, until)
 
 
-__all__ = ["GUARANTEES", "Postgresql"]
+class PostgresqlBackend(SqlBackend):
+    """One client of a PostgreSQL: it tells also those who stand in no line."""
+
+    async def watch(self, name: str, watcher: str, until: float) -> bool:
+        """Tell a hint for `begun(watcher)` as soon as the next change of the line will be told, one for the watcher when it comes; whether it can."""
+        channel = await self._listen(until)
+        if channel is None:
+            return False
+        await self.channel.run(
+            RoutineCall("watch", (*self._places(name), watcher, channel, WATCHED)), until, insists=False
+        )
+        self._hints.heard(begun(watcher))
+        return True
+
+    async def unwatch(self, watcher: str) -> None:
+        """Nobody is there to be told any more; the database is not asked, and forgets it with the next change or in a while."""
+
+
+__all__ = ["GUARANTEES", "Postgresql", "PostgresqlBackend"]

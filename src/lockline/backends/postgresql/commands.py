@@ -42,6 +42,7 @@ ROUTINES: Final = {
     "kept": PostgresqlRoutine("bytea text bigint float8", (float, _bytes, int, float, float)),
     "keep": PostgresqlRoutine("bytea text bytea bigint float8", (int,)),
     "hand_over": PostgresqlRoutine("bigint bytea text text float8 text text", (int,)),
+    "watch": PostgresqlRoutine("bigint bytea text text float8", (int,)),
 }
 
 ALONE: Final = b"BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; %b; COMMIT"

@@ -5,13 +5,14 @@ change then writes nothing, and costs no flush of the log. The next statement se
 READ COMMITTED gives: under any other level a routine refuses to begin (LL001), and the client asks again with a level of its own.
 
 Each step drops whoever has expired, so what it sees is what the rule sees. A claim that waited and now holds is told, once, on its
-client's channel; nobody is told who hears of it by his own answer, so a lock that is free costs no NOTIFY.
+client's channel; nobody is told who hears of it by his own answer, so a lock that is free and that nobody watches costs no NOTIFY.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
+from .changes import CHANGES, IS_WATCHED
 from .hand_over import HAND_OVER
 from .keeping import KEEPING
 
@@ -36,6 +37,7 @@ _PAST_THE_DEAD: Final = """
 OPENINGS: Final = {
     "level": _LEVEL.strip(),
     "step": _STEP.strip(),
+    "is_watched": IS_WATCHED,
     **{f"step_past_the_dead:{me}": (_STEP.rstrip() + _PAST_THE_DEAD % me).strip() for me in ("my_id", "NULL")},
 }
 """How routines begin: with the right level, and alone with the line. Put in where they are named: a call of a routine of their own would cost each step."""
@@ -92,6 +94,7 @@ DECLARE
     first timestamptz;
     again boolean := false;
     holds boolean;
+    watched boolean;
 BEGIN
     {step}
     -- A line that is empty, which most are, is not counted. And this goes by the index itself, which then forgets the dead of this line.
@@ -117,9 +120,12 @@ BEGIN
         RETURN;
     END IF;
     UPDATE {schema}.slot s SET last = greatest(s.last + 1, floor(extract(epoch FROM now) * 1000000)::bigint)
-        WHERE s.number = (at & 1023)::integer RETURNING s.last INTO mine;
+        WHERE s.number = (at & 1023)::integer RETURNING s.last, holds AND {is_watched} INTO mine, watched;
     IF mine IS NULL THEN
         RAISE EXCEPTION 'the table of tickets is incomplete' USING ERRCODE = 'LL002';
+    END IF;
+    IF watched THEN
+        PERFORM {schema}.tell_v1(my_name);
     END IF;
     IF NOT holds THEN
         SELECT c.id INTO behind FROM {schema}.claim c WHERE c.name = my_name ORDER BY c.ticket DESC LIMIT 1;
@@ -180,6 +186,7 @@ LANGUAGE plpgsql AS $$
 DECLARE
     now timestamptz;
     lived boolean;
+    watched boolean;
 BEGIN
     -- Its commit waits for no disk and no replica: a release that a crash forgets ends by its ttl, and whoever was let in after it
     -- still comes before all others. A grant, which must not be forgotten, waits for both, and brings along what came before it.
@@ -187,8 +194,11 @@ BEGIN
         PERFORM set_config('synchronous_commit', 'off', true);
     END IF;
     {step}
-    DELETE FROM {schema}.claim c WHERE c.id = my_id AND c.name = my_name RETURNING c.expires > now INTO lived;
+    DELETE FROM {schema}.claim c WHERE c.id = my_id AND c.name = my_name RETURNING c.expires > now, c.told AND {is_watched} INTO lived, watched;
     was_there := coalesce(lived, false)::integer;
+    IF watched THEN
+        PERFORM {schema}.tell_v1(my_name);
+    END IF;
     IF doubtful THEN
         -- A request of it may still be on the way: it shall find this when it comes.
         DELETE FROM {schema}.withdrawn w WHERE w.until < now;
@@ -313,6 +323,7 @@ BEGIN
         END IF;
     END LOOP;
     PERFORM {schema}.admit_v1(of_line, NULL);
+    PERFORM {schema}.tell_v1(of_line);
 END $$;
 """
 
@@ -341,4 +352,4 @@ DO $$ BEGIN
 END $$;
 """
 
-FUNCTIONS: Final = _BEGIN + _ENTER + _LEAVE + _RENEW + _OPERATOR + _GUARD + HAND_OVER + KEEPING
+FUNCTIONS: Final = _BEGIN + CHANGES + _ENTER + _LEAVE + _RENEW + _OPERATOR + _GUARD + HAND_OVER + KEEPING

@@ -52,6 +52,7 @@ BEGIN
         SELECT d.id, row_number() OVER (ORDER BY d.ticket) AS number FROM {schema}.claim d
         WHERE d.name = my_name AND d.ticket > behind AND d.ticket < newest
     ) w WHERE c.id = w.id AND c.name = my_name;
+    PERFORM {schema}.tell_v1(my_name);
     ticket := newest;
 END $$;
 """

@@ -11,6 +11,7 @@
     kept       name, what, token, ttl                                        -> (now, value, token, written, expires)
     keep       name, what, value, token, ttl                                 -> (done)
     hand_over  at, name, id of who holds, id, ttl, about, channel            -> (ticket), -1 if the one there waits, nothing if it is gone
+    watch      at, name, id, channel, ttl                                    -> (done), where a database can say something unasked
 
 `at` is a number that the name alone gives: what serialises the steps of a line, and by its last bits the slot that remembers the last
 ticket. Whoever holds has a `ticket`; whoever waits has so many `ahead`, and in `change` seconds the first of these expires; with neither
