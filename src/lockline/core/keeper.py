@@ -291,7 +291,7 @@ class Keeper:
 
     async def _begin_renewal(self, batch: list[LiveClaim]) -> None:
         if len(self._renewals) >= AT_ONCE:
-            # The next one that ends wakes us.
+            # The next one that ends wakes us, to go through all of them.
             return
         asked = {live.claim.id for live in batch}
 
@@ -300,7 +300,7 @@ class Keeper:
                 await self._renew_all(batch)
             finally:
                 asked.clear()
-                self._agenda.note(0.0)
+                self._agenda.note(0.0 if len(self._renewals) >= AT_ONCE else min(live.due for live in batch))
                 self._worker.ring()
 
         try:

@@ -303,7 +303,9 @@ class BlockingRuntime:
         self._aside = Aside()
 
     async def sleep(self, seconds: float) -> None:
-        time.sleep(seconds)  # noqa: ASYNC251 - this is the pair of `await asyncio.sleep(seconds)`
+        # Other threads have their turn unasked: to offer it would mean to wait, behind a busy one, for a whole slice of its time.
+        if seconds > 0:
+            time.sleep(seconds)  # noqa: ASYNC251 - this is the pair of `await asyncio.sleep(seconds)`
 
     def section(self) -> Section:
         return Section()
