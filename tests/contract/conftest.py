@@ -8,11 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from lockline.core import keeper
+from lockline.core import engine, keeper, waiting
 
 from .opened import Opened, chosen
 from .scene import Scene
 from .worlds import STORES_OWN
+
+A_CALL = 5.0
+"""Seconds that a call has at least, whatever timeout it was given."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -56,9 +59,12 @@ def world(request: pytest.FixtureRequest, opened_worlds: Opened) -> Iterator[Sce
 
 
 @pytest.fixture(autouse=True)
-def _withdrawals_come_before_their_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also on a busy machine: what cannot be undone in a quarter of a second is left to the background, and gone a moment later.
+def _a_store_on_a_busy_machine_has_the_time_to_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What cannot be undone in a quarter of a second is left to the background, and gone a moment later; what is not entered a fifth of
+    a second after a short timeout is a silent store, and who was in the way is not told where the look for it takes an eighth.
 
-    Where that is the story, a test makes the withdrawal fail.
+    Where that is the story, a test makes the call fail or hang, and says for how long it is asked.
     """
     monkeypatch.setattr(keeper, "WITHDRAWAL", 5.0)
+    monkeypatch.setattr(engine, "GRACE", A_CALL)
+    monkeypatch.setattr(waiting, "LAST_LOOK", 5.0)

@@ -16,7 +16,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from ..calm import calm
 from .parties import connect
+from .scene import OUTLIVED
 
 
 class Teller:
@@ -123,11 +125,11 @@ def child_acquires(t: Teller, ttl: float) -> dict[str, Any]:
     lease = t.do(t.client.lock("x", ttl=60).acquire)
 
     def child() -> dict[str, Any]:
-        began = time.monotonic()
+        began = calm()
         mine = t.do(t.client.lock("y", ttl=ttl).acquire)
-        seconds = time.monotonic() - began
-        t.sleep(2 * ttl)
-        return {"seconds": seconds, "valid after two ttls": mine.valid, "release": t.outcome(mine.release)}
+        seconds = calm() - began
+        t.sleep(OUTLIVED * ttl)
+        return {"seconds": seconds, "valid after its ttl": mine.valid, "release": t.outcome(mine.release)}
 
     seen = heard(t, forked(t, child))
     return {"child": seen, "parent": {"release": t.outcome(lease.release)}}
@@ -169,7 +171,8 @@ def busy_parent(t: Teller, ttl: float) -> dict[str, Any]:
                 got.append(mine.token)
 
         task = t.loop.create_task(wait_too())
-    t.sleep(ttl)
+    # Long enough for a renewal of both.
+    t.sleep(ttl * 0.6)
 
     def child() -> dict[str, Any]:
         tokens = []
@@ -182,9 +185,9 @@ def busy_parent(t: Teller, ttl: float) -> dict[str, Any]:
     seen = heard(t, forked(t, child))
     t.do(lease.release)
     if t.loop is None:
-        waiter.join(10)
+        waiter.join(30)
     else:
-        t.loop.run_until_complete(asyncio.wait_for(task, 10))
+        t.loop.run_until_complete(asyncio.wait_for(task, 30))
     return {"child": seen, "parent": {"waiter got it": len(got) == 1}}
 
 
@@ -197,11 +200,11 @@ def child_exits_cleanly(t: Teller, ttl: float) -> dict[str, Any]:
         return {}
 
     heard(t, forked(t, child))
-    t.sleep(2 * ttl)
+    t.sleep(OUTLIVED * ttl)
     valid = lease.valid
     other = t.do(t.client.lock("z", ttl=ttl).try_acquire)
     t.do(other.release)
-    parent = {"valid after two ttls": valid, "another name works": True, "release": t.outcome(lease.release)}
+    parent = {"valid after its ttl": valid, "another name works": True, "release": t.outcome(lease.release)}
     return {"parent": parent}
 
 

@@ -11,6 +11,7 @@ import json
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 from lockline.runtime.clock import now
@@ -33,7 +34,8 @@ class Obedient:
     def hello(self) -> dict[str, Any]:
         return {}
 
-    def acquire(self, timeout: float | None = None, **lock: Any) -> dict[str, Any]:
+    def acquire(self, timeout: float = 60.0, **lock: Any) -> dict[str, Any]:
+        """With a timeout, or a new process that takes longer than a short ttl to reach its store would give up."""
         self.sent = now()
         self.lease = self._lock(**lock).acquire(timeout=timeout)
         return {"token": self.lease.token}
@@ -61,15 +63,21 @@ class Obedient:
     def look_at(self) -> dict[str, Any]:
         return {"valid": self.lease.valid, "lost": self.lease.lost.is_set(), "remaining": self.lease.remaining()}
 
-    def watch(self, seconds: float) -> dict[str, Any]:
-        """Look at `valid` without a pause for so long; count the times it was True when a look began past the ttl."""
+    def watch(self, seconds: float, began: str) -> dict[str, Any]:
+        """Look at `valid` without a pause until so long after a look came more than a ttl late; count the times it was True after that.
+
+        The file is there once it looks.
+        """
         lease = self.lease.real
         trusted_until = self.sent + lease.ttl
         lies = looks = longest_gap = 0.0
         last = now()
-        end = time.monotonic() + seconds
+        end = time.monotonic() + 60
+        Path(began).touch()
         while time.monotonic() < end:
             before = now()
+            if longest_gap <= lease.ttl < before - last:
+                end = time.monotonic() + seconds
             longest_gap = max(longest_gap, before - last)
             if lease.valid and before >= trusted_until and longest_gap > lease.ttl:
                 lies += 1
@@ -78,7 +86,7 @@ class Obedient:
         return {"lies": lies, "looks": looks, "longest_gap": longest_gap}
 
     def take_from_pool(self, name: str, items: list[int], ttl: float) -> dict[str, Any]:
-        self.lease = self.party.pool(name, items, ttl).acquire()
+        self.lease = self.party.pool(name, items, ttl).acquire(timeout=60)
         return {"item": self.lease.item}
 
     def compute_for_ever(self, key: str, ttl: float) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -25,6 +26,8 @@ from .worlds import World
 
 PACE = float(os.environ.get("LOCKLINE_TEST_PACE", "1"))
 """How much longer the short ttls of these tests are: more than 1 where the machine has other things to do."""
+OUTLIVED = 1.15
+"""The ttls that a lease is watched for to see that it is renewed: one is not enough, two tell no more and take twice as long."""
 NAMES = ("alice", "bob", "carol", "dave", "erin", "frank", "grace", "heidi")
 
 
@@ -86,6 +89,14 @@ class Scene:
     def ttl(self, seconds: float) -> float:
         """This ttl, or the shortest that the system keeps; longer on a machine that is known to be slow."""
         return max(seconds, self.world.shortest_ttl) * PACE
+
+    def kept_ttl(self) -> float:
+        """The ttl of a lease that is renewed and has to stay: a machine that stands still for a second does not end it."""
+        return self.ttl(0.8)
+
+    def outlive(self, ttl: float) -> None:
+        """Let so much time pass that what nobody renewed has ended."""
+        time.sleep(OUTLIVED * ttl)
 
     # -- what everybody can see --------------------------------------------------------------------
 

@@ -44,13 +44,13 @@ def test_the_time_a_renewal_takes_is_not_trusted(world: Scene) -> None:
 
 def test_a_grant_that_is_pushed_is_trusted_only_as_far_as_the_last_renewal(world: Scene) -> None:
     alice, bob = world.party(), world.party()
-    ttl = world.ttl(0.8)
+    ttl = world.ttl(1.0)
     lease = alice.lock("x").acquire()
     faults = Faults(bob)
     faults.fail("renew", times=None)
     (waits,) = world.queue_up("x", lambda: bob.lock("x", ttl=ttl).acquire.start())
     stood = time.monotonic()
-    time.sleep(ttl * 0.5)
+    time.sleep(ttl * 0.4)
     lease.release()
     granted = waits.result(2)
     since = time.monotonic() - stood
@@ -61,13 +61,13 @@ def test_a_grant_that_is_pushed_is_trusted_only_as_far_as_the_last_renewal(world
 
 def test_a_waiter_whose_own_place_ran_out_is_never_handed_a_dead_lease(world: Scene) -> None:
     alice, bob = world.party(), world.party()
-    ttl = world.ttl(0.3)
+    ttl = world.ttl(0.6)
     lease = alice.lock("x").acquire()
     faults = Faults(bob)
     faults.fail("renew", times=None)
     waits = bob.lock("x", ttl=ttl).acquire.start()
-    # In the middle of a place's life, not where the third one ends.
-    time.sleep(2.5 * ttl)
+    # In the middle of a place's life, not where the second one ends.
+    time.sleep(1.5 * ttl)
     faults.heal()
     lease.release()
     granted = waits.result(3)
@@ -98,7 +98,7 @@ def test_a_lease_runs_out_while_its_renewal_hangs(world: Scene) -> None:
     lease = alice.lock("x", ttl=ttl).acquire()
     lease.on_lost(lambda: told.append(calm() - began))
     Faults(alice).hang("renew")
-    taken = bob.lock("x").acquire(timeout=4 * ttl)
+    taken = bob.lock("x").acquire(timeout=ttl + 20)
     assert not lease.valid
     world.wait_for(lambda: told, 1.0)
     assert told[0] <= ttl + 0.15
@@ -152,11 +152,13 @@ def test_after_a_stall_of_the_loop_the_first_look_says_lost(world: Scene) -> Non
 def test_a_wall_clock_that_steps_changes_nothing(world: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     alice, bob = world.party(), world.party()
     real = time.time
-    lease = alice.lock("x", ttl=world.ttl(0.3)).acquire()
+    ttl = world.kept_ttl()
+    lease = alice.lock("x", ttl=ttl).acquire()
     for step in (3600, -3600):
         monkeypatch.setattr(time, "time", lambda step=step: real() + step)
+        # Longer than from one renewal to the next, and both together longer than a ttl.
         with pytest.raises(AcquireTimeout):
-            bob.lock("x", ttl=world.ttl(0.3)).acquire(timeout=world.ttl(0.3) * 1.5)
+            bob.lock("x", ttl=ttl).acquire(timeout=ttl * 0.6)
         assert lease.valid
         assert lease.remaining() <= lease.ttl
     monkeypatch.undo()
@@ -165,7 +167,7 @@ def test_a_wall_clock_that_steps_changes_nothing(world: Scene, monkeypatch: pyte
 
 def test_extend_makes_a_lease_longer_and_never_shorter(world: Scene) -> None:
     alice = world.party()
-    lease = alice.lock("x", ttl=2, renew=False).acquire()
+    lease = alice.lock("x", ttl=5, renew=False).acquire()
     lease.extend(20)
     assert 18 < lease.remaining() < 20
     assert world.line("x").holders[0].remaining > 18

@@ -20,7 +20,7 @@ def test_an_acquire_without_an_answer_leaves_nothing_in_the_line(world: Scene, a
     with pytest.raises(BackendUnavailable):
         alice.lock("x").acquire(timeout=0.2)
     world.wait_until_free("x")
-    bob.lock("x").acquire(timeout=1).release()
+    bob.lock("x").acquire(timeout=5).release()
 
 
 @pytest.mark.parametrize("applied", [False, True], ids=["request lost", "reply lost"])
@@ -64,7 +64,7 @@ def test_a_release_that_did_not_arrive_can_be_repeated(world: Scene) -> None:
     lease.release()
     with pytest.raises(NotHeld):
         lease.release()
-    bob.lock("x").acquire(timeout=1).release()
+    bob.lock("x").acquire(timeout=5).release()
 
 
 def test_a_release_whose_reply_was_lost_can_be_repeated(world: Scene) -> None:
@@ -74,7 +74,7 @@ def test_a_release_whose_reply_was_lost_can_be_repeated(world: Scene) -> None:
     with pytest.raises(BackendUnavailable):
         lease.release()
     # The lock is free already and somebody else has it: the repeat must not touch them.
-    taken = bob.lock("x").acquire(timeout=1)
+    taken = bob.lock("x").acquire(timeout=5)
     lease.release()
     assert taken.valid
     assert [held.id for held in world.line("x").holders] == [taken.id]
@@ -103,7 +103,7 @@ def test_a_hundred_failed_tries_with_failing_clean_up_leave_no_ghost(world: Scen
     lease.release()
     faults.heal()
     began = calm()
-    carol.lock("x").acquire(timeout=2).release()
+    carol.lock("x").acquire(timeout=20).release()
     assert calm() - began < 1.0
     world.wait_until_free("x")
 
@@ -136,13 +136,15 @@ def test_the_timeout_says_who_holds_the_lock_and_how_long_one_waited(world: Scen
     alice, bob, carol = world.party(), world.party(), world.party()
     lease = alice.lock("billing").acquire()
     (waits,) = world.queue_up("billing", lambda: bob.lock("billing").acquire.start())
+    began, calmly = time.monotonic(), calm()
     with pytest.raises(AcquireTimeout) as caught:
         carol.lock("billing").acquire(timeout=0.3)
     error = caught.value
     assert error.name == "billing"
-    assert 0.3 <= error.waited < 1.5 * world.world.patience
+    assert 0.3 <= error.waited <= time.monotonic() - began
+    assert calm() - calmly < 1.5 * world.world.patience
     assert error.ahead == 2
-    assert str(error).startswith("'billing' stayed taken for 0.")
+    assert str(error).startswith(f"'billing' stayed taken for {error.waited:.1f} s: ")
     assert "held by alice since " in str(error)
     assert f"token {lease.token}; 2 ahead of you" in str(error)
     assert isinstance(error, TimeoutError)
@@ -224,7 +226,7 @@ def test_the_same_claim_entered_twice_stands_once(world: Scene) -> None:
     lease.release()
     waits.result(2).release()
     assert not world.line("x").claims
-    bob.lock("x").acquire(timeout=1).release()
+    bob.lock("x").acquire(timeout=5).release()
 
 
 def test_an_error_in_release_after_loss_is_still_told_as_loss(world: Scene) -> None:

@@ -49,7 +49,7 @@ def test_a_holder_that_was_cut_off_does_not_take_the_lock_back(world: Scene) -> 
     lease = alice.lock("x", ttl=ttl).acquire()
     faults = Faults(alice)
     faults.fail("renew", times=None)
-    taken = bob.lock("x", ttl=30, renew=False).acquire(timeout=4 * ttl)
+    taken = bob.lock("x", ttl=30, renew=False).acquire(timeout=ttl + 20)
     left = world.line("x").holders[0].remaining
     faults.heal()
     with pytest.raises(LeaseLost):
@@ -63,7 +63,7 @@ def test_a_holder_that_was_cut_off_does_not_take_the_lock_back(world: Scene) -> 
 
 def test_two_renewals_of_three_may_fail(world: Scene) -> None:
     alice = world.party()
-    ttl = world.ttl(0.6)
+    ttl = world.ttl(0.9)
     lease = alice.lock("x", ttl=ttl).acquire()
     faults = Faults(alice)
     for _ in range(2):
@@ -99,12 +99,12 @@ def test_errors_until_the_deadline_are_loss_and_the_holder_hears_of_it_before_th
 
 def test_an_error_that_is_no_connection_error_does_not_end_the_keeper(world: Scene) -> None:
     alice = world.party()
-    ttl = world.ttl(0.4)
+    ttl = world.kept_ttl()
     lease = alice.lock("x", ttl=ttl).acquire()
     faults = Faults(alice)
     faults.fail("renew", error=RuntimeError("a bug in a backend"), times=2)
-    faults.fail("news", error=RuntimeError("a bug in a backend"), times=1)
-    time.sleep(2 * ttl)
+    world.outlive(ttl)
+    assert faults.count("renew") > 2
     assert lease.valid
     lease.release()
 

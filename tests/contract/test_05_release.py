@@ -14,7 +14,7 @@ def test_a_release_after_expiry_leaves_the_next_holder_alone(world: Scene) -> No
     alice, bob = world.party(), world.party()
     ttl = world.ttl(0.2)
     late = alice.lock("x", ttl=ttl, renew=False).acquire()
-    taken = bob.lock("x", ttl=20).acquire(timeout=3 * ttl)
+    taken = bob.lock("x", ttl=20).acquire(timeout=ttl + 20)
     before = world.line("x").holders[0]
     with pytest.raises(LeaseLost) as caught:
         late.release()
@@ -31,7 +31,7 @@ def test_a_release_after_eviction_leaves_the_next_holder_alone(world: Scene) -> 
     alice, bob = world.party(), world.party()
     late = alice.lock("x", ttl=20).acquire()
     world.evict("x")
-    taken = bob.lock("x").acquire(timeout=1)
+    taken = bob.lock("x").acquire(timeout=5)
     with pytest.raises(LeaseLost) as caught:
         late.release()
     assert caught.value.reason == "evicted"
@@ -98,7 +98,7 @@ def test_a_lease_that_expired_in_one_task_does_not_release_that_of_another(world
     bob = world.sibling(alice)
     ttl = world.ttl(0.2)
     late = alice.lock("x", ttl=ttl, renew=False).acquire()
-    taken = bob.lock("x").acquire(timeout=3 * ttl)
+    taken = bob.lock("x").acquire(timeout=ttl + 20)
     with pytest.raises(LeaseLost):
         late.release()
     assert taken.valid

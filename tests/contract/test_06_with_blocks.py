@@ -30,7 +30,7 @@ def test_the_body_runs_under_the_lease_and_the_lock_is_free_after_it(world: Scen
 
 def test_a_lease_in_hand_can_be_used_with_with_too(world: Scene) -> None:
     alice = world.party()
-    with alice.lock("x").acquire(timeout=1) as lease:
+    with alice.lock("x").acquire(timeout=5) as lease:
         assert lease.valid
     assert not world.line("x").claims
 
@@ -62,7 +62,7 @@ def test_the_bodys_error_comes_out_of_a_lost_lease_with_the_loss_beside_it(world
     assert isinstance(caught.value.__context__, LeaseLost)
     assert any("was lost" in note for note in caught.value.__notes__)
     # The cancel that was on its way has been taken back.
-    alice.lock("x").acquire(timeout=1).release()
+    alice.lock("x").acquire(timeout=5).release()
 
 
 def test_the_bodys_error_comes_out_when_the_release_fails(world: Scene) -> None:
@@ -104,7 +104,7 @@ def test_loss_during_the_body_comes_out_as_lease_lost(world: Scene) -> None:
     assert caught.value.reason == "evicted"
     assert caught.value.token == lease.token
     # Whoever works on afterwards is not haunted by a cancel that has been dealt with.
-    alice.lock("x").acquire(timeout=1).release()
+    alice.lock("x").acquire(timeout=5).release()
 
 
 def test_expiry_during_the_body_comes_out_as_lease_lost(world: Scene) -> None:

@@ -34,7 +34,7 @@ def cut_points(again: bool) -> list[set[int]]:
 def free_at_once(world: Scene, name: str, party: Party) -> None:
     """Nobody is in the line, and somebody else gets the lock."""
     world.wait_until_free(name, 2.0)
-    party.lock(name).acquire(timeout=1).release()
+    party.lock(name).acquire(timeout=5).release()
 
 
 @ONE_OR_TWO
@@ -180,7 +180,7 @@ def test_a_release_of_a_lost_lease_touches_nobody(world: Scene) -> None:
         name = f"x{min(at)}"
         late = bob.lock(name, ttl=60).acquire()
         world.evict(name)
-        taken = alice.lock(name).acquire(timeout=1)
+        taken = alice.lock(name).acquire(timeout=5)
         steps = Steps(bob, at)
         with pytest.raises((*CUT, LeaseLost)):
             late.release()

@@ -6,7 +6,7 @@ import pytest
 
 from lockline import ConfigError, LeaseLost, WouldDeadlock
 
-from .scene import Scene
+from .scene import OUTLIVED, Scene
 
 
 def test_a_lease_can_be_released_in_other_hands(world: Scene) -> None:
@@ -15,7 +15,7 @@ def test_a_lease_can_be_released_in_other_hands(world: Scene) -> None:
     lease = alice.lock("x").acquire()
     lease.given_to(bob).release()
     assert not world.line("x").claims
-    alice.lock("x").acquire(timeout=1).release()
+    alice.lock("x").acquire(timeout=5).release()
 
 
 def test_two_lock_objects_of_one_client_exclude_each_other(world: Scene) -> None:
@@ -35,11 +35,11 @@ def test_asking_again_for_a_plain_lock_is_an_error_and_not_a_deadlock(world: Sce
     with pytest.raises(WouldDeadlock, match="rlock"):
         alice.lock("x").acquire()
     with pytest.raises(WouldDeadlock):
-        alice.lock("x").acquire(timeout=1)
+        alice.lock("x").acquire(timeout=5)
     assert alice.lock("x").try_acquire() is None
     assert len(world.line("x").claims) == 1
     lease.release()
-    alice.lock("x").acquire(timeout=1).release()
+    alice.lock("x").acquire(timeout=5).release()
 
 
 def test_a_lease_that_is_lost_is_no_deadlock(world: Scene) -> None:
@@ -47,7 +47,7 @@ def test_a_lease_that_is_lost_is_no_deadlock(world: Scene) -> None:
     ttl = world.ttl(0.2)
     late = alice.lock("x", ttl=ttl, renew=False).acquire()
     world.wait_for(lambda: not late.valid, 2 * ttl)
-    alice.lock("x").acquire(timeout=2 * ttl + 1).release()
+    alice.lock("x").acquire(timeout=ttl + 20).release()
     with pytest.raises(LeaseLost):
         late.release()
 
@@ -136,7 +136,7 @@ def test_an_inner_ttl_never_shortens_the_outer_lease(world: Scene) -> None:
 
 def test_an_inner_ttl_that_is_longer_is_given(world: Scene) -> None:
     alice = world.party()
-    outer = alice.rlock("x", ttl=2, renew=False).acquire()
+    outer = alice.rlock("x", ttl=5, renew=False).acquire()
     inner = alice.rlock("x", ttl=20).acquire()
     assert inner.remaining() > 15
     inner.release()
@@ -185,13 +185,13 @@ def test_asking_again_after_loss_is_a_new_claim(world: Scene) -> None:
 
 def test_one_party_may_take_several_permits(world: Scene) -> None:
     alice = world.party()
-    permits = [alice.semaphore("x", limit=3).acquire(timeout=1) for _ in range(3)]
+    permits = [alice.semaphore("x", limit=3).acquire(timeout=5) for _ in range(3)]
     assert len({permit.token for permit in permits}) == 3
     assert alice.semaphore("x", limit=3).try_acquire() is None
     permits[1].release()
     assert permits[0].valid
     assert permits[2].valid
-    permits[1] = alice.semaphore("x", limit=3).acquire(timeout=1)
+    permits[1] = alice.semaphore("x", limit=3).acquire(timeout=5)
     for permit in permits:
         permit.release()
 
@@ -201,7 +201,7 @@ def test_a_reader_may_read_again(world: Scene) -> None:
     outer = alice.read("x").acquire()
     (waits,) = world.queue_up("x", lambda: bob.write("x").acquire.start())
     # A fresh claim would stand behind the writer, who waits for us: the same one is shared instead.
-    inner = alice.read("x").acquire(timeout=1)
+    inner = alice.read("x").acquire(timeout=5)
     assert inner.token == outer.token
     inner.release()
     assert not waits.done
@@ -212,7 +212,7 @@ def test_a_reader_may_read_again(world: Scene) -> None:
 def test_a_writer_may_read_and_write_again(world: Scene) -> None:
     alice, bob = world.party(), world.party()
     writing = alice.write("x").acquire()
-    reading, again = alice.read("x").acquire(timeout=1), alice.write("x").acquire(timeout=1)
+    reading, again = alice.read("x").acquire(timeout=5), alice.write("x").acquire(timeout=5)
     assert reading.token == again.token == writing.token
     again.release()
     reading.release()
@@ -230,7 +230,7 @@ def test_a_reader_that_wants_to_write_is_refused_rather_than_stuck(world: Scene)
     assert reading.valid
     assert len(world.line("x").claims) == 1
     reading.release()
-    alice.write("x").acquire(timeout=1).release()
+    alice.write("x").acquire(timeout=5).release()
 
 
 def test_a_downgrade_lets_readers_in_and_no_writer_between(world: Scene) -> None:
@@ -279,11 +279,11 @@ def test_an_inner_downgrade_does_not_take_the_outer_writers_exclusion(world: Sce
 
 def test_a_downgraded_lease_is_still_kept(world: Scene) -> None:
     alice, bob = world.party(), world.party()
-    ttl = world.ttl(0.4)
+    ttl = world.kept_ttl()
     lease = alice.write("x", ttl=ttl).acquire()
     lease.downgrade()
-    assert bob.write("x").acquire.start(timeout=2 * ttl)
-    assert not lease.lost.wait(2.2 * ttl)
+    assert bob.write("x").acquire.start(timeout=ttl)
+    assert not lease.lost.wait(OUTLIVED * ttl)
     assert lease.valid
     lease.release()
 

@@ -22,13 +22,13 @@ def open_files() -> int:
 def test_many_locks_and_waiters_through_one_client_need_no_more_connections(world: Scene) -> None:
     alice = world.party()
     many = [world.sibling(alice) for _ in range(30)]
-    leases = [alice.lock("warm-up", ttl=5).acquire()]
-    (waits,) = world.queue_up("warm-up", lambda: many[0].lock("warm-up", ttl=5).acquire.start())
+    leases = [alice.lock("warm-up", ttl=60).acquire()]
+    (waits,) = world.queue_up("warm-up", lambda: many[0].lock("warm-up", ttl=60).acquire.start())
     leases.pop().release()
     waits.result(2).release()
     files, threads = open_files(), threading.active_count()
-    leases = [alice.lock(f"x{number}", ttl=5).acquire() for number in range(100)]
-    waiting = world.queue_up("x0", *((lambda p=party: p.lock("x0", ttl=5).acquire.start()) for party in many))
+    leases = [alice.lock(f"x{number}", ttl=60).acquire() for number in range(100)]
+    waiting = world.queue_up("x0", *((lambda p=party: p.lock("x0", ttl=60).acquire.start()) for party in many))
     assert open_files() <= files + 4
     assert threading.active_count() <= threads + 2
     for lease in leases:

@@ -137,7 +137,7 @@ def test_good_arguments_of_every_form(world: Scene) -> None:
     alice = world.party()
     alice.lock("x", 1.5).acquire(timedelta(seconds=1)).release()
     alice.lock("x", ttl=timedelta(minutes=1), renew=False, max_hold=timedelta(hours=1), meta={}).acquire(0).release()
-    alice.rlock("x", 3, max_hold=2.5, meta={"a": [1, {"b": None}]}).acquire(timeout=1).release()
+    alice.rlock("x", 3, max_hold=2.5, meta={"a": [1, {"b": None}]}).acquire(timeout=5).release()
     alice.semaphore("x", limit=1 << 20).acquire(timeout=0.5).release()
     lease = alice.lock("x").acquire()
     lease.extend(timedelta(seconds=90))

@@ -18,11 +18,11 @@ pytestmark = pytest.mark.flavour("asyncio")
 
 def test_a_loop_that_blocks_for_longer_than_a_ttl_keeps_its_lease(world: Scene) -> None:
     alice, bob = world.party(keeper="thread"), world.process() if world.world.spans_processes else None
-    ttl = world.ttl(0.5)
+    ttl = world.kept_ttl()
     lease = alice.lock("x", ttl=ttl).acquire()
 
     async def block() -> None:
-        time.sleep(2.5 * ttl)  # noqa: ASYNC251 - that is the story
+        time.sleep(1.5 * ttl)  # noqa: ASYNC251 - that is the story
 
     alice.do(block)
     assert lease.valid

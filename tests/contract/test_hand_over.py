@@ -77,9 +77,9 @@ def test_it_goes_on_elsewhere_under_a_higher_token(world: Scene) -> None:
 
 def test_it_is_renewed_where_it_is_attached(world: Scene) -> None:
     alice, bob = pair(world)
-    ttl = world.ttl(0.6)
+    ttl = world.kept_ttl()
     lease = bob.client.attach(alice.lock("x", ttl=ttl).acquire().detach(20))
-    time.sleep(ttl * 2)
+    world.outlive(ttl)
     assert lease.valid
     lease.release()
 
@@ -168,12 +168,12 @@ def test_whoever_waits_keeps_the_place_and_gets_a_token_that_is_higher_still(wor
 
 def test_whoever_waits_can_give_up_and_be_renewed_after_it(world: Scene) -> None:
     alice, bob = pair(world)
-    ttl = world.ttl(0.6)
+    ttl = world.kept_ttl()
     lease = alice.lock("x").acquire()
     carol, dave = world.party(), world.party()
     leaving, staying = world.queue_up(
         "x",
-        lambda: carol.lock("x", ttl=ttl).acquire.start(timeout=ttl * 2),
+        lambda: carol.lock("x", ttl=ttl).acquire.start(timeout=ttl * 1.5),
         lambda: dave.lock("x", ttl=ttl).acquire.start(),
     )
     second = bob.client.attach(lease.detach(20))
@@ -269,7 +269,7 @@ def test_a_process_that_was_killed_after_it_detached_leaves_the_place_to_the_tic
     token = process.ask("acquire", name="x", ttl=world.ttl(0.5))["token"]
     ticket = process.ask("detach", ttl=60)["ticket"]
     process.kill()
-    time.sleep(world.ttl(0.5) * 2)
+    world.outlive(world.ttl(0.5))
     lease = alice.client.attach(ticket)
     assert lease.token > token
     lease.release()

@@ -127,7 +127,7 @@ def test_one_between_that_gave_up_breaks_no_chain(world: Scene) -> None:
     bob, carol = world.sibling(alice), world.sibling(alice)
     lease = alice.lock("x").acquire()
     impatient, waits = world.queue_up(
-        "x", lambda: bob.lock("x").acquire.start(timeout=0.3 * world.world.patience), carol.lock("x").acquire.start
+        "x", lambda: bob.lock("x").acquire.start(timeout=world.ttl(0.6)), carol.lock("x").acquire.start
     )
     settled(world, "x", alice, waits)
     with pytest.raises(AcquireTimeout):
@@ -145,7 +145,7 @@ def test_one_between_that_gave_up_breaks_no_chain(world: Scene) -> None:
 def test_a_lost_lease_hands_nothing_on(world: Scene) -> None:
     alice = world.party()
     bob = world.sibling(alice)
-    lease = alice.lock("x", ttl=world.ttl(0.5), renew=False).acquire()
+    lease = alice.lock("x", ttl=world.ttl(1.0), renew=False).acquire()
     (waits,) = world.queue_up("x", bob.lock("x", ttl=60).acquire.start)
     settled(world, "x", alice)
     faults = Faults(alice)
@@ -167,7 +167,7 @@ def test_a_leave_that_is_lost_lets_no_stranger_in(world: Scene) -> None:
     """The line shows one that has let go, and behind it the one that is at work: it is renewed there, and others wait."""
     alice, xavier = world.party(), world.party("xavier")
     bob = world.sibling(alice)
-    ttl = world.ttl(0.6)
+    ttl = world.kept_ttl()
     lease = alice.lock("x", ttl=ttl).acquire()
     waits, stranger = world.queue_up("x", bob.lock("x", ttl=ttl).acquire.start, xavier.lock("x", ttl=60).acquire.start)
     settled(world, "x", alice, waits)
@@ -190,7 +190,7 @@ def test_a_leave_that_is_lost_lets_no_stranger_in(world: Scene) -> None:
 def test_a_lease_behind_one_whose_removal_is_still_owed_is_kept_and_given_back(world: Scene) -> None:
     alice, xavier = world.party(), world.party("xavier")
     bob = world.sibling(alice)
-    ttl = world.ttl(0.5)
+    ttl = world.kept_ttl()
     lease = alice.lock("x", ttl=60).acquire()
     waits, stranger = world.queue_up("x", bob.lock("x", ttl=ttl).acquire.start, xavier.lock("x", ttl=60).acquire.start)
     settled(world, "x", alice, waits)

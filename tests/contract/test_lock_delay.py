@@ -10,7 +10,7 @@ from lockline import ConfigError, LeaseLost
 from lockline.core.backend import EndingWithClient, HandingOver
 
 from ..calm import calm
-from .scene import Scene
+from .scene import OUTLIVED, Scene
 
 
 def delays(world: Scene) -> bool:
@@ -65,9 +65,9 @@ def test_a_holder_that_is_renewed_holds_on_and_trusts_no_more_than_its_ttl(world
     if not delays(world):
         return
     alice, bob = world.party(), world.party()
-    ttl = world.ttl(0.5)
+    ttl = world.kept_ttl()
     lease = alice.lock("x", ttl=ttl, lock_delay=2 * ttl).acquire()
-    end = time.monotonic() + 2 * ttl
+    end = time.monotonic() + OUTLIVED * ttl
     while time.monotonic() < end:
         assert 0 < lease.remaining() <= ttl
         time.sleep(0.02)

@@ -48,15 +48,15 @@ def test_a_name_with(world: Scene, name: str) -> None:
     with pytest.raises(Exception, match="lost"):
         granted.release()
     for kind in ("rlock", "read", "write"):
-        getattr(alice, kind)(name).acquire(timeout=1).release()
-    alice.semaphore(name, limit=2).acquire(timeout=1).release()
+        getattr(alice, kind)(name).acquire(timeout=5).release()
+    alice.semaphore(name, limit=2).acquire(timeout=5).release()
     assert world.names() == []
 
 
 def test_names_that_look_alike_are_different_lines(world: Scene) -> None:
     alice = world.party()
     names = ["a", "A", "a ", " a", "a/", "/a", "a\x00", "{a}", "a:", "é", "e\u0301", "a/b", "a%2Fb", "b"]
-    leases = [alice.lock(name).acquire(timeout=1) for name in names]
+    leases = [alice.lock(name).acquire(timeout=5) for name in names]
     assert world.names() == sorted(names)
     for lease in leases:
         lease.release()

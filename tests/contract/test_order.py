@@ -182,7 +182,9 @@ def test_one_who_gives_up_makes_way_for_those_behind(world: Scene) -> None:
     alice, bob, carol = world.party(), world.party(), world.party()
     lease = alice.read("x", ttl=60).acquire()
     writes, reads = world.queue_up(
-        "x", lambda: bob.write("x", ttl=60).acquire.start(timeout=0.4), lambda: carol.read("x", ttl=60).acquire.start()
+        "x",
+        lambda: bob.write("x", ttl=60).acquire.start(timeout=world.ttl(0.6)),
+        lambda: carol.read("x", ttl=60).acquire.start(),
     )
     with pytest.raises(TimeoutError):
         writes.result(2)

@@ -28,14 +28,18 @@ class RedisKin(World):
         return list(self.servers.nodes)
 
     def debris(self, place: str) -> list[str]:
-        """Keys without a ttl, and keys that hold more than the memory of a last ticket or of a withdrawal."""
+        """Keys without a ttl, and keys that hold more than the memory of a last ticket, of a withdrawal or of an eviction."""
         (prefix,) = parse_qs(urlsplit(place).query)["prefix"]
         found = []
         for node in self.nodes():
             if node.command("ROLE")[0] != "master":
                 continue
             for key in node.command("KEYS", f"{{{prefix}:*"):
-                fields = [name for name in node.command("HKEYS", key) if name != "last" and name[0] != "-"]
+                fields = [
+                    name
+                    for name in node.command("HKEYS", key)
+                    if name not in ("last", "notes") and name[0] not in "-=o"
+                ]
                 if fields or node.command("PTTL", key) == -1:
                     found.append(f"{key}: {fields}")
         return found
