@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from ..contract.conftest import _withdrawals_come_before_their_error, world
+from ..contract.conftest import _a_store_on_a_busy_machine_has_the_time_to_answer, world
 from ..contract.opened import chosen
 
-__all__ = ["_withdrawals_come_before_their_error", "world"]
+__all__ = ["_a_store_on_a_busy_machine_has_the_time_to_answer", "world"]
 
 WORLDS = ("memory", "local", "redis")
 

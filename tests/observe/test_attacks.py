@@ -19,6 +19,7 @@ from lockline.core import telling
 from lockline.core.claim import Claim, Grant
 from lockline.observe import Asked, Event, Granted, Lost, Released, RenewalLate, Renewed, Waiting, Withdrawn
 
+from ..calm import calm
 from ..contract.scene import Scene
 from ..cutting import Cut, CutAt, Misread
 from ..servers.process import wait_for
@@ -60,9 +61,9 @@ def test_a_listener_that_blocks_makes_no_lease_late(world: Scene) -> None:
         lease.check()
         lease.release()
         alice.lock("x").acquire().release()
-        before = time.monotonic()
+        before = calm()
         alice.client.close()
-        assert time.monotonic() - before < 10, "close() waits for it no longer than a moment"
+        assert calm() - before < 10, "close() waits for it no longer than a moment"
     finally:
         stop.set()
 
@@ -328,11 +329,11 @@ def test_a_grant_that_came_too_late_to_be_had_is_no_loss(room: str, caplog: pyte
             answer = await place(claim, until)
             if isinstance(answer, Grant):
                 backend.place = place
-                time.sleep(0.4)  # noqa: ASYNC251 - a loop that is blocked for longer than the ttl
+                time.sleep(1.0)  # noqa: ASYNC251 - a loop that is blocked for longer than the ttl
             return answer
 
         backend.place = place_and_block
-        waits = asyncio.create_task(client.lock("x", ttl=0.3).acquire())
+        waits = asyncio.create_task(client.lock("x", ttl=0.8).acquire())
         await asyncio.sleep(0.05)
         taken.release()
         await (await waits).release()
@@ -376,8 +377,9 @@ def test_a_log_that_raises_keeps_nobody_from_hearing(room: str) -> None:
 def test_a_lease_that_nears_its_max_hold_is_not_renewed_late(room: str) -> None:
     heard = Heard()
     with lockline.connect(room, on_event=heard) as client:
-        lease = client.lock("x", ttl=0.9, max_hold=1.1).acquire()
-        heard.wait(Lost)
-        assert lease.lost.is_set()
-    assert [event.margin < 0.25 for event in heard.all(Renewed)][-1:] == [True]
-    assert not heard.all(RenewalLate)
+        lease = client.lock("x", ttl=60, max_hold=2).acquire()
+        lease.extend(60)
+        assert heard.wait(Renewed).margin < 2
+        lease.release()
+        heard.wait(Released)
+    assert not heard.all(RenewalLate), "that was all that there could be"

@@ -61,18 +61,20 @@ def test_a_port_that_is_taken_is_said() -> None:
 def test_a_store_that_hangs_is_down_before_prometheus_gives_up_and_up_when_it_is_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(exporter, "PATIENCE", 0.5)
     monkeypatch.setattr(exporter, "FRESH", 0.0)
     with a_redis() as redis, lockline.connect(redis.url) as client, client.lock("x", ttl=60):
         collector = StoreCollector(client)
         assert figures(collector)["lockline_store_holders"] == 1
         redis.freeze()
+        patience = exporter.PATIENCE
+        monkeypatch.setattr(exporter, "PATIENCE", 0.5)
         try:
             began = calm()
             down = figures(collector)
             assert calm() - began < 3
         finally:
             redis.thaw()
+            monkeypatch.setattr(exporter, "PATIENCE", patience)
         assert down["lockline_store_up"] == 0
         assert "lockline_store_holders" not in down
         wait_for(lambda: figures(collector).get("lockline_store_holders") == 1, 20, "the store")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from lockline import AcquireTimeout, BackendUnavailable, ClientClosed, LeaseLost, LineFull, LocklineError, WouldDeadlock
+from lockline.core import telling
 from lockline.observe import (
     Asked,
     Evicted,
@@ -27,6 +28,9 @@ from ..contract.faults import Faults
 from ..contract.parties import Party
 from ..contract.scene import Scene
 from .heard import Heard
+
+TWO_CLOCKS = 0.25
+"""How far a moment by the wall may be off: it is made of two clocks, and a busy machine may stop us between the one and the other."""
 
 
 def listening(world: Scene, name: str | None = None) -> tuple[Party, Heard]:
@@ -56,7 +60,7 @@ def test_a_free_lock(world: Scene) -> None:
     assert not granted.waited
     assert released.end == "released"
     assert asked.at <= granted.at <= released.at
-    assert abs(released.held - (released.at - granted.at)) < 0.05
+    assert abs(released.held - (released.at - granted.at)) < TWO_CLOCKS
 
 
 def test_an_event_is_a_value_that_nobody_changes(world: Scene) -> None:
@@ -79,11 +83,12 @@ def test_one_that_waits(world: Scene) -> None:
     lease.release()
     waits.result().release()
     other.wait(Released)
+    heard.wait(Released)
     assert other.words() == ["asked", "waiting", "granted", "released"]
     assert heard.words() == ["asked", "granted", "released"]
     granted = other.wait(Granted)
     assert granted.waited
-    assert granted.took >= granted.at - waiting.at - 0.05
+    assert granted.took >= granted.at - waiting.at - TWO_CLOCKS
 
 
 @pytest.mark.hands_on
@@ -174,7 +179,9 @@ def test_a_cancel(world: Scene) -> None:
     lease.release()
 
 
-def test_a_client_that_is_closed(world: Scene) -> None:
+def test_a_client_that_is_closed(world: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A busy machine may take longer than a moment to wake the one who tells.
+    monkeypatch.setattr(telling, "FLUSH", 10.0)
     alice, heard = listening(world)
     bob, xavier = world.sibling(alice), world.party("xavier")
     foreign = xavier.lock("y").acquire()
@@ -214,7 +221,7 @@ def test_a_loss_by_expiry_with_its_cause(world: Scene) -> None:
     lost = heard.wait(Lost)
     assert (lost.reason, lost.cause, lost.token) == ("expired", "silent", lease.token)
     assert "no answer to renew" in lost.detail
-    assert lost.held == pytest.approx(lost.at - heard.wait(Granted).at, abs=0.05)
+    assert lost.held == pytest.approx(lost.at - heard.wait(Granted).at, abs=TWO_CLOCKS)
     assert heard.words() == ["asked", "granted", "store silent", "lost"]
     with pytest.raises(LeaseLost):
         lease.release()
@@ -262,11 +269,11 @@ def test_a_renewal_that_is_late(world: Scene) -> None:
     alice, heard = listening(world)
     faults = Faults(alice)
     ttl = world.ttl(1.5)
-    faults.delay("renew", 0.5 * ttl, after=True)
+    faults.delay("renew", 0.4 * ttl, after=True)
     lease = alice.lock("x", ttl=ttl).acquire()
     late = heard.wait(RenewalLate)
     assert late.margin < late.usual / 2
-    assert late.took >= 0.5 * ttl
+    assert late.took >= 0.4 * ttl
     assert [event.what for event in heard.events if event.what.startswith("renew")][:2] == ["renewed", "renewal late"]
     lease.release()
 
@@ -280,7 +287,7 @@ def test_a_store_that_is_silent_and_comes_back(world: Scene) -> None:
     assert "no answer to renew" in silent.problem
     back = heard.wait(StoreBack)
     assert back.store == silent.store == alice.client.url
-    assert back.silent == pytest.approx(back.at - silent.at, abs=0.05)
+    assert back.silent == pytest.approx(back.at - silent.at, abs=TWO_CLOCKS)
     lease.release()
     heard.wait(Released)
     assert heard.words() == ["asked", "granted", "store silent", "store back", "released"], "once each"
