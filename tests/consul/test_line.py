@@ -223,7 +223,7 @@ def test_an_extension_beyond_the_sessions_length_moves_the_claim_to_a_longer_one
     url: str, client_of: Clients
 ) -> None:
     client = client_of(url)
-    with client.lock("x", ttl=0.5).acquire() as lease:
+    with client.lock("x", ttl=0.9).acquire() as lease:
         (short,) = backend_of(client)._sessions.all()
         lease.extend(30)
         assert lease.remaining() > 20

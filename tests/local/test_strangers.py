@@ -260,7 +260,7 @@ def test_a_network_file_system_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
             client.list()
     assert list(shared.iterdir()) == []
     with lockline.connect(url_of(tmp_path / "here.db")) as client:
-        client.lock("x").acquire(timeout=1).release()
+        client.lock("x").acquire(timeout=20).release()
 
 
 def test_a_file_that_came_with_a_network_is_refused_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

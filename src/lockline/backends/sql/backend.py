@@ -43,7 +43,8 @@ ASKED_PER_SECOND: Final = 50
 KEEPERS_CONNECTIONS: Final = 2
 """Kept for renewals, so that they stand in no line behind the callers: one, and one more for when that hangs."""
 KEEPERS_LOGIN: Final = 10.0
-"""Seconds that a login of the keeper's may take in all, whatever the renewal has left that asked for it: the next one finds it done."""
+"""Seconds that a login of the keeper's may take in all, and others may wait for it, whatever the renewal has left that asked: the next one
+finds it done."""
 LISTENING: Final = 2.0
 """How long it may take to begin to listen for claims that are held."""
 
