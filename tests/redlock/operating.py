@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import lockline
-from lockline import QuorumNotReached
+from lockline import LeaseLost, QuorumNotReached
 from lockline.backends.redlock import cluster
 from lockline.backends.redlock.target import Node, understand
 from tests.servers.redis import RedisServer, a_folder
@@ -48,7 +48,9 @@ def a_token(url: str, name: str = "x", ttl: float = LONGEST) -> int:
                     raise
                 time.sleep(0.05)
                 continue
-            lease.release()
+            # A short one may be over by now on a busy machine; its number is what was asked for.
+            with contextlib.suppress(LeaseLost):
+                lease.release()
             return lease.token
 
 

@@ -102,7 +102,7 @@ def number_at(three: Servers, node: RedisServer, name: str, number: int) -> None
     node.command("SET", key, f"{attempt} {number} {info}", "PX", 20_000)
 
 
-def lease_at_all(one: Flavour, three: Servers, name: str) -> Any:
+def lease_at_all(one: Flavour, three: Servers, name: str, *, renew: bool = True) -> Any:
     """A lease that every node has under its number: no acquire has anything more to say that would overwrite what is planted."""
     key = f"lockline:redlock:lease:{name}"
 
@@ -110,7 +110,7 @@ def lease_at_all(one: Flavour, three: Servers, name: str) -> Any:
         return all((node.command("GET", key) or "").split(" ")[1:2] == [str(token)] for node in three.nodes)
 
     for _ in range(50):
-        lease = one.do(lambda: one.client.lock(name, ttl=20).acquire())
+        lease = one.do(lambda: one.client.lock(name, ttl=20, renew=renew).acquire())
         for _ in range(10):
             if have(lease.token):
                 return lease

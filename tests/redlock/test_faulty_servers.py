@@ -16,6 +16,7 @@ import redis.asyncio
 
 import lockline
 from lockline import AcquireTimeout, ConfigError, LeaseLost, QuorumNotReached
+from lockline.backends.redlock.channel_blocking import BUNDLES, KEPT, MOST_SPARES
 from tests.calm import calm
 from tests.servers.process import wait_for
 from tests.servers.redis import RedisServer
@@ -115,6 +116,19 @@ def test_two_of_five_servers_may_fail_and_a_lock_takes_hardly_longer(
         blocking.close()
 
 
+def held_by_all(five: Servers, client: lockline.Client, name: str) -> lockline.Lease:
+    """A lease that every server has: an acquire is over at a majority, and one of them may still be being connected to."""
+    key = f"lockline:redlock:lease:{name}"
+    for _ in range(50):
+        lease = client.lock(name).acquire(timeout=20)
+        for _ in range(10):
+            if all(node.command("EXISTS", key) for node in five.nodes):
+                return lease
+            time.sleep(0.02)
+        lease.release()
+    raise AssertionError("no lease at all servers")
+
+
 @contextlib.contextmanager
 def failing(five: Servers, proxied: list[Proxy], fault: str) -> Iterator[None]:
     """Two of the five are not themselves for a while."""
@@ -156,13 +170,13 @@ def test_a_third_failing_server_is_one_too_many_and_the_error_says_why(five: Ser
             assert any("timed out" in what for what in said)
             assert any("unreachable" in what or "broke" in what or "closed" in what for what in said)
             proxied[1].heal()
-    wait_for(lambda: not any(five.left_over("lockline:redlock:lease:*")), 2, "no lease")
+    wait_for(lambda: not any(five.left_over("lockline:redlock:lease:*")), 10, "no lease")
 
 
 def test_the_holder_is_named_when_a_majority_is_not_there(five: Servers, proxied: list[Proxy]) -> None:
     with lockline.connect(five.url, owner="web-3") as holder, lockline.connect(url(proxied)) as client:
         client.lock("y").acquire().release()
-        lease = holder.lock("x").acquire()
+        lease = held_by_all(five, holder, "x")
         with failing(five, proxied, "dead"):
             proxied[1].refuse()
             with pytest.raises(QuorumNotReached) as caught:
@@ -178,10 +192,10 @@ def test_a_renewal_that_no_majority_confirms_ends_the_lease_in_time(five: Server
         for proxy in proxied[:3]:
             proxy.black_hole()
         began = calm()
-        assert lease.lost.wait(3)
+        assert lease.lost.wait(30)
         assert calm() - began <= 1.1
         # Nobody else could have it before.
-        taken = other.lock("x", ttl=1.0).acquire(timeout=5)
+        taken = other.lock("x", ttl=20).acquire(timeout=30)
         assert taken.token > lease.token
         taken.release()
         with pytest.raises(LeaseLost):
@@ -192,9 +206,9 @@ def test_a_renewal_that_no_majority_confirms_ends_the_lease_in_time(five: Server
 
 def test_a_minority_that_goes_away_while_held_does_no_harm(five: Servers, proxied: list[Proxy]) -> None:
     with lockline.connect(url(proxied)) as client:
-        lease = client.lock("x", ttl=1.5).acquire()
+        lease = client.lock("x", ttl=2.5).acquire()
         with failing(five, proxied, "black-holed"):
-            time.sleep(2 * lease.ttl)
+            time.sleep(1.2 * lease.ttl)
             assert lease.valid
             lease.release()
 
@@ -214,33 +228,33 @@ def test_a_failed_acquire_leaves_no_key_on_any_node(five: Servers, flavour: str)
                 for _ in range(20):
                     assert client.lock("x").try_acquire() is None
                 with pytest.raises(AcquireTimeout):
-                    client.lock("x").acquire(timeout=0.2)
-                wait_for(lambda: new() == mine, 2, "nothing but the holder's own")
+                    client.lock("x").acquire(timeout=0.5)
+                wait_for(lambda: new() == mine, 10, "nothing but the holder's own")
         else:
             loop = Loop(five.url)
             for _ in range(20):
                 assert loop.run(lambda: loop.client.lock("x").try_acquire()) is None
             with pytest.raises(AcquireTimeout):
-                loop.run(lambda: loop.client.lock("x").acquire(timeout=0.2))
-            wait_for(lambda: new() == mine, 2, "nothing but the holder's own")
+                loop.run(lambda: loop.client.lock("x").acquire(timeout=0.5))
+            wait_for(lambda: new() == mine, 10, "nothing but the holder's own")
             loop.close()
         held.release()
-        wait_for(lambda: not new(), 2, "nothing at all")
+        wait_for(lambda: not new(), 10, "nothing at all")
 
 
-def test_ten_thousand_names_used_once_leave_the_servers_as_they_were(five: Servers) -> None:
+def test_thousands_of_names_used_once_leave_the_servers_as_they_were(five: Servers) -> None:
     # With a server that is late an acquire leaves its mark for one ttl.
     with lockline.connect(f"{five.url}?timeout=5") as client:
         for number in range(1200):
             client.lock(f"before-{number}").acquire().release()
-        wait_for(lambda: not any(five.left_over("lockline:redlock:lease:*")), 2, "no lease")
+        wait_for(lambda: not any(five.left_over("lockline:redlock:lease:*")), 10, "no lease")
         before = [_keys_and_bytes(node) for node in five.nodes]
         threads = [threading.Thread(target=_use_once, args=(client, part)) for part in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        wait_for(lambda: not any(five.left_over("lockline:redlock:lease:*")), 2, "no lease")
+        wait_for(lambda: not any(five.left_over("lockline:redlock:lease:*")), 10, "no lease")
         after = [_keys_and_bytes(node) for node in five.nodes]
     for (size, memory), (size_after, memory_after) in zip(before, after, strict=True):
         assert size_after <= size
@@ -253,7 +267,7 @@ def _keys_and_bytes(node: RedisServer) -> tuple[int, int]:
 
 
 def _use_once(client: Any, part: int) -> None:
-    for number in range(2500):
+    for number in range(1000):
         client.lock(f"once-{part}-{number}").acquire().release()
 
 
@@ -372,7 +386,7 @@ def test_one_client_serves_many_waiters_with_few_connections(five: Servers) -> N
         tokens: list[int] = []
 
         def wait(number: int) -> None:
-            lease = client.lock(f"n{number}").acquire(timeout=20)
+            lease = client.lock(f"n{number}").acquire(timeout=60)
             tokens.append(lease.token)
             lease.release()
 
@@ -382,11 +396,14 @@ def test_one_client_serves_many_waiters_with_few_connections(five: Servers) -> N
         queues = client._engine.backend.lines._lines  # type: ignore[attr-defined]
         wait_for(lambda: len(queues) == 40, 10, "forty waits")
         after = [int(node.command("INFO", "clients")["connected_clients"]) for node in five.nodes]
-        assert max(now - then for then, now in zip(before, after, strict=True)) <= 8
+        # A busy machine makes use of all that there may be: those in use, those for renewals, spare ones, and what listens; of either client.
+        most = 2 * (BUNDLES + KEPT + MOST_SPARES + 1)
+        assert most < 40
+        assert max(now - then for then, now in zip(before, after, strict=True)) <= most
         for lease in held:
             lease.release()
         for thread in threads:
-            thread.join(20)
+            thread.join(60)
         assert len(tokens) == 40
 
 
@@ -399,10 +416,11 @@ def test_waiting_claims_do_not_hammer_the_servers(five: Servers) -> None:
         queues = client._engine.backend.lines._lines  # type: ignore[attr-defined]
         wait_for(lambda: len(queues.get("x", ())) == 10, 10, "ten waits")
         time.sleep(0.2)
-        before = int(five[0].command("INFO", "stats")["total_commands_processed"])
+        before, began = int(five[0].command("INFO", "stats")["total_commands_processed"]), time.monotonic()
         time.sleep(1.5)
         # Scripts count as the commands in them: one look of the first waiter, a showing of all.
-        assert int(five[0].command("INFO", "stats")["total_commands_processed"]) - before < 300
+        asked = int(five[0].command("INFO", "stats")["total_commands_processed"]) - before
+        assert asked < 200 * (time.monotonic() - began)
         for thread in threads:
             thread.join(10)
         held.release()
@@ -415,17 +433,17 @@ def _wait_in_vain(client: Any) -> None:
 
 def test_after_a_fork_the_child_has_its_own_connections(five: Servers) -> None:
     with lockline.connect(five.url) as client:
-        lease = client.lock("x", ttl=2).acquire()
+        lease = client.lock("x", ttl=20).acquire()
         pid = os.fork()
         if pid == 0:
             code = 1
             try:
-                client.lock("y").acquire(timeout=5).release()
+                client.lock("y").acquire(timeout=20).release()
                 code = 0
             finally:
                 os._exit(code)
         assert os.waitpid(pid, 0)[1] == 0
-        lease.extend(2)
+        lease.extend(20)
         lease.release()
 
 
@@ -460,19 +478,21 @@ def test_one_lease_without_a_majority_does_not_harm_the_others(five: Servers, pr
     with lockline.connect(url(proxied)) as client:
         with failing(five, proxied, "dead"):
             client.lock("warm").acquire().release()
-            lame = client.lock("lame", ttl=1.0).acquire()
+            lame = client.lock("lame", ttl=2.5).acquire()
 
         def all_up() -> bool:
             client.lock("warm").acquire().release()
             return bool(_all_up(client))
 
         wait_for(all_up, 5, "all five again")
-        sound = client.lock("sound", ttl=1.0).acquire()
+        sound = client.lock("sound", ttl=2.5).acquire()
+        began = time.monotonic()
         five[1].command("DEL", "lockline:redlock:lease:lame")
         five[2].freeze()
         try:
-            assert lame.lost.wait(3)
-            time.sleep(0.7)
+            assert lame.lost.wait(30)
+            # Longer than it would live without a renewal.
+            time.sleep(max(0.0, began + 2.6 - time.monotonic()))
             assert sound.valid
         finally:
             five[2].thaw()

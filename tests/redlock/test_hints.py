@@ -19,6 +19,7 @@ from lockline.backends.redlock.subscription import HeardReleases
 from lockline.runtime.blocking import BlockingRuntime
 from tests.servers.process import wait_for
 
+from ..calm import calm
 from ..cutting import Cut, CutAt
 from .servers import Servers, servers
 from .test_late_requests import both, client_of
@@ -43,12 +44,12 @@ def wait_once(client: lockline.Client, other: lockline.Client, name: str, cut: C
         end = time.monotonic() + 0.5
         while not other.inspect(name).waiters and time.monotonic() < end and thread.is_alive():
             time.sleep(0.002)
-        given_back.append(time.monotonic())
+        given_back.append(calm())
         held.release()
 
     def wait() -> None:
         with client.lock(name, ttl=30).acquire(timeout=20):
-            came.append(time.monotonic())
+            came.append(calm())
 
     def cut_wait() -> None:
         try:
@@ -186,19 +187,19 @@ def test_the_next_of_a_client_tries_although_nobody_told_it_that_it_is_the_first
 
         def wait(timeout: float) -> None:
             try:
-                client.lock("x", ttl=1.0).acquire(timeout=timeout).release()
+                client.lock("x", ttl=10).acquire(timeout=timeout).release()
             except lockline.AcquireTimeout:
                 return
             came.set()
 
         threads = []
-        for number, timeout in enumerate((1.0, 20.0), 1):
+        for number, timeout in enumerate((2.0, 30.0), 1):
             threads.append(threading.Thread(target=wait, args=(timeout,)))
             threads[-1].start()
             wait_for(partial(lambda n: len(backend.lines._lines.get("x", ())) == n, number), 5, "its place")  # type: ignore[attr-defined]
         step_out = backend.lines.step_out  # type: ignore[attr-defined]
         backend.lines.step_out = lambda name, claim_id: step_out(name, claim_id) and None  # type: ignore[attr-defined]
-        threads[0].join(10)
+        threads[0].join(30)
         held.release()
         for thread in threads:
             thread.join(30)

@@ -169,7 +169,7 @@ def test_an_evicted_task_is_told_over_the_same_connection(three: Servers) -> Non
             await until(lambda: hints._channels and not any(hints._unconfirmed.values()))
             assert await operator.evict("x") == 1
             # Long before the next renewal would find it out.
-            async with asyncio.timeout(lease.ttl / 5):
+            async with asyncio.timeout(lease.ttl / 4):
                 await lease.lost.wait()
 
     asyncio.run(story())

@@ -6,7 +6,6 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
 import pytest
@@ -16,8 +15,10 @@ from lockline.core.claim import Gone, Grant, Unanswered
 from lockline.runtime.blocking import run
 
 from ..calm import calm
+from ..servers.process import wait_for
 from .proxy import Proxy, proxies
 from .servers import Servers, servers
+from .test_deadlines import lease_at_all
 from .test_faulty_servers import url
 from .test_late_requests import Flavour, both, client_of
 
@@ -91,7 +92,7 @@ def test_a_release_waits_for_the_majority_and_is_told_the_truth(
     three: Servers, proxied: list[Proxy], fault: str, flavour: str
 ) -> None:
     with client_of(flavour, url(proxied)) as one:
-        lease = one.do(lambda: one.client.lock("x", ttl=20, renew=False).acquire())
+        lease = lease_at_all(one, three, "x", renew=False)
         with majority_away(three, proxied, fault):
             assert ask(one, lambda backend, until: backend.leave(lease._live.claim, until)) is True
     assert three.left_over("lockline:redlock:lease:*") == [[], [], []]
@@ -102,7 +103,7 @@ def test_a_holder_whose_release_was_repeated_is_not_told_that_it_was_evicted(
     three: Servers, proxied: list[Proxy], flavour: str
 ) -> None:
     with client_of(flavour, url(proxied)) as one:
-        lease = one.do(lambda: one.client.lock("x", ttl=20, renew=False).acquire())
+        lease = lease_at_all(one, three, "x", renew=False)
         with majority_away(three, proxied, "answers lost"):
             one.do(lambda: lease.release())
 
@@ -112,8 +113,10 @@ def test_a_holder_that_was_evicted_is_told_so_by_a_minority_that_is_silent_at_fi
     three: Servers, proxied: list[Proxy], flavour: str
 ) -> None:
     with client_of(flavour, url(proxied)) as one, client_of("sync", three.url) as operator:
-        lease = one.do(lambda: one.client.lock("x", ttl=20, renew=False).acquire())
+        lease = lease_at_all(one, three, "x", renew=False)
         assert operator.client.evict("x") == 1
+        # An eviction is over at a majority, too.
+        wait_for(lambda: not any(three.left_over("lockline:redlock:lease:x")), 10, "the end of the lease everywhere")
         three[0].freeze()
         try:
             with pytest.raises(LeaseLost, match="evicted"):
@@ -126,7 +129,7 @@ def test_a_holder_that_was_evicted_is_told_so_by_a_minority_that_is_silent_at_fi
 @faulty
 def test_a_renewal_waits_for_the_majority(three: Servers, proxied: list[Proxy], fault: str, flavour: str) -> None:
     with client_of(flavour, url(proxied)) as one:
-        lease = one.do(lambda: one.client.lock("x", ttl=20, renew=False).acquire())
+        lease = lease_at_all(one, three, "x", renew=False)
         with majority_away(three, proxied, fault):
             fates = ask(one, lambda backend, until: backend.renew([lease._live.claim], until))
         assert fates == [None]
@@ -153,7 +156,7 @@ def test_a_majority_that_stays_away_is_told_of_when_the_time_is_over(
     three: Servers, proxied: list[Proxy], flavour: str
 ) -> None:
     with client_of(flavour, url(proxied)) as one:
-        lease = one.do(lambda: one.client.lock("x", ttl=20, renew=False).acquire())
+        lease = lease_at_all(one, three, "x", renew=False)
         claim = lease._live.claim
 
         def told(call: Callable[[Any, float], Any], said: str, seconds: float = 0.8) -> None:
@@ -186,9 +189,7 @@ def test_who_knows_of_one_lease_tells_it_although_of_another_nothing_can_be_said
     three: Servers, proxied: list[Proxy], flavour: str
 ) -> None:
     with client_of(flavour, url(proxied)) as one:
-        held = [
-            one.do(partial(lambda name: one.client.lock(name, ttl=20, renew=False).acquire(), name)) for name in "xyz"
-        ]
+        held = [lease_at_all(one, three, name, renew=False) for name in "xyz"]
         lost, doubtful, sound = [lease._live.claim for lease in held]
         for node in three.nodes:
             node.command("DEL", "lockline:redlock:lease:x")

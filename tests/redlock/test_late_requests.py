@@ -169,7 +169,7 @@ def test_an_acquire_that_comes_after_its_undo_by_an_older_connection_is_refused(
 def test_a_release_that_a_server_refuses_for_a_while_is_repeated(three: Servers, flavour: str) -> None:
     with client_of(flavour, three.url) as one:
         lease = one.do(lambda: one.client.lock("x", ttl=30, renew=False).acquire())
-        wait_for(lambda: three[2].command("EXISTS", LEASE), 2, "the lease at all three")
+        wait_for(lambda: three[2].command("EXISTS", LEASE), 10, "the lease at all three")
         three[2].command("CONFIG", "SET", "min-replicas-to-write", "1")
         try:
             one.do(lease.release)
@@ -195,7 +195,7 @@ def test_a_cancelled_acquire_of_a_taken_lock_leaves_no_key(three: Servers) -> No
 
     with lockline.connect(three.url) as holder, holder.lock("x"):
         asyncio.run(story())
-        wait_for(lambda: three.left_over() == [[LEASE]] * 3, 2, "nothing but the holder's own")
+        wait_for(lambda: three.left_over() == [[LEASE]] * 3, 10, "nothing but the holder's own")
 
 
 def test_the_next_attempt_of_a_waiter_is_not_taken_for_the_one_before(three: Servers, proxied: list[Proxy]) -> None:

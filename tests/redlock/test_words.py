@@ -44,11 +44,11 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> set[type]:
 
 def test_hiredis_is_given_texts_alone_by_threads(three: Servers, seen: set[type]) -> None:
     with lockline.connect(three.url) as client:
-        lease = client.lock("x", ttl=0.6).acquire()
+        lease = client.lock("x", ttl=1.5).acquire()
 
         def wait() -> None:
             with pytest.raises(lockline.AcquireTimeout):
-                client.lock("x").acquire(timeout=0.5)
+                client.lock("x").acquire(timeout=0.8)  # long enough for a renewal
 
         thread = threading.Thread(target=wait)
         thread.start()
@@ -63,16 +63,16 @@ def test_hiredis_is_given_texts_alone_by_threads(three: Servers, seen: set[type]
 def test_hiredis_is_given_texts_alone_by_tasks(three: Servers, seen: set[type]) -> None:
     async def main() -> None:
         async with aio.connect(three.url) as client, aio.connect(three.url) as other:
-            async with client.lock("x", ttl=0.6):
+            async with client.lock("x", ttl=1.5):
                 with pytest.raises(lockline.AcquireTimeout):
-                    await other.lock("x").acquire(timeout=0.5)
+                    await other.lock("x").acquire(timeout=0.8)
                 assert await client.list() == ["x"]
                 assert len((await client.inspect("x")).holders) == 1
-            lease = await client.lock("x", ttl=0.6).acquire()
+            lease = await client.lock("x", ttl=10).acquire()
             assert await client.evict("x") == 1
             await lease.lost.wait()
 
-    asyncio.run(asyncio.wait_for(main(), 30))
+    asyncio.run(asyncio.wait_for(main(), 60))
     assert seen == {str}
 
 
