@@ -124,3 +124,43 @@ def test_one_silence_of_the_store_does_not_end_a_computation_that_was_to_begin(w
     else:
         assert client.once_per(A_WHILE, name=what)(lambda: "made")().value == "made"
     assert tries == 2
+
+
+def test_close_ends_the_wait_for_a_value_that_another_one_computes() -> None:
+    client, computes, goes_on = lockline.connect("memory:closed"), threading.Event(), threading.Event()
+    told: list[BaseException] = []
+
+    def make() -> None:
+        computes.set()
+        goes_on.wait(60)
+
+    def ask(**options: Any) -> None:
+        try:
+            client.once("key", make, A_WHILE, **options)
+        except lockline.ClientClosed as problem:
+            told.append(problem)
+
+    callers = [threading.Thread(target=ask, kwargs=options) for options in ({}, {}, {"timeout": 50})]
+    for caller in callers:
+        caller.start()
+        assert computes.wait(20)
+    client.close()
+    for caller in callers[1:]:
+        caller.join(20)
+    assert len(told) == 2, "only the one who computes it is still at it"
+    goes_on.set()
+    callers[0].join(20)
+    assert len(told) == 3
+
+
+def test_close_ends_the_wait_for_a_value_in_asyncio() -> None:
+    async def story() -> None:
+        client, goes_on = aio.connect("memory:closed-too"), asyncio.Event()
+        calls = [asyncio.create_task(client.once("key", goes_on.wait, A_WHILE)) for _ in range(2)]
+        await asyncio.sleep(0.01)
+        await client.close()
+        for outcome in await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 20):
+            assert isinstance(outcome, lockline.ClientClosed)
+        goes_on.set()
+
+    asyncio.run(story())

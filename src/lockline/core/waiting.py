@@ -52,6 +52,7 @@ class Hints:
         self._reader = reader
         self._wake_keeper = wake_keeper
         self._will_wait = will_wait
+        self._at_close: list[Callable[[], object]] = []
         self.forked()
 
     def forked(self) -> None:
@@ -122,6 +123,12 @@ class Hints:
         """End every wait, now and later."""
         self.closed = True
         self._mailbox.deliver_all()
+        for end in self._at_close:
+            end()
+
+    def at_close(self, end: Callable[[], object]) -> None:
+        """Have this called as well, for those who wait for something else than a hint."""
+        self._at_close.append(end)
 
     def take(self) -> list[str]:
         """Claims that do not wait and that a push spoke of since the last call."""

@@ -21,7 +21,8 @@ from ..core.handle import Handle
 from ..core.live import Call
 from ..core.shells import gives_instead
 from ..core.terms import Terms, terms_for
-from ..errors import AcquireTimeout, ConfigError, LocklineError, OnceFailed, WouldDeadlock
+from ..core.weakly import weakly
+from ..errors import AcquireTimeout, ClientClosed, ConfigError, LocklineError, OnceFailed, WouldDeadlock
 from ..runtime.clock import TRUSTED
 from ..runtime.fork import tell_after_fork
 from .once_per import keeping_of, tell_time
@@ -125,6 +126,12 @@ class Flights:
         self._largest = min(LARGEST, least)
         self.forked()
         tell_after_fork(self)
+        engine._hints.at_close(weakly(self._end_waits))
+
+    def _end_waits(self) -> None:
+        """The client was closed: whoever waits for another one's computation has nothing to wait for."""
+        for flight in list(self._flights.values()):
+            flight.landed.set()
 
     def forked(self) -> None:
         """In a child: nobody here computes anything."""
@@ -145,6 +152,8 @@ class Flights:
         wish = terms_for("read", WHOLE, name, ttl, True, None, None)
         deadline = None if seconds is None else now() + seconds
         while True:
+            if self._engine.closed:
+                raise ClientClosed()
             flight = Flight(self._engine)
             flying = self._fly(flight, wish, compute, limit, codec)
             flight.call.append(weakref.ref(flying))
