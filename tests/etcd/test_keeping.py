@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 import lockline
-from lockline import BackendUnavailable
+from lockline import BackendUnavailable, ConfigError
 from lockline.backends.etcd.clock import MemberClock
 from lockline.backends.etcd.target import parse
 from lockline.runtime.blocking import run
@@ -48,6 +48,22 @@ def test_a_value_ends_by_itself_and_writing_it_anew_leaves_no_lease_behind(
     assert [key for key in keys_under(etcd, url.rpartition("/")[2]) if "/kept/" in key] == [
         f"{url.rpartition('/')[2]}/kept/report/once"
     ]
+
+
+def test_a_value_that_etcd_refuses_leaves_no_lease_behind(
+    etcd: EtcdCluster, url: str, client_of: Callable[..., lockline.Client]
+) -> None:
+    client = client_of(url)
+    backend, sent = backend_of(client), time.monotonic()
+    with client.lock("report") as lease:
+        # A little too large for etcd, and too large for gRPC itself.
+        for size in (1600 << 10, 3 << 20):
+            with pytest.raises(ConfigError, match="takes no value of"):
+                run(backend.keep("report", "once", bytes(size), lease.token, 86400, backend._runtime.now() + 60))
+    assert time.monotonic() - sent < 30, "it is not asked for again and again"
+    # Others may come and go meanwhile; what this one leaves would last for a day.
+    there = [int(found["ID"]) for found in post(etcd, "lease/leases")["leases"]]
+    assert [each for each in there if lasts(etcd, each) >= 86400] == []
 
 
 def test_the_time_is_the_members(url: str, client_of: Callable[..., lockline.Client]) -> None:

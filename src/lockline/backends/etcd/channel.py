@@ -103,7 +103,7 @@ class EtcdChannel(Members):
                     sent = False
                     if self.token == token:
                         self.token = None
-                elif refused.code not in TRANSIENT:
+                elif refused.code not in TRANSIENT or is_too_large(refused):
                     refused.repeated = repeated
                     raise
                 else:
@@ -232,6 +232,11 @@ class Brief:
 
 
 Way = EtcdChannel | Brief
+
+
+def is_too_large(refused: GrpcRefused) -> bool:
+    """Whether the request was: etcd says so of what is a little too large, and gRPC before that, as if a server were short of room."""
+    return "too large" in refused.text or "larger than max" in refused.text
 
 
 def _credentials_are_old(refused: GrpcRefused) -> bool:

@@ -23,7 +23,7 @@ from h2.events import (
     TrailersReceived,
     WindowUpdated,
 )
-from h2.exceptions import H2Error
+from h2.exceptions import H2Error, StreamClosedError
 
 from ...errors import BackendUnavailable
 from ...runtime import clock
@@ -201,6 +201,13 @@ class Grpc:
             h2.send_data(call.stream, chunk, end_stream=call.ends and not call.unsent)
             self._pushed = True
 
+    def _go_on(self, call: GrpcCall) -> None:
+        try:
+            self._push(call)
+        except StreamClosedError:
+            # Refused before all of it was sent (it is too large, say): what has just been read says so, a little further on.
+            call.unsent.clear()
+
     def cancel(self, call: GrpcCall) -> None:
         """Tell the server that nobody waits for this any more."""
         self._calls.pop(call.stream, None)
@@ -270,7 +277,7 @@ class Grpc:
                     done.append(self.opening)
                 for call in list(self._calls.values()):
                     if call.unsent:
-                        self._push(call)
+                        self._go_on(call)
             elif isinstance(event, ConnectionTerminated):
                 why = (event.additional_data or b"").decode(errors="replace")
                 return done + self.fail(f"the server closed the connection{why and ': '}{why}")

@@ -13,7 +13,7 @@ from ...runtime import Runtime
 from ..kept import unpacked
 from . import commands
 from . import messages as m
-from .channel import EtcdChannel
+from .channel import EtcdChannel, is_too_large
 from .claims import EtcdClaim
 from .clock import MemberClock
 from .commands import GRANT, RANGE, REVOKE, Keys
@@ -22,7 +22,6 @@ from .leases import FAILED_PRECONDITION
 
 LONGER: Final = 2
 """Seconds by which etcd keeps it longer than anybody believes it: whose time is not known exactly."""
-INVALID_ARGUMENT: Final = 3
 
 
 class EtcdKeeping:
@@ -51,12 +50,15 @@ class EtcdKeeping:
     async def keep(self, own: EtcdClaim, what: str, value: bytes, ttl: float, until: float) -> bool:
         """Keep it, if the claim still stands; a repeat writes the same."""
         key = self._keys.kept(own.claim.name, what)
-        lease = await self._grant(ttl, until)
         data = (await self._clock.time(until)).stamped(own.token, ttl, value).packed()
+        lease = await self._grant(ttl, until)
         try:
             answer, repeated = await self._channel.transact(commands.keep(own.key, own.create, key, data, lease), until)
         except GrpcRefused as refused:
-            if refused.code == INVALID_ARGUMENT and "too large" in refused.text:
+            if not refused.repeated:
+                # Nothing will ever hang on it, and it may last for a year.
+                await self._revoke(lease, until)
+            if is_too_large(refused):
                 raise ConfigError(
                     f"etcd takes no value of {len(value)} bytes for {own.claim.name!r}: {refused.text}; keep it elsewhere, and its name here"
                 ) from None
