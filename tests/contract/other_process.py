@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
+import socket
 import threading
 import time
 from pathlib import Path
@@ -109,8 +109,8 @@ class Obedient:
         return {}
 
 
-def main() -> None:
-    flavour, target, options = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+def obey(flavour: str, target: str, options: dict[str, Any], line: socket.socket) -> None:
+    """The life of the other process: until it is told to end, or nobody is there to give orders."""
     party: Party
     if flavour == "sync":
         party = ThreadParty("other")
@@ -120,19 +120,21 @@ def main() -> None:
         party = TaskParty("other", loop)
     party.client = Face(party, party.do(lambda: connect(flavour, target, **options)).real)
     obedient = Obedient(party)
-    for line in sys.stdin:
-        order = json.loads(line)
+    answers = line.makefile("w")
+
+    def say(answer: dict[str, Any]) -> None:
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+    for text in line.makefile("r"):
+        order = json.loads(text)
         name = order.pop("order")
         if name == "end":
             party.client.close()
-            print("{}", flush=True)
+            say({})
             return
         try:
             answer = getattr(obedient, name)(**order)
         except Exception as error:
             answer = {"error": type(error).__name__, "text": str(error)}
-        print(json.dumps(answer), flush=True)
-
-
-if __name__ == "__main__":
-    main()
+        say(answer)

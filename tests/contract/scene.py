@@ -6,14 +6,12 @@ import asyncio
 import contextlib
 import json
 import os
+import select
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +19,7 @@ import pytest
 from lockline import Line
 
 from ..servers.process import freeze, wait_for
+from .nursery import fork_elsewhere
 from .parties import STUCK, Face, Party, Pending, TaskParty, ThreadParty, connect
 from .worlds import World
 
@@ -204,33 +203,23 @@ class OtherProcess:
     """
 
     def __init__(self, flavour: str, target: str, options: dict[str, Any]) -> None:
-        root = Path(__file__).parent.parent.parent
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.contract.other_process", flavour, target, json.dumps(options)],
-            cwd=root,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            bufsize=1,
-        )
+        self.pid, ours = fork_elsewhere(flavour, target, options)
+        self._end = os.pidfd_open(self.pid)
+        """It can be read when the process has ended."""
+        with ours:
+            self._orders, self._answers = ours.makefile("w"), ours.makefile("r")
         self.ask("hello")
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
 
     def send(self, order: str, **details: Any) -> None:
         """Give an order without waiting for the answer."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({"order": order, **details}) + "\n")
-        self._process.stdin.flush()
+        self._orders.write(json.dumps({"order": order, **details}) + "\n")
+        self._orders.flush()
 
     def answer(self) -> dict[str, Any]:
         """The answer to the oldest order that has none yet."""
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
+        line = self._answers.readline()
         if not line:
-            raise AssertionError(f"the other process ended: {self._process.wait(5)}")
+            raise AssertionError("the other process ended")
         return json.loads(line)  # type: ignore[no-any-return]
 
     def ask(self, order: str, **details: Any) -> dict[str, Any]:
@@ -240,13 +229,16 @@ class OtherProcess:
 
     def kill(self) -> None:
         """SIGKILL: it says goodbye to nobody."""
-        if self._process.poll() is None:
-            self._process.kill()
-        self._process.wait(10)
-        for pipe in (self._process.stdin, self._process.stdout):
-            with contextlib.suppress(BrokenPipeError):
-                if pipe is not None:
-                    pipe.close()
+        if self._end < 0:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._end, signal.SIGKILL)
+        assert select.select([self._end], [], [], 10)[0], "it does not die"
+        os.close(self._end)
+        self._end = -1
+        for pipe in (self._orders, self._answers):
+            with contextlib.suppress(OSError):
+                pipe.close()
 
     def stop(self) -> None:
         """SIGSTOP, and every thread stands still."""
