@@ -134,7 +134,7 @@ def on_screen(shell: Shell) -> Iterator[OnScreen]:
         screen.close()
 
 
-def end(process: subprocess.Popen[str], seconds: float = 30) -> tuple[int, str, str]:
+def end(process: subprocess.Popen[str], seconds: float = 60) -> tuple[int, str, str]:
     """The exit code, stdout and stderr of a process that ends."""
     out, err = process.communicate(timeout=seconds)
     return process.returncode, out, err

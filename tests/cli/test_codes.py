@@ -46,7 +46,7 @@ def test_a_taken_lock_gives_75_without_waiting_and_says_who_has_it(shell: Shell)
 def test_a_wait_that_times_out_gives_75_and_leaves_the_line(shell: Shell) -> None:
     shell.run("echo $$ > holder; exec sleep 60")
     shell.pid_in("holder")
-    done = shell("run", "job", "--timeout", "300ms", "--", "touch", "ran")
+    done = shell("run", "job", "--timeout", "1s", "--", "touch", "ran")
     assert done.returncode == 75
     assert "stayed taken" in done.stderr
     assert not (shell.folder / "ran").exists()
@@ -56,7 +56,7 @@ def test_a_wait_that_times_out_gives_75_and_leaves_the_line(shell: Shell) -> Non
 def test_a_quiet_run_says_nothing_of_a_busy_lock_and_gives_the_code_that_was_asked_for(shell: Shell) -> None:
     shell.run("echo $$ > holder; exec sleep 60")
     shell.pid_in("holder")
-    for wait in (("--no-wait",), ("--timeout", "50ms")):
+    for wait in (("--no-wait",), ("--timeout", "500ms")):
         done = shell("run", "job", *wait, "--quiet", "--busy-code", "0", "--", "touch", "ran")
         assert (done.returncode, done.stderr) == (0, "")
         done = shell("run", "job", *wait, "--busy-code", "9", "--", "touch", "ran")
@@ -80,7 +80,7 @@ def test_an_unreachable_backend_gives_69(shell: Shell) -> None:
 
 def test_storage_that_cannot_be_used_gives_69_and_names_the_file(shell: Shell) -> None:
     (shell.folder / "broken.db").write_bytes(b"this is no database" * 1000)
-    done = shell("run", "job", "--url", f"local://{shell.folder}/broken.db", "--", "true")
+    done = shell("run", "job", "--timeout", "1", "--url", f"local://{shell.folder}/broken.db", "--", "true")
     assert done.returncode == 69
     assert "broken.db" in done.stderr
 

@@ -165,7 +165,7 @@ def test_an_owner_cannot_steer_the_terminal_of_those_who_look(shell: Shell, on_s
     with lockline.connect(shell.url, owner=evil) as client, client.lock("job", meta={"command": evil}):
         said = []
         for words in (("ls",), ("show", "job"), ("run", "job", "--no-wait", "--", "true"),
-                      ("run", "job", "--timeout", "10ms", "--", "true")):  # fmt: skip
+                      ("run", "job", "--timeout", "500ms", "--", "true")):  # fmt: skip
             done = shell(*words)
             said.append(done.stdout + done.stderr)
         screen = on_screen(*LOCKLINE, "evict", "job", NO_COLOR="1")

@@ -47,7 +47,7 @@ def test_a_signal_while_waiting_leaves_the_line(shell: Shell, number: signal.Sig
     waiter = shell.run("touch ran")
     wait_for(lambda: shell.waiters() == 1, 20, "a waiter")
     waiter.send_signal(number)
-    code, _, err = end(waiter, 10)
+    code, _, err = end(waiter)
     assert code == 128 + number
     assert "Traceback" not in err
     assert shell.waiters() == 0
