@@ -71,9 +71,10 @@ UNREAD = b"PUT / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\nx
 def test_whoever_drips_a_request_in_loses_its_place(
     running: Running, monkeypatch: pytest.MonkeyPatch, sends: bytes
 ) -> None:
-    monkeypatch.setattr(server, "ASKS_WITHIN", 0.5)
-    slow = [running.connect(sends) for _ in range(300)]
-    wait_for(lambda: running.connections >= 300, 20, "the slow ones")
+    # Time enough for all of them to come, on a busy machine too, before the first has to go.
+    monkeypatch.setattr(server, "ASKS_WITHIN", 1.2)
+    slow = [running.connect(sends) for _ in range(150)]
+    wait_for(lambda: running.connections >= 150, 20, "the slow ones")
     assert running.get("/api/about").status_code == 200, "the others are served meanwhile"
     over = threading.Event()
 
@@ -97,14 +98,14 @@ def test_whoever_drips_a_request_in_loses_its_place(
 
 
 def test_whoever_asks_again_and_again_keeps_its_connection(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "ASKS_WITHIN", 0.3)
+    monkeypatch.setattr(server, "ASKS_WITHIN", 1.0)
     with httpx.Client(base_url=f"http://127.0.0.1:{running.port}") as visitor:
         used = set()
         for _ in range(4):
             with visitor.stream("GET", "/api/about") as answer:
                 answer.read()
                 used.add(answer.extensions["network_stream"].get_extra_info("client_addr"))
-            threading.Event().wait(0.2)
+            threading.Event().wait(0.4)
         assert len(used) == 1
         with visitor.stream("GET", "/api/stream") as stream:
             told = stream.iter_text()
