@@ -30,7 +30,7 @@ def test_forgotten_scripts_are_brought_back_in_every_call(town: Town) -> None:
         town.server.command("SCRIPT", "FLUSH")
 
     flush()
-    lease = alice.lock("x", ttl=1).acquire()
+    lease = alice.lock("x", ttl=10).acquire()
     flush()
     waiting = bob.lock("x").acquire.start()
     town.direct.wait_for_line("x", holders=1, waiters=1)
@@ -89,13 +89,13 @@ def test_the_documented_rule_is_enough_for_everything(server: RedisServer, conne
     server.command(*RULE.replace(">password", ">p").split(" "))
     url = f"redis://lockline:p@127.0.0.1:{server.port}"
     client, other = connect(url), connect(url)
-    with client.lock("x", ttl=1) as lease:
+    with client.lock("x", ttl=1.5) as lease:
         got: list[lockline.Lease] = []
-        thread = threading.Thread(target=lambda: got.append(other.lock("x").acquire(timeout=5)))
+        thread = threading.Thread(target=lambda: got.append(other.lock("x").acquire(timeout=30)))
         thread.start()
-        time.sleep(1.2)
+        time.sleep(1.7)
         assert lease.valid
-    thread.join(5)
+    thread.join(30)
     assert client.list() == ["x"]
     assert client.evict("x") == 1
     with pytest.raises(lockline.LeaseLost):

@@ -39,7 +39,7 @@ def test_a_redis_py_lock_keeps_a_bridged_one_out(client: redis.Redis) -> None:
     assert theirs.acquire()
     assert ours.locked()
     assert not ours.acquire(blocking=False)
-    assert not ours.acquire(blocking_timeout=0.2)
+    assert not ours.acquire(blocking_timeout=0.5)
     theirs.release()
     assert ours.acquire(blocking=False)
     ours.release()
@@ -88,7 +88,7 @@ def test_a_bridged_lock_and_a_plain_one_exclude_each_other(client: redis.Redis) 
 def test_without_a_timeout_the_key_is_renewed_with_the_lease(
     client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lockline.drop_in.KEPT_FOR", 0.9)
+    monkeypatch.setattr("lockline.drop_in.KEPT_FOR", 1.7)
     ours = client.lock("x", lock_class=Bridged)
     with ours:
         time.sleep(2)
@@ -206,7 +206,7 @@ def test_one_that_is_evicted_while_it_takes_the_key_comes_again(
 
 def test_a_key_that_is_no_lock_at_all_keeps_it_out(client: redis.Redis) -> None:
     client.rpush("x", "something")
-    assert not client.lock("x", timeout=5, lock_class=Bridged).acquire(blocking_timeout=0.1)
+    assert not client.lock("x", timeout=5, lock_class=Bridged).acquire(blocking_timeout=0.5)
     assert client.lrange("x", 0, -1)
 
 
@@ -258,7 +258,7 @@ def test_in_asyncio_both_keep_each_other_out(server: RedisServer) -> None:
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
-        assert not await AsyncLock(client, "x", timeout=10, bridge=True).acquire(blocking_timeout=0.2)
+        assert not await AsyncLock(client, "x", timeout=10, bridge=True).acquire(blocking_timeout=0.5)
         await theirs.release()
         assert await ours.acquire()
         await ours.release()

@@ -109,15 +109,15 @@ def test_a_request_that_arrives_after_its_withdrawal_is_refused(town: Town) -> N
     town.proxy.deliver()
     time.sleep(0.2)
     assert not town.direct.line("x").claims
-    bob.lock("x").acquire(timeout=1).release()
+    bob.lock("x").acquire(timeout=10).release()
 
 
 def test_a_cut_line_does_not_end_a_lease(town: Town) -> None:
     alice = town.far()
-    lease = alice.lock("x", ttl=0.9).acquire()
+    lease = alice.lock("x", ttl=1.8).acquire()
     for _ in range(4):
         town.proxy.cut()
-        time.sleep(0.4)
+        time.sleep(0.5)
         assert lease.valid
     token = lease.token
     lease.release()
@@ -162,7 +162,7 @@ def test_a_release_in_a_black_hole_may_be_repeated(town: Town) -> None:
         lease.release()
     town.proxy.heal()
     town.proxy.cut()
-    bob.lock("x").acquire(timeout=3).release()
+    bob.lock("x").acquire(timeout=20).release()
 
 
 def test_whoever_is_cut_off_knows_of_its_loss_before_anybody_else_can_hold(town: Town) -> None:

@@ -44,7 +44,7 @@ def test_replicas_without_waiting_for_them(server: RedisServer, connect: Connect
         (lacking,) = [each for each in connect(server.url, wait_replicas=3).examine() if each.level == "error"]
         assert "of the 3 replicas" in lacking.text
         assert "lower wait_replicas" in lacking.cure
-        assert "is a replica" in said(connect(replica.url, socket_timeout=0.2), "error")
+        assert "is a replica" in said(connect(replica.url, socket_timeout=1), "error")
 
 
 def test_a_missing_permission_is_named(server: RedisServer, connect: Connect) -> None:

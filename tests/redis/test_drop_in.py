@@ -105,7 +105,7 @@ def test_a_wait_ends_in_time(client: redis.Redis) -> None:
     answers = []
 
     def rival() -> None:
-        lock = client.lock("x", blocking_timeout=0.2, lock_class=Lock)
+        lock = client.lock("x", blocking_timeout=0.5, lock_class=Lock)
         answers.append(lock.acquire())
         with pytest.raises(LockError), lock:
             raise AssertionError("never inside")
@@ -148,17 +148,17 @@ def test_release_without_hold_and_after_expiry_are_told_apart(client: redis.Redi
 
 
 def test_extend_and_reacquire_lengthen(client: redis.Redis) -> None:
-    lock = client.lock("x", timeout=0.5, lock_class=Lock)
+    lock = client.lock("x", timeout=4, lock_class=Lock)
     with pytest.raises(LockError):
-        lock.extend(1)
+        lock.extend(2)
     lock.acquire()
-    assert lock.extend(1) is True
-    assert lock.lease.remaining() > 1.2
-    assert lock.extend(5, replace_ttl=True) is True
-    assert 4 < lock.lease.remaining() <= 5
+    assert lock.extend(2) is True
+    assert lock.lease.remaining() > 4.2
+    assert lock.extend(20, replace_ttl=True) is True
+    assert 17 < lock.lease.remaining() <= 20
     assert lock.reacquire() is True
     assert lock.extend(1, replace_ttl=True) is True
-    assert lock.lease.remaining() > 3, "what was promised once is never shortened"
+    assert lock.lease.remaining() > 15, "what was promised once is never shortened"
     lock.release()
     endless = client.lock("y", lock_class=Lock)
     endless.acquire()
@@ -224,12 +224,12 @@ def test_a_release_leaves_the_lease_of_the_next_taker_alone(
 
 
 def test_a_shared_lock_outlives_the_thread_that_took_it(client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lockline.drop_in.KEPT_FOR", 0.6)
+    monkeypatch.setattr("lockline.drop_in.KEPT_FOR", 1.5)
     lock = client.lock("x", thread_local=False, lock_class=Lock)
     thread = threading.Thread(target=lock.acquire)
     thread.start()
-    thread.join(5)
-    time.sleep(0.9)
+    thread.join(30)
+    time.sleep(1.7)
     assert lock.owned()
     lock.release()
 
@@ -262,7 +262,7 @@ def test_a_thread_gets_its_lock_again_when_that_ran_out_meanwhile(client: redis.
     lock = client.lock("x", timeout=0.5, lock_class=Lock)
     lock.acquire()
     again = client.lock("x", timeout=10, lock_class=Lock)
-    assert again.acquire(blocking_timeout=5)
+    assert again.acquire(blocking_timeout=1.5)
     with pytest.raises(LockNotOwnedError):
         lock.release()
     again.release()
@@ -355,7 +355,7 @@ def test_asyncio_the_whole_interface(server: RedisServer) -> None:
             assert await lock.reacquire() is True
             other = client.lock("x", timeout=5, lock_class=AsyncLock)  # type: ignore[arg-type]
             assert not await other.acquire(blocking=False)
-            assert not await asyncio.create_task(other.acquire(blocking_timeout=0.1))
+            assert not await asyncio.create_task(other.acquire(blocking_timeout=0.5))
         assert not await lock.locked()
         with pytest.raises(LockError):
             await lock.release()
@@ -382,12 +382,12 @@ def test_asyncio_tasks_take_turns(server: RedisServer) -> None:
 
 
 def test_asyncio_a_lock_outlives_the_task_that_took_it(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lockline.drop_in.KEPT_FOR", 0.6)
+    monkeypatch.setattr("lockline.drop_in.KEPT_FOR", 1.5)
 
     async def story(client: redis.asyncio.Redis) -> None:
         lock = client.lock("x", lock_class=AsyncLock)  # type: ignore[arg-type]
         assert await asyncio.create_task(lock.acquire())
-        await asyncio.sleep(0.9)
+        await asyncio.sleep(1.7)
         assert await lock.owned()
         await lock.release()
 

@@ -24,7 +24,7 @@ def remembered(town: Town) -> int:
 def test_an_idle_line_is_forgotten_soon_whatever_the_ttl_of_its_lease(town: Town, ttl: float) -> None:
     alice = town.near()
     alice.lock("x", ttl=ttl).acquire().release()
-    assert 9_000 < remembered(town) <= SOON
+    assert 5_000 < remembered(town) <= SOON
 
 
 def test_an_idle_line_is_forgotten_soon_after_a_lease_that_was_extended_for_long(town: Town) -> None:
@@ -33,7 +33,7 @@ def test_an_idle_line_is_forgotten_soon_after_a_lease_that_was_extended_for_long
     lease.extend(LONG)
     assert town.server.command("PTTL", town.key("x")) > LONG * 1000
     lease.release()
-    assert 9_000 < remembered(town) <= SOON
+    assert 5_000 < remembered(town) <= SOON
 
 
 def test_an_idle_line_is_forgotten_soon_after_one_with_a_long_ttl_gave_up_waiting(town: Town) -> None:
@@ -43,10 +43,10 @@ def test_an_idle_line_is_forgotten_soon_after_one_with_a_long_ttl_gave_up_waitin
     town.direct.wait_for_line("x", holders=1, waiters=1)
     bob.lock("warm").acquire().release()
     with pytest.raises(lockline.AcquireTimeout):
-        bob.lock("x", ttl=LONG).acquire(timeout=0.2)
+        bob.lock("x", ttl=LONG).acquire(timeout=0.5)
     lease.release()
     waiting.result(10).release()
-    assert 9_000 < remembered(town) <= SOON
+    assert 5_000 < remembered(town) <= SOON
 
 
 def test_a_renewal_keeps_the_line_of_a_holder_alone(town: Town) -> None:
@@ -54,5 +54,5 @@ def test_a_renewal_keeps_the_line_of_a_holder_alone(town: Town) -> None:
     lease = alice.lock("x", ttl=10).acquire()
     town.server.command("PEXPIRE", town.key("x"), 5000)
     lease.validate()
-    assert town.server.command("PTTL", town.key("x")) > 19_000
+    assert town.server.command("PTTL", town.key("x")) > 15_000
     lease.release()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
@@ -24,6 +23,7 @@ from lockline.backends.resp.connection_blocking import BlockingLink
 from lockline.backends.resp.errors import NoAnswer
 from lockline.runtime import clock
 from lockline.runtime.blocking import run
+from tests.calm import calm
 from tests.cutting import in_a_thread_of_its_own
 from tests.servers.process import wait_for
 from tests.servers.redis import RedisServer
@@ -226,13 +226,13 @@ def test_a_thread_that_was_struck_down_in_the_line_holds_up_nobody_for_long(
     def wait() -> None:
         for _ in range(20):
             pool.give_back(pool.take(clock.now() + 30))
-        got.append(time.monotonic())
+        got.append(calm())
 
     threads = [threading.Thread(target=wait) for _ in range(4)]
     for n, thread in enumerate(threads):
         thread.start()
         wait_for(partial(lambda n: len(pool.line) == n + 2, n), 10, "the thread in the line")
-    began = time.monotonic()
+    began = calm()
     pool.give_back(connection)
     for thread in threads:
         thread.join(30)

@@ -40,7 +40,7 @@ def test_a_waiter_whose_grant_no_replica_has_is_told_and_leaves_the_line(town: T
 
 def test_who_waits_for_replicas_holds_up_no_renewal(town: Town, replica: RedisServer) -> None:
     alice = town.near(wait_replicas=1)
-    lease = alice.lock("held", ttl=1).acquire()
+    lease = alice.lock("held", ttl=2).acquire()
     crowd = [town.direct.sibling(alice) for _ in range(8)]
     replica.freeze()
     try:

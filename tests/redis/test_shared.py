@@ -103,7 +103,7 @@ def test_many_threads_ask_in_few_packets(share: Share, server: RedisServer) -> N
     echo(shared, "open")
     answers: list[bytes] = []
     blocker = server.client()
-    thread = threading.Thread(target=blocker.execute_command, args=("DEBUG", "SLEEP", "0.4"))
+    thread = threading.Thread(target=blocker.execute_command, args=("DEBUG", "SLEEP", "1.2"))
     thread.start()
     time.sleep(0.05)
     crowd = [threading.Thread(target=lambda n=n: answers.append(echo(shared, f"{n}"))) for n in range(20)]
@@ -122,7 +122,7 @@ def test_whoever_has_no_more_time_does_not_cost_the_others_their_answers(
     monkeypatch.setattr(shared_blocking, "LOOK_AGAIN", 60.0)
     shared = share()
     echo(shared, "open")
-    blocker = threading.Thread(target=server.client().execute_command, args=("DEBUG", "SLEEP", "0.5"))
+    blocker = threading.Thread(target=server.client().execute_command, args=("DEBUG", "SLEEP", "1"))
     blocker.start()
     time.sleep(0.05)
     patient: list[bytes] = []

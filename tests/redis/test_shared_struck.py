@@ -176,7 +176,7 @@ def test_a_stream_that_is_given_up_while_its_answers_are_read_gives_nobody_the_a
             answers[text] = problem
 
     # So that all answers come at once.
-    server.command("CLIENT", "PAUSE", "500", "ALL")
+    server.command("CLIENT", "PAUSE", "1000", "ALL")
     threads = [threading.Thread(target=ask, args=(f"{n}",)) for n in range(4)]
     for thread in threads:
         thread.start()

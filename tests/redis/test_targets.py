@@ -194,10 +194,10 @@ def test_either_flavour_takes_either_client(server: RedisServer, connect: Connec
 def _contend(one: lockline.Client, other: lockline.Client) -> None:
     lease = one.lock("x").acquire()
     got: list[lockline.Lease] = []
-    thread = threading.Thread(target=lambda: got.append(other.lock("x").acquire(timeout=5)))
+    thread = threading.Thread(target=lambda: got.append(other.lock("x").acquire(timeout=30)))
     thread.start()
     lease.release()
-    thread.join(10)
+    thread.join(60)
     got[0].adopt()
     assert got[0].token > lease.token
     got[0].release()
@@ -218,7 +218,7 @@ def test_a_users_own_connection_is_not_used(server: RedisServer, connect: Connec
     pool = redis.ConnectionPool(port=server.port, max_connections=1)
     with redis.Redis(connection_pool=pool) as own:
         busy = pool.get_connection()
-        connect(own).lock("x").acquire(timeout=2).release()
+        connect(own).lock("x").acquire(timeout=10).release()
         pool.release(busy)
     pool.disconnect()
 

@@ -13,9 +13,10 @@ import pytest
 
 import lockline
 from lockline.backends.redis.scripts import ENTER, LEAVE, NO_CHANNEL
+from lockline.core import engine
 from tests.calm import calm
 from tests.servers.process import wait_for
-from tests.servers.redis import RedisServer, a_redis, empty_within
+from tests.servers.redis import RedisServer, a_redis
 
 from .conftest import Town
 from .crowd import ROOT
@@ -48,7 +49,7 @@ def test_all_dead_waiters_are_skipped_in_one_step(server: RedisServer, connect: 
 
     def wait() -> None:
         with last.lock("x", ttl=60):
-            got.append(time.monotonic())
+            got.append(calm())
 
     thread = threading.Thread(target=wait)
     thread.start()
@@ -62,9 +63,9 @@ def test_all_dead_waiters_are_skipped_in_one_step(server: RedisServer, connect: 
         10,
         "the ends of their connections",
     )
-    began = time.monotonic()
+    began = calm()
     lease.release()
-    thread.join(10)
+    thread.join(30)
     assert got[0] - began < 1.0
 
 
@@ -111,20 +112,26 @@ def test_one_subscription_whatever_the_number_of_locks(server: RedisServer, conn
         assert not thread.is_alive()
 
 
-def test_every_key_has_a_ttl_and_the_database_returns_to_its_size(server: RedisServer, connect: Connect) -> None:
+def test_every_key_has_a_ttl_that_nobody_prolongs(
+    server: RedisServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "GRACE", 10.0)
     client, other = connect(server.url), connect(server.url)
     for n in range(20):
-        lease = client.lock(f"x{n}", ttl=0.5).acquire()
+        lease = client.lock(f"x{n}", ttl=2).acquire()
         assert other.lock(f"x{n}").try_acquire() is None
         with pytest.raises(lockline.AcquireTimeout):
             other.lock(f"x{n}").acquire(timeout=0.01)
         assert client.inspect(f"x{n}").waiters == ()
         lease.release()
-    for key in server.command("KEYS", "*"):
-        assert 0 < server.command("PTTL", key) <= 10_500, "ten seconds after the last lease would have ended"
+    left = {key: server.command("PTTL", key) for key in server.command("KEYS", "*")}
+    assert left
+    for key in left:
+        assert 0 < left[key] <= 12_000, "ten seconds after the last lease would have ended"
         assert server.command("HKEYS", key) == ["last"]
-    # A second for what Redis itself needs to drop keys that have expired.
-    empty_within([server], 12)
+    # To drop them then is Redis' own part.
+    time.sleep(1.2)
+    assert all(server.command("PTTL", key) <= left[key] - 1_000 for key in left)
 
 
 def test_a_hash_of_another_program_is_left_as_it_is(town: Town) -> None:
@@ -152,10 +159,11 @@ def test_values_of_other_programs_do_not_spoil_the_list(server: RedisServer, con
 
 def test_a_float_ttl_is_kept_to_the_millisecond(server: RedisServer, connect: Connect) -> None:
     client = connect(server.url)
-    for ttl in (0.25, 1.5, 10):
+    for ttl in (2.25, 3.5, 10):
+        began = time.monotonic()
         lease = client.lock("x", ttl=ttl, renew=False).acquire()
         (holder,) = client.inspect("x").holders
-        assert ttl - 0.2 < holder.remaining <= ttl + 0.002
+        assert ttl - 0.02 - (time.monotonic() - began) < holder.remaining <= ttl + 0.002
         assert holder.ttl == ttl
         lease.release()
 

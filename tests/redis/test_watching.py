@@ -79,7 +79,7 @@ def test_a_user_without_that_right_looks_now_and_then(server: RedisServer, conne
 def test_a_leader_that_died_is_missed_when_its_lease_is_over(town: Town) -> None:
     alice, bob = town.near(), town.near()
     watcher = Watcher(bob)
-    lease = alice.lock("boss", ttl=0.5, renew=False).acquire()
+    lease = alice.lock("boss", ttl=1.5, renew=False).acquire()
     assert watcher.next().result() is not None
     assert watcher.next().result() is None
     with pytest.raises(lockline.LeaseLost):

@@ -9,6 +9,7 @@ import pytest
 import lockline
 from lockline.backends.redis import connect as connect_backend
 from lockline.backends.redis.commands import ROOM
+from lockline.core import engine
 from lockline.core.claim import Claim, Waiting
 from lockline.core.waiting import Hints
 from lockline.runtime import clock
@@ -56,7 +57,8 @@ def test_a_turn_that_comes_while_its_claim_is_given_up_is_not_kept(server: Redis
     run(backend.close())
 
 
-def test_cancelled_waits_leave_nothing_behind_in_the_client(town: Town) -> None:
+def test_cancelled_waits_leave_nothing_behind_in_the_client(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "GRACE", 10.0)
     holder, waiter = town.near(), town.near()
     lease = holder.lock("x").acquire()
     for _ in range(20):

@@ -37,11 +37,11 @@ def test_hiredis_is_given_texts_and_bytes_alone(
 
     monkeypatch.setattr(commands_module, "_pack", watched)
     client = connect(server.url)
-    lease = client.lock("x", ttl=0.3).acquire()
+    lease = client.lock("x", ttl=1.2).acquire()
 
     def wait() -> None:
         with pytest.raises(lockline.AcquireTimeout):
-            client.lock("x").acquire(timeout=0.3)
+            client.lock("x").acquire(timeout=0.6)  # long enough for a renewal
 
     thread = threading.Thread(target=wait)
     thread.start()
