@@ -161,7 +161,7 @@ def opened(kind: str, where: Any) -> Store:
 
 def main() -> None:
     settings = json.loads(sys.argv[1])
-    way, stop_at, until = settings["way"], settings.get("stop_at"), settings.get("until")
+    way, stop_at, lasts = settings["way"], settings.get("stop_at"), settings.get("lasts")
     store = opened(settings["kind"], settings["where"])
     reads, writes = way == "fence", way in ("fence", "write-only")
     lost = 0
@@ -171,15 +171,17 @@ def main() -> None:
         if name == stop_at:
             stop_at = None
             os.kill(os.getpid(), signal.SIGSTOP)
-        if until is not None:
+        if lasts is not None:
             time.sleep(random.random() * 0.004)
 
     with lockline.connect(settings["url"]) as client:
         print("ready", flush=True)
         sys.stdin.readline()
+        until = time.monotonic() + (lasts or 0.0)
         while True:
             try:
-                with client.lock("counter", ttl=settings["ttl"]) as lease:
+                # With a timeout: without one it would give up after a ttl in which a busy machine did not get to the store.
+                with client.lock("counter", ttl=settings["ttl"], timeout=30) as lease:
                     # No look at the clock before the write: whether the lease is over is for the resource to say.
                     for _ in range(20):
                         try:
@@ -195,7 +197,7 @@ def main() -> None:
                 print(json.dumps(["stale", refused.offered, refused.highest]), flush=True)
             except LocklineError:
                 lost += 1
-            if until is None or time.time() >= until:
+            if time.monotonic() >= until:
                 break
         with contextlib.suppress(LocklineError):
             client.close()

@@ -240,13 +240,13 @@ def test_frozen_at_random_no_accepted_write_is_lost(
     print("seed", seed)
     chance = random.Random(seed)
     with a_counter(kind, "fence", request, tmp_path) as counter:
-        until = time.time() + seconds + 1.5
-        pair = [Child(tmp_path, name, counter, "fence", until=until, ttl=0.15) for name in ("one", "two")]
+        pair = [Child(tmp_path, name, counter, "fence", lasts=seconds, ttl=0.15) for name in ("one", "two")]
         children += pair
         for child in pair:
             child.go()
         freezes = 0
-        while time.time() < until:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
             child = chance.choice(pair)
             child.freeze()
             time.sleep(0.15 + 0.1 * chance.random())
