@@ -9,6 +9,7 @@ from typing import Any
 from ...core.waiting import begun
 from ...runtime import Alone
 from ...runtime.section import Inside
+from ..watchers import Watchers
 from . import messages as m
 from .channel import EtcdChannel
 from .commands import WATCH, after
@@ -17,6 +18,9 @@ from .grpc import Broken, Full, GrpcCall, framed
 
 HOME = ""
 """For whom the client's own keys are watched: for itself."""
+LINE = "line "
+"""What the id of all who watch one line begins with, for whom it is watched once: told of each change for each of them, a client with many
+would be behind with what it reads, answers to renewals included."""
 
 
 class Watches:
@@ -43,6 +47,10 @@ class Watches:
         self._by_claim: dict[str, dict[bytes, int]] = {}
         self._lines: set[int] = set()
         """Watches of whole lines that the server has not confirmed yet."""
+        self._watching: dict[str, str] = {}
+        """Who watches which line."""
+        self._untold: Watchers[str] = Watchers()
+        """Those of them who have asked to be told of the next change."""
         self.at_home = False
         self._refused = False
         self.revision = 0
@@ -64,8 +72,10 @@ class Watches:
         return self._unless_inside(self._watch_line, watcher, line)
 
     def drop(self, claim_id: str) -> None:
-        """This claim waits no more."""
-        if claim_id in self._by_claim:
+        """This claim waits no more, or nobody is there who watched."""
+        if claim_id in self._watching:
+            self._unless_inside(self._drop_watcher, claim_id)
+        elif claim_id in self._by_claim:
             self._unless_inside(self._drop, claim_id)
 
     def _unless_inside(self, work: Callable[..., bool], *args: Any) -> bool:
@@ -90,17 +100,23 @@ class Watches:
         return self._send(orders)
 
     def _watch_line(self, watcher: str, line: bytes) -> bool:
-        if watcher in self._by_claim:
-            self._tell(begun(watcher))
-            return True
+        who = LINE + line.decode("latin-1")
         self._leave_refused_stream()
-        number, create = self._create_order(watcher, line, 0)
+        # First: whoever confirms it, or tells of a change, from here on finds it.
+        self._watching[watcher] = who
+        self._untold.add(who, watcher)
+        if who in self._by_claim:
+            if self._by_claim[who][line] not in self._lines:
+                self._tell(begun(watcher))
+            return True
+        number, create = self._create_order(who, line, 0)
         create.range_end = after(line)
-        self._by_claim[watcher] = {line: number}
+        self._by_claim[who] = {line: number}
         self._lines.add(number)
         if self._send([m.WatchRequest(create_request=create)]):
             return True
-        self._by_claim.pop(watcher, None)
+        self._by_claim.pop(who, None)
+        self._lines.discard(number)
         return False
 
     def _watch_home(self, revision: int) -> bool:
@@ -119,9 +135,15 @@ class Watches:
 
     def _drop(self, claim_id: str) -> bool:
         known = self._by_claim.pop(claim_id, None)
+        self._lines.difference_update((known or {}).values())
         return (
             not known or self._stream is None or self._send([self._cancel_order(number) for number in known.values()])
         )
+
+    def _drop_watcher(self, watcher: str) -> bool:
+        who = self._watching.pop(watcher, "")
+        self._untold.discard(watcher)
+        return who in self._watching.values() or self._drop(who)
 
     def _leave_refused_stream(self) -> None:
         """Begin anew with fresh credentials; whoever watched on the old stream looks again."""
@@ -176,27 +198,39 @@ class Watches:
                 self._tell_home(b"", True)
             else:
                 self._by_claim.pop(who, None)
-                self._tell(who)
+                self._lines.discard(answer.watch_id)
+                self._tell_of_change(who, ended=True)
             return
         if not answer.events:
             if answer.created and answer.watch_id in self._lines:
                 self._lines.discard(answer.watch_id)
-                self._tell(begun(who))
+                for watcher in [watcher for watcher, line in list(self._watching.items()) if line == who]:
+                    self._tell(begun(watcher))
             return
         if who != HOME:
             self.revision = max(self.revision, *(event.kv.mod_revision for event in answer.events), 0)
-            self._tell(who)
+            self._tell_of_change(who)
             return
         for event in answer.events:
             self._tell_home(event.kv.key, event.type == m.DELETE)
 
     def _end(self) -> None:
         """The server ended the stream: everybody looks again, and watches again if need be."""
-        told = [*self._by_claim, *(begun(self._for[number]) for number in self._lines if number in self._for)]
+        told = list(self._by_claim)
         self._stream = None
         self._lines.clear()
         self._for.clear()
         self._by_claim.clear()
         self.at_home = False
-        for claim_id in told:
-            self._tell(claim_id)
+        for who in told:
+            self._tell_of_change(who, ended=True)
+
+    def _tell_of_change(self, who: str, *, ended: bool = False) -> None:
+        """Tell this claim, or all who watch this line; if that has ended, those too who wait for its beginning."""
+        if not who.startswith(LINE):
+            self._tell(who)
+            return
+        for watcher in self._untold.take(who):
+            if ended:
+                self._tell(begun(watcher))
+            self._tell(watcher)
