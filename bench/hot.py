@@ -5,7 +5,8 @@
 
 Far is behind a proxy, in a process of its own, that holds back whatever passes for half a millisecond, each way. Every run asserts,
 by the tickets and the times of all grants, that nobody was inside together and that all came in the order of their arrival; in
-the rows with a stranger, one thread of a second process stands in the same line.
+the rows with a stranger, one thread of a second process stands in the same line. The server's part is what it counts itself: script
+calls and the microseconds in them, for each grant.
 """
 
 from __future__ import annotations
@@ -25,12 +26,15 @@ from collections import deque
 from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from report import Report, jain
 
 HERE = Path(__file__).resolve()
 sys.path.insert(0, str(HERE.parents[1]))
+
+if TYPE_CHECKING:
+    from tests.servers.redis import RedisServer
 
 NAME = "hot"
 EACH_WAY = 0.0005
@@ -153,14 +157,17 @@ def start(source: Path | None, *words: object) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-def measure(source: Path, flavour: str, many: int, port: int, seconds: float, stranger: bool) -> dict[str, Any]:
-    """One crowd's grants per second; AssertionError if the order or the exclusion was broken."""
+def measure(
+    source: Path, flavour: str, many: int, port: int, seconds: float, stranger: bool, server: RedisServer
+) -> dict[str, Any]:
+    """One crowd's grants per second, and the server's part; AssertionError if the order or the exclusion was broken."""
     members = [start(source, "take-part", flavour, many, port, seconds)]
     if stranger:
         members.append(start(source, "take-part", "threads", 1, port, seconds))
     for member in members:
         assert member.stdout is not None
         assert member.stdout.readline() == "ready\n"
+    server.command("CONFIG", "RESETSTAT")
     for member in members:
         assert member.stdin is not None
         member.stdin.write("go\n")
@@ -173,7 +180,15 @@ def measure(source: Path, flavour: str, many: int, port: int, seconds: float, st
     crowd = told[0]
     shares = [sum(grant.who == number for grant in crowd) for number in range(many)]
     took = crowd[-1].left - crowd[0].got
-    return {"grants_per_s": len(crowd) / took, "jain": jain(shares), "stranger_per_s": len(told[-1]) / took * stranger}
+    stats = server.command("INFO", "commandstats")
+    calls = [stats[name] for name in ("cmdstat_eval", "cmdstat_evalsha") if name in stats]
+    return {
+        "grants_per_s": len(crowd) / took,
+        "jain": jain(shares),
+        "stranger_per_s": len(told[-1]) / took * stranger,
+        "calls": sum(each["calls"] for each in calls) / len(line),
+        "server_us": sum(each["usec"] for each in calls) / len(line),
+    }
 
 
 def main() -> None:
@@ -213,7 +228,7 @@ def main() -> None:
                 # Turn by turn, so that all meet the same machine.
                 for _ in range(options.rounds):
                     for each, source in versions.items():
-                        got = measure(source, flavour, many, port, options.seconds, stranger)
+                        got = measure(source, flavour, many, port, options.seconds, stranger, server)
                         best[each] = max(got, best.get(each, got), key=lambda row: row["grants_per_s"])
                 for each, row in best.items():
                     times = row["grants_per_s"] / best[next(iter(best))]["grants_per_s"]
