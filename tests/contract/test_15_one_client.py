@@ -14,6 +14,8 @@ from ..calm import calm
 from .parties import Party
 from .scene import Scene
 
+FULL = bool(os.environ.get("LOCKLINE_FULL"))
+
 
 def open_files() -> int:
     return len(os.listdir("/proc/self/fd"))
@@ -65,16 +67,17 @@ def test_one_semaphore_object_serves_many_at_once(world: Scene) -> None:
 
 @pytest.mark.slow
 def test_a_thousand_locks_and_a_thousand_waiters_are_granted_in_order(world: Scene) -> None:
-    """1,000 locks held and 1,000 threads or tasks waiting through one client: bounded threads and files, first come first served."""
+    """1,000 locks held and 1,000 tasks (or some hundred threads) waiting through one client: bounded threads and files, first come first served."""
+    many = 1000 if FULL or world.flavour == "asyncio" else 300
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     assert soft >= 256
     alice = world.party()
-    held = [alice.lock(f"x{number}", ttl=60).acquire() for number in range(1000)]
+    held = [alice.lock(f"x{number}", ttl=60).acquire() for number in range(many)]
     files, threads = open_files(), threading.active_count()
     crowd: list[Party] = []
     waiting = []
     ttl = 60
-    for number in range(1000):
+    for number in range(many):
         party = world.sibling(alice, f"waiter-{number}")
         crowd.append(party)
         waiting.append(party.lock("x0", ttl=ttl).acquire.start())
@@ -83,14 +86,14 @@ def test_a_thousand_locks_and_a_thousand_waiters_are_granted_in_order(world: Sce
             world.wait_for(partial(lambda n: len(world.line("x0").waiters) == n + 1, number), 60)
     # At rest: on `local:` a step that stands still for long, as a busy disk may make it, is passed by others with files of their own.
     world.wait_for(lambda: open_files() <= files + world.world.most_files, 10)
-    own_threads = 1000 if world.flavour == "sync" else 0
+    own_threads = many if world.flavour == "sync" else 0
     assert threading.active_count() <= threads + own_threads + 3
     order = [claim.id for claim in world.line("x0").waiters]
-    assert len(order) == 1000
+    assert len(order) == many
     for lease in held:
         lease.release()
     granted = []
-    left = set(range(1000))
+    left = set(range(many))
     until = calm() + 100
     while left:
         assert calm() < until, f"{len(left)} still wait"
