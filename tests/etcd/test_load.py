@@ -32,8 +32,8 @@ WAITERS = 2000
 
 @contextmanager
 def _a_busy_machine() -> Iterator[None]:
-    """Two others that never rest, unless there are as many already."""
-    others = 0 if os.getloadavg()[0] > 2 * (os.cpu_count() or 1) else 2
+    """So many others that never rest as make twice as many as processors, at most two: what else runs here has to be in time too."""
+    others = max(0, min(2, round(2 * (os.cpu_count() or 1) - os.getloadavg()[0])))
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(others)]
     try:
         yield
