@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 from kazoo.client import KazooClient
 
 import lockline
+from lockline.runtime.clock import now
 
 from ..servers.proxy import Proxy
 from ..servers.zookeeper import Ensemble, ZooKeeper
@@ -72,6 +75,31 @@ def proxy(server: ZooKeeper) -> Iterator[Proxy]:
 def chroot(url: str) -> str:
     """The folder of Lockline's nodes at this place."""
     return "/" + url.rpartition("/")[2] + "/lockline"
+
+
+class Trust:
+    """Looks at a lease all the time, in a thread of its own, until it is no longer good."""
+
+    def __init__(self, lease: lockline.Lease) -> None:
+        self._lease = lease
+        self._last = now()
+        self._thread = threading.Thread(target=self._look)
+        self._thread.start()
+
+    def _look(self) -> None:
+        while True:
+            # The moment before the look: the lease was good then, whatever happens to us in between.
+            moment = now()
+            if not self._lease.valid:
+                return
+            self._last = moment
+            time.sleep(0.0005)
+
+    def last(self) -> float:
+        """The last moment at which it was good."""
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+        return self._last
 
 
 def end_session(kazoo: KazooClient, client: lockline.Client) -> None:

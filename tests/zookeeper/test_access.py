@@ -234,7 +234,7 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ZooKeeper
     keytool = program("keytool")
     subprocess.run(
         [
-            keytool, "-genkeypair", "-alias", "zk", "-keyalg", "RSA", "-dname", "CN=localhost", "-ext",
+            keytool, "-genkeypair", "-alias", "zk", "-keyalg", "EC", "-groupname", "secp256r1", "-dname", "CN=localhost", "-ext",
             "SAN=IP:127.0.0.1,DNS:localhost", "-keystore", str(folder / "keys.p12"), "-storetype", "PKCS12",
             "-storepass", "password", "-validity", "30",
         ],
