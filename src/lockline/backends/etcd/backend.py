@@ -83,7 +83,7 @@ class EtcdBackend(KeyedBackend[EtcdClaims]):
             before, own.late = own.late, lease
             self._claims.note(own)
             try:
-                answer, repeated = await way.transact(request, until, newcomer=True)
+                answer, repeated = await way.transact(request, until, who="newcomer")
             except BackendUnavailable as problem:
                 refused = problem if isinstance(problem, GrpcRefused) else None
                 if before is None and (problem.unsent or (refused is not None and not refused.repeated)):

@@ -12,7 +12,7 @@ from ..url import Endpoint
 from . import messages as m
 from .commands import AUTHENTICATE, TXN, Method
 from .connection import EtcdLink
-from .grpc import Broken, GrpcCall, GrpcRefused, NotTaken, framed
+from .grpc import Broken, GrpcCall, GrpcRefused, NotTaken, Who, framed
 from .members import LONGEST_PAUSE, PAUSE, Members, Unreachable
 from .target import EtcdTarget
 
@@ -54,13 +54,13 @@ class EtcdChannel(Members):
         """One request, one answer. GrpcRefused for an answer that is an error which repeating does not mend."""
         return (await self.ask_all(method, [request], until, insist=insist)).answer[0]
 
-    async def transact(self, request: Any, until: float, *, newcomer: bool = False, insist: bool = True) -> Answered:
+    async def transact(self, request: Any, until: float, *, who: Who = "call", insist: bool = True) -> Answered:
         """One transaction. A newcomer lets those go first who have a claim."""
-        (answer,), repeated = await self.ask_all(TXN, [request], until, newcomer=newcomer, insist=insist)
+        (answer,), repeated = await self.ask_all(TXN, [request], until, who=who, insist=insist)
         return Answered(answer, repeated)
 
     async def ask_all(
-        self, method: Method, requests: list[Any], until: float, *, newcomer: bool = False, insist: bool = True
+        self, method: Method, requests: list[Any], until: float, *, who: Who = "call", insist: bool = True
     ) -> Answered:
         """Requests on one stream (unary methods take one), and an answer to each in a list; repeated until that moment.
 
@@ -77,7 +77,7 @@ class EtcdChannel(Members):
             sent, token, link = False, None, None
             try:
                 link, token = await self._connect(until, FOREVER if went else give_up)
-                call = await self._begin_call(link, method, body, token, newcomer, until)
+                call = await self._begin_call(link, method, body, token, who, until)
                 sent = went = True
                 await self._await_answer(link, call, until)
                 if len(call.answers) == len(requests):
@@ -129,10 +129,10 @@ class EtcdChannel(Members):
     # -- one call ----------------------------------------------------------------------------------
 
     async def _begin_call(
-        self, link: EtcdLink, method: Method, body: bytes, token: str | None, newcomer: bool, until: float
+        self, link: EtcdLink, method: Method, body: bytes, token: str | None, who: Who, until: float
     ) -> GrpcCall:
         """The call, once it is its turn on this connection."""
-        call = await link.begin(method.path, body, token, newcomer, until)
+        call = await link.begin(method.path, body, token, who, until)
         if call is None:
             raise NotTaken(f"{link.endpoint} takes no more calls at once, and none of those under way has ended")
         return call
@@ -184,7 +184,7 @@ class EtcdChannel(Members):
     async def _login(self, link: EtcdLink, until: float) -> str:
         request = m.AuthenticateRequest(name=self._target.user, password=self._target.password)
         try:
-            call = await self._begin_call(link, AUTHENTICATE, framed(request.SerializeToString()), None, False, until)
+            call = await self._begin_call(link, AUTHENTICATE, framed(request.SerializeToString()), None, "call", until)
             await self._await_answer(link, call, until)
         except GrpcRefused as refused:
             if refused.code in TRANSIENT:
@@ -220,15 +220,15 @@ class Brief:
 
     async def ask(self, method: Method, request: Any, until: float) -> Any:
         """One request, one answer."""
-        return await self._channel.ask(method, request, until, insist=False)
+        return (await self.ask_all(method, [request], until)).answer[0]
 
     async def ask_all(self, method: Method, requests: list[Any], until: float) -> Answered:
         """Requests on one stream, and an answer to each."""
-        return await self._channel.ask_all(method, requests, until, insist=False)
+        return await self._channel.ask_all(method, requests, until, who="question", insist=False)
 
-    async def transact(self, request: Any, until: float, *, newcomer: bool = False) -> Answered:
+    async def transact(self, request: Any, until: float, *, who: Who = "call") -> Answered:
         """One transaction."""
-        return await self._channel.transact(request, until, newcomer=newcomer, insist=False)
+        return await self._channel.transact(request, until, who=who, insist=False)
 
 
 Way = EtcdChannel | Brief

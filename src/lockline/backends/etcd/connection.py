@@ -28,8 +28,7 @@ class EtcdLink:
         self.lost: Callable[[], None] | None = None
         """Told when the connection has ended: there may be no request that would notice."""
         self._runtime = runtime
-        self._calls: deque[Signal] = deque()
-        self._newcomers: deque[Signal] = deque()
+        self._queues: dict[Who, deque[Signal]] = {"call": deque(), "question": deque(), "newcomer": deque()}
 
     # -- sending -----------------------------------------------------------------------------------
 
@@ -55,16 +54,13 @@ class EtcdLink:
         self.pinged = clock.now()
         self._send(self.grpc.ping)
 
-    async def begin(
-        self, method: str, messages: bytes, token: str | None, newcomer: bool, until: float
-    ) -> GrpcCall | None:
+    async def begin(self, method: str, messages: bytes, token: str | None, who: Who, until: float) -> GrpcCall | None:
         """Begin the call as soon as the server takes it, in order of arrival; None when it did not by then.
 
-        A claim that wants to enter can wait. One that stands or holds cannot: late looks and releases make everybody wait, and late
-        renewals are lost leases.
+        A claim that wants to enter can wait, and so can one who only asks. One that stands or holds cannot: late looks and releases make
+        everybody wait, and late renewals are lost leases.
         """
-        queue = self._newcomers if newcomer else self._calls
-        who: Who = "newcomer" if newcomer else "call"
+        queue = self._queues[who]
         if not queue:
             try:
                 return self.start(method, messages, token, who=who)
@@ -91,7 +87,7 @@ class EtcdLink:
 
     def _advance(self) -> None:
         """There may be room now: wake who is next."""
-        for queue in (self._calls, self._newcomers):
+        for queue in self._queues.values():
             try:
                 queue[0].set()
             except IndexError:

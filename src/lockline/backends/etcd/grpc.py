@@ -37,8 +37,9 @@ MOST: Final = 32
 """Calls under way at the same time, at most, whatever the server would take. A line's length makes each `enter` dearer, so more at
 once only make the server slower for all, and the renewals late; what waits here instead has not been sent, and can be given up."""
 
-Who = Literal["watch", "call", "newcomer"]
-"""For whom a stream is: newcomers leave a quarter of all to those who are in already, and these leave one to the watch."""
+Who = Literal["watch", "call", "question", "newcomer"]
+"""For whom a stream is: newcomers, and questions about a line, leave a quarter of all to those who are in already, and these leave one
+to the watch."""
 
 
 class Broken(Exception):

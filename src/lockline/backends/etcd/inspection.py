@@ -61,7 +61,7 @@ async def tokens(channel: Way, fence: bytes, creates: Sequence[int], until: floa
         batch = creates[start : start + BATCH]
         request = m.TxnRequest(success=[commands.get(fence, revision=create, keys_only=True) for create in batch])
         try:
-            answer = (await channel.transact(request, until)).answer
+            answer = (await channel.transact(request, until, who="question")).answer
         except GrpcRefused as refused:
             if refused.code != OUT_OF_RANGE:
                 raise
