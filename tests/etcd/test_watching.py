@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from lockline import aio
 from lockline.backends.etcd.backend import EtcdBackend
+from lockline.backends.etcd.channel import Brief, EtcdChannel
+from lockline.backends.etcd.commands import RANGE, TXN, Method
+from lockline.backends.etcd.connection_asyncio import LoopEtcdLink
+from lockline.backends.etcd.grpc import MOST, Grpc, Who
+from lockline.backends.url import Endpoint
+from lockline.runtime.looping import LoopRuntime
 
 pytestmark = pytest.mark.server
 
@@ -58,5 +64,34 @@ def test_the_server_tells_a_client_of_a_change_once_whoever_watches_there(
         assert not watches._untold
         await client.close()
         await other.close()
+
+    asyncio.run(story())
+
+
+def test_a_renewal_does_not_stand_behind_the_questions_of_others() -> None:
+    """Three hundred who watched a busy line, and looked after each change, cost their client its leases."""
+
+    async def story() -> None:
+        runtime = LoopRuntime()
+        link = LoopEtcdLink(Grpc("nobody", "http"), Endpoint("nobody", 2379), runtime)
+        until = runtime.now() + 60
+
+        class Asked:
+            """What a channel does with a question, up to the moment at which it is on its way."""
+
+            now = ask_member = None
+
+            async def ask_all(self, method: Method, requests: list[Any], until: float, *, who: Who, **_: Any) -> None:
+                assert await link.begin(method.path, b"", None, who, until) is not None
+
+        way = Brief(cast(EtcdChannel, Asked()))
+        questions = [asyncio.create_task(way.ask_all(RANGE, [], until)) for _ in range(MOST + 20)]
+        await asyncio.sleep(0.01)
+        assert sum(task.done() for task in questions) < MOST
+        assert await link.begin(TXN.path, b"", None, "call", runtime.now() + 5) is not None
+        assert not all(task.done() for task in questions)
+        for task in questions:
+            task.cancel()
+        await asyncio.gather(*questions, return_exceptions=True)
 
     asyncio.run(story())
