@@ -16,7 +16,7 @@ from ...errors import BackendUnavailable
 from ...guarantees import Guarantees
 from ...runtime import Runtime
 from ...runtime.blocking import BlockingRuntime
-from .changes import LineChanges
+from .changes import FolderChanges
 from .channel import KazooChannel
 from .claims import Claims, OwnNode
 from .commands import LineCommands, checked
@@ -69,7 +69,7 @@ class ZooKeeperBackend:
         self._claims = Claims(channel, self._commands, runtime, self._forget)
         self._nodes = self._claims.nodes
         self._subscription = Subscription(channel, self._nodes, target.chroot, self._heard)
-        self._changes = LineChanges(channel, target.chroot, self._heard)
+        self._changes = FolderChanges(channel, target.chroot, self._heard)
         # A thread in asyncio too: a loop that is blocked for longer than a ttl must not keep others from the lock.
         self._worker = Worker(BlockingRuntime(), "lockline-zookeeper", self._beat, self._idle)
         channel.alarm = self._worker.by

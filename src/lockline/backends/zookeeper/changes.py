@@ -14,7 +14,7 @@ from ..watchers import Watchers
 from .channel import KazooChannel
 
 
-class LineChanges:
+class FolderChanges:
     """The folders that one client watches. `heard` is told whom a change concerns, and who will be told of the next."""
 
     def __init__(self, channel: KazooChannel, chroot: str, heard: Callable[[str], None]) -> None:
