@@ -11,9 +11,10 @@ from lockline import BackendUnavailable, LeaseLost, LocklineError
 from tests.contract.faults import Faults
 from tests.contract.parties import Party
 from tests.contract.scene import Scene
+from tests.contract.worlds import Place
 from tests.servers.redis import RedisServer
 
-from .conftest import Place, Town
+from .conftest import Town
 
 pytestmark = pytest.mark.server
 

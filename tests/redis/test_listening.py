@@ -15,11 +15,10 @@ from lockline.core.waiting import Hints
 from lockline.runtime import clock
 from lockline.runtime.blocking import BlockingRuntime, run
 from tests.contract.scene import Scene
+from tests.contract.worlds import Place
 from tests.servers.process import wait_for
 from tests.servers.proxy import Proxy
 from tests.servers.redis import RedisServer, a_redis
-
-from .conftest import Place
 
 pytestmark = pytest.mark.server
 
