@@ -164,3 +164,60 @@ def test_close_ends_the_wait_for_a_value_in_asyncio() -> None:
         goes_on.set()
 
     asyncio.run(story())
+
+
+def test_whoever_comes_when_a_value_is_too_old_does_not_get_it_from_one_who_came_before() -> None:
+    """Somebody looks in time, and is held up: who joins it when a newer value may be there already must not be given the old one."""
+    fresh = 0.5
+    lockline.connect("memory:held-up").once("key", lambda: "old", fresh)
+    client = lockline.connect("memory:held-up")
+    backend: Any = client._engine.backend
+    kept, looks, goes_on = backend.kept, threading.Event(), threading.Event()
+
+    async def held_up_once(*args: Any) -> Any:
+        record = await kept(*args)
+        if not looks.is_set():
+            looks.set()
+            goes_on.wait(20)
+        return record
+
+    backend.kept = held_up_once
+    early: list[Any] = []
+    first = threading.Thread(target=lambda: early.append(client.once("key", lambda: "new", fresh)))
+    first.start()
+    assert looks.wait(20)
+    time.sleep(fresh)
+    threading.Timer(0.2, goes_on.set).start()
+    assert client.once("key", lambda: "new", fresh) == "new"
+    first.join(20)
+    assert early == ["old"]
+
+
+def test_the_same_of_tasks() -> None:
+    fresh = 0.5
+
+    async def make(value: str) -> str:
+        return value
+
+    async def in_a_loop() -> None:
+        async with aio.connect("memory:held-up-tasks") as other, aio.connect("memory:held-up-tasks") as client:
+            await other.once("key", lambda: make("old"), fresh)
+            backend: Any = client._engine.backend
+            kept, looks, goes_on = backend.kept, asyncio.Event(), asyncio.Event()
+
+            async def held_up_once(*args: Any) -> Any:
+                record = await kept(*args)
+                if not looks.is_set():
+                    looks.set()
+                    await goes_on.wait()
+                return record
+
+            backend.kept = held_up_once
+            first = asyncio.create_task(client.once("key", lambda: make("new"), fresh))
+            await looks.wait()
+            await asyncio.sleep(fresh)
+            asyncio.get_running_loop().call_later(0.2, goes_on.set)
+            assert await client.once("key", lambda: make("new"), fresh) == "new"
+            assert await first == "old"
+
+    asyncio.run(in_a_loop())

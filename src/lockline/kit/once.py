@@ -89,11 +89,15 @@ class Fresh(NamedTuple):
     """When it was written, at the latest, on the clock of deadlines."""
     ends: float
 
+    def serves(self, at: float, fresh: float) -> bool:
+        """Whether it is for one who asked then: nobody has begun to make a newer one by that time."""
+        return at < self.ends and at < self.born + fresh * TRUSTED
+
 
 class Seen(NamedTuple):
     """A look at the store: the value, if it is fresh enough, and what was found."""
 
-    data: bytes | None
+    value: Fresh | None
     record: Record
 
 
@@ -102,7 +106,7 @@ class Flight:
 
     def __init__(self, engine: Engine) -> None:
         self.landed = engine.runtime.signal()
-        self.outcome: bytes | Exception | None = None
+        self.outcome: Fresh | Exception | None = None
         """The value, or the error; None if it was cut short, and somebody else has to begin again."""
         self.cut: BaseException | None = None
         """What cut it short, for the caller who began it: to begin again by itself could go on for ever."""
@@ -145,12 +149,12 @@ class Flights:
     ) -> Any:  # fmt: skip
         """The value of the key, not older than `fresh`; AcquireTimeout for this caller alone."""
         name, limit = arguments.a_name(key, "value"), arguments.a_period(fresh, "fresh")
-        seconds, now = arguments.a_timeout(timeout), self._engine.runtime.now
-        data = self._remembered(name, limit)
-        if data is not None:
-            return decode(data, codec)
+        seconds, asked = arguments.a_timeout(timeout), self._engine.runtime.now()
+        seen = self._seen.get(name)
+        if seen is not None and seen.serves(asked, limit):
+            return decode(seen.data, codec)
         wish = terms_for("read", WHOLE, name, ttl, True, None, None)
-        deadline = None if seconds is None else now() + seconds
+        deadline = None if seconds is None else asked + seconds
         while True:
             if self._engine.closed:
                 raise ClientClosed()
@@ -170,9 +174,11 @@ class Flights:
                 self._engine.runtime.spawn(lambda flying=flying: flying, "lockline-once")  # type: ignore[misc]
             del flying
             await self._wait(there, (name, limit), deadline, seconds)
-            if isinstance(there.outcome, bytes):
-                return decode(there.outcome, codec)
-            if there.outcome is not None:
+            if isinstance(there.outcome, Fresh):
+                # One that was held up may have looked before this caller asked, and too long before.
+                if there is flight or there.outcome.serves(asked, limit):
+                    return decode(there.outcome.data, codec)
+            elif there.outcome is not None:
                 raise there.outcome
             if there is flight and flight.cut is not None:
                 raise flight.cut
@@ -210,13 +216,13 @@ class Flights:
 
     async def _obtain(
         self, wish: Terms, compute: Callable[[], Awaitable[Any]], fresh: float, codec: Codec | None
-    ) -> bytes:
+    ) -> Fresh:
         """The fresh value from the store, or else computed here and kept there."""
         reads, writes = wish, wish._replace(kind="write", weight=WHOLE)
         may_wait = False
         await tell_time(self._engine, self._store, fresh)
         seen = await self._look(wish.name, fresh)
-        while seen.data is None:
+        while seen.value is None:
             # Not for as long as a mere try: of hundreds who compute at once the last has to wait for the answers to the others.
             handle = await self._engine.acquire(writes, None if may_wait else PATIENCE, _written, wait=may_wait)
             if handle is None:
@@ -225,22 +231,22 @@ class Flights:
                 assert reader is not None
                 await self._leave(reader)
                 began, seen = seen.record, await self._look(wish.name, fresh)
-                if seen.data is None:
+                if seen.value is None:
                     await self._raise_failure(wish.name, began, reader.token)
                 # The one who computed is gone without a word: they go one by one.
                 may_wait = True
                 continue
             try:
                 seen = await self._look(wish.name, fresh, handle.token)
-                data = seen.data
-                if data is None:
-                    data = await self._compute(handle, wish.name, compute, fresh, codec)
+                value = seen.value
+                if value is None:
+                    value = await self._compute(handle, wish.name, compute, fresh, codec)
             finally:
                 await self._leave(handle)
-            if data is not None:
-                return data
+            if value is not None:
+                return value
             seen = await self._look(wish.name, fresh)
-        return seen.data
+        return seen.value
 
     async def _raise_failure(self, name: str, began: Record, token: int) -> None:
         """Raise the error of the computation that ended while one who came under this token waited, if it was one.
@@ -265,7 +271,7 @@ class Flights:
 
     async def _compute(
         self, handle: Handle, name: str, compute: Callable[[], Awaitable[Any]], fresh: float, codec: Codec | None
-    ) -> bytes | None:
+    ) -> Fresh | None:
         """The value, kept; None if a newer holder has come meanwhile, whose value counts."""
         token = handle.token
         try:
@@ -277,10 +283,11 @@ class Flights:
         sent = self._engine.runtime.now()
         if not await self._engine.ask(lambda until: self._store.keep(name, WHAT, data, token, fresh, until)):
             return None
-        if not isinstance(self._store, AskedForTime):
+        if isinstance(self._store, AskedForTime):
             # By such a time others may take it for over sooner than we would.
-            self._remember(name, Fresh(data, sent, sent + fresh * TRUSTED))
-        return data
+            return Fresh(data, sent, sent)
+        self._remember(name, made := Fresh(data, sent, sent + fresh * TRUSTED))
+        return made
 
     async def _leave(self, handle: Handle) -> None:
         try:
@@ -298,15 +305,8 @@ class Flights:
         # As late as it may be there: nobody shall have it in mind any more when another one begins to make a newer.
         latest = record.now + record.doubt
         born, left = sent - (latest - record.written), record.expires - latest
-        self._remember(name, Fresh(record.value, born, sent + left * TRUSTED))
-        return Seen(record.value, record)
-
-    def _remembered(self, name: str, fresh: float) -> bytes | None:
-        seen = self._seen.get(name)
-        if seen is None:
-            return None
-        now = self._engine.runtime.now()
-        return seen.data if now < seen.ends and now < seen.born + fresh * TRUSTED else None
+        self._remember(name, value := Fresh(record.value, born, sent + left * TRUSTED))
+        return Seen(value, record)
 
     def _remember(self, name: str, seen: Fresh) -> None:
         if self._size > ROOM:
