@@ -7,7 +7,7 @@ import time
 from ..servers.process import wait_for
 from ..stage import Stage
 from .face import Failure
-from .schedule import collide, contest, finish, holder, must_get
+from .schedule import collide, come_to_rest, contest, finish, holder, must_get
 
 
 def crash(stage: Stage) -> None:
@@ -38,6 +38,7 @@ def crash_between(stage: Stage) -> None:
     elif a.lines:
         # In one step: so between the request and its reply.
         a.do("warm_up")
+        come_to_rest(a.lines)
         for line in a.lines:
             line.mute()
         a.begin("acquire", 5.0)

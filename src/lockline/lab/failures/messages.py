@@ -8,7 +8,7 @@ from ..locks.face import PublishedLock
 from ..servers.process import wait_for
 from ..stage import Stage
 from .face import Failure
-from .schedule import WHOLE, finish, must_get
+from .schedule import WHOLE, come_to_rest, finish, must_get
 
 
 def late_request(stage: Stage) -> None:
@@ -51,6 +51,7 @@ LATE_REQUEST = Failure(
 def lost_reply(stage: Stage) -> None:
     a = stage.client("A")
     a.do("warm_up")
+    come_to_rest(a.lines)
     for line in a.lines[: len(a.lines) // 2 + 1]:
         # In Lockline's statements to a database the name is no plain text; there the next request is the one.
         line.drop_reply(

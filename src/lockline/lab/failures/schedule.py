@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from ..calm import calm
+from ..servers.proxy import Proxy
 from ..stage import Client, Stage
 
 LATE = 0.6
@@ -12,6 +13,8 @@ LATE = 0.6
 two thirds of it at least."""
 WHOLE = 0.75
 """The same where the hold that is in the way has just begun."""
+AT_REST = 0.2
+"""Seconds without a packet after which none is expected."""
 
 
 def holder(stage: Stage, label: str = "A") -> Client:
@@ -21,6 +24,16 @@ def holder(stage: Stage, label: str = "A") -> Client:
         raise RuntimeError(f"{label} did not get a free lock")
     client.do("read")
     return client
+
+
+def come_to_rest(lines: list[Proxy]) -> None:
+    """Wait until nothing passes any more: a majority has answered, and the answers of the others may still be on their way."""
+    began = since = time.monotonic()
+    seen: list[tuple[int, int]] = []
+    while (now := time.monotonic()) < min(since + AT_REST, began + 2.0):
+        if (passed := [(line.requests, line.answers) for line in lines]) != seen:
+            seen, since = passed, now
+        time.sleep(0.01)
 
 
 def gets_it(stage: Stage, client: Client, wait: float) -> bool:

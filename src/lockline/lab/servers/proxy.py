@@ -72,6 +72,8 @@ class Proxy:
         self._closing = False
         self.requests = 0
         """How many packets came from clients."""
+        self.answers = 0
+        """How many came from the server, whatever became of them."""
         self.lost = 0
         """How many replies were lost on purpose."""
         self.accepted = 0
@@ -229,6 +231,7 @@ class Proxy:
             data = b""
         if end is not link.client:
             link.unanswered = False
+            self.answers += 1
         if not data:
             if link.stranded or self._holes:
                 # The other side is not told of this either; not before what was sent before has arrived.
