@@ -150,8 +150,9 @@ def test_a_message_that_gets_lost_costs_a_look_and_not_a_ttl(town: Town) -> None
     town.proxy.strand()
     began = calm()
     held.release()
-    waiting.result(10).release()
-    assert calm() - began < 5
+    waiting.result(40).release()
+    # Two seconds of silence, two for the answer to a ping: what counts is that it is no part of a ttl.
+    assert calm() - began < 10
 
 
 def test_a_release_in_a_black_hole_may_be_repeated(town: Town) -> None:
