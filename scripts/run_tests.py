@@ -1,4 +1,4 @@
-"""All tests, in a few groups, three at a time; LOCKLINE_SIDE_BY_SIDE=1 runs one after the other.
+"""All tests, in a few groups, four at a time; LOCKLINE_SIDE_BY_SIDE=1 runs one after the other.
 
 python scripts/run_tests.py [pytest options]
 """
@@ -74,7 +74,7 @@ CROWDED = ("lab",)
 """Groups that run twenty stories side by side themselves, and so have the machine to themselves too."""
 PACE = "2"
 """How much longer than at home the short ttls of the contract are: the machine may be busy with other things."""
-SIDE_BY_SIDE = int(os.environ.get("LOCKLINE_SIDE_BY_SIDE", "3"))
+SIDE_BY_SIDE = int(os.environ.get("LOCKLINE_SIDE_BY_SIDE", "4"))
 """Most of their time the tests wait for a ttl to pass."""
 NEWS_EVERY = 30.0
 """Seconds between two words on how far the groups are that run."""
