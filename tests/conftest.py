@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -26,7 +27,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     # How fast it draws its examples says something about the machine, and nothing about us.
-    settings.register_profile("lockline", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.register_profile(
+        "lockline",
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
+        # What a change is judged by is the same twice; new examples are looked for at home.
+        derandomize=bool(os.environ.get("CI")),
+    )
     settings.load_profile("lockline")
     config.addinivalue_line("markers", "flavour(name): the story can only be told in this flavour, sync or asyncio")
     config.addinivalue_line("markers", "processes: the story needs a world that spans processes")
