@@ -452,6 +452,7 @@ def test_asyncio_nothing_is_left_of_a_client_that_is_gone(
         while connections() > before or len(asyncio.all_tasks()) > 1:
             assert calm() < deadline
             await asyncio.sleep(0.01)
+            gc.collect()
 
     asyncio.run(story())
 
