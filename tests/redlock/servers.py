@@ -63,3 +63,8 @@ def servers(count: int, *options: str, longest: float = 60.0, keeps_data: bool =
             yield made.start().set_up(longest)
         finally:
             made.stop()
+
+
+def tells_of_silence(text: str) -> bool:
+    """Whether an error says of a server that it did not answer: a request, a new connection, or the greeting on it, as far as it came."""
+    return any(words in text.lower() for words in ("timed out", "timeout", "no answer in time"))
