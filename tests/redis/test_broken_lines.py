@@ -7,10 +7,13 @@ knows it before anybody else can hold.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from lockline import AcquireTimeout, BackendUnavailable, LeaseLost, LocklineError
+from lockline.backends.resp.subscription import AsyncioSubscription, BlockingSubscription
 from lockline.runtime import clock
 from tests.calm import calm
 from tests.servers.process import wait_for
@@ -152,6 +155,30 @@ def test_a_message_that_gets_lost_costs_a_look_and_not_a_ttl(town: Town) -> None
     held.release()
     waiting.result(40).release()
     # Two seconds of silence, two for the answer to a ping: what counts is that it is no part of a ttl.
+    assert calm() - began < 10
+
+
+def test_a_line_that_dies_before_the_subscription_is_confirmed_costs_no_ttl(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alice, bob = town.far(socket_timeout=0.5), town.near()
+    said: list[str] = []
+    for kind in (BlockingSubscription, AsyncioSubscription):
+
+        def dies(self: Any, *words: str, say: Callable[..., None] = kind.say) -> None:
+            if not said:
+                town.proxy.strand()
+            said.append(words[0])
+            say(self, *words)
+
+        monkeypatch.setattr(kind, "say", dies)
+    held = bob.lock("x", ttl=60).acquire()
+    waiting = alice.lock("x", ttl=60).acquire.start()
+    wait_for(lambda: said, 20, "the subscription")
+    began = calm()
+    held.release()
+    waiting.result(40).release()
+    assert said[0] == "SUBSCRIBE"
     assert calm() - began < 10
 
 

@@ -46,6 +46,8 @@ class BlockingSubscription(BlockingConnection):
 
     def _subscribe(self, until: float) -> Any:
         self.say("SUBSCRIBE", self.channel)
+        # As any answer: who waits for its turn has a whole ttl, and a line that is dead shall not cost it that.
+        until = min(until, clock.now() + self.patience)
         while not (heard := self.hear(until)):
             pass
         return heard[0]
