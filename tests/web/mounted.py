@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import socket
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -28,11 +30,23 @@ class Address:
         return self.address
 
 
+class _Ending(uvicorn.Server):
+    """Closes what is still open when its patience is over: a browser that is busy reads no end."""
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        connections: list[Any] = list(self.server_state.connections)
+        await super().shutdown(sockets)
+        for connection in connections:
+            connection.transport.abort()
+        # The loop closes them in its next turn.
+        await asyncio.sleep(0)
+
+
 @contextlib.contextmanager
 def under_uvicorn(app: Any, path: str = "/") -> Iterator[Address]:
     """The app on a free port for as long as the block lasts."""
     listener = listen("127.0.0.1", 0)
-    server = uvicorn.Server(uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=1, ws="none"))
+    server = _Ending(uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=1, ws="none"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     try:
