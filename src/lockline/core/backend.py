@@ -169,6 +169,17 @@ class Keeping(Protocol):
 
 
 @runtime_checkable
+class TellsWhatIsKept(Protocol):
+    """A system that sends a value along to the clients that wait in its line, before it wakes them."""
+
+    def expect_kept(self, name: str, what: str) -> None:
+        """From now on, remember what comes."""
+
+    def told_of_kept(self, name: str, what: str) -> Record | None:
+        """What has come since, if anything has; expected no more. Sent when it was written, and nobody knows how long ago that was."""
+
+
+@runtime_checkable
 class KeepingLess(Protocol):
     """A system that takes no values as large as the others do."""
 

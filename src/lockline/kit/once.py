@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple, Protocol
 
 from ..core import arguments
-from ..core.backend import AskedForTime, KeepingLess
+from ..core.backend import AskedForTime, KeepingLess, TellsWhatIsKept
 from ..core.claim import WHOLE, Record
 from ..core.engine import PATIENCE, Engine
 from ..core.handle import Handle
@@ -227,9 +227,10 @@ class Flights:
             handle = await self._engine.acquire(writes, None if may_wait else PATIENCE, _written, wait=may_wait)
             if handle is None:
                 # Somebody computes it: all who stand here are let in together when that one leaves.
-                reader = await self._engine.acquire(reads, None, _read)
-                assert reader is not None
+                reader, value = await self._wait_for_value(reads, seen.record)
                 await self._leave(reader)
+                if value is not None:
+                    return value
                 began, seen = seen.record, await self._look(wish.name, fresh)
                 if seen.value is None:
                     await self._raise_failure(wish.name, began, reader.token)
@@ -247,6 +248,27 @@ class Flights:
                 return value
             seen = await self._look(wish.name, fresh)
         return seen.value
+
+    async def _wait_for_value(self, reads: Terms, began: Record) -> tuple[Handle, Fresh | None]:
+        """A place after the one who computes, and the value, where the store sent it along.
+
+        By the store's own order it was written after this one had looked: a message that another claim was sent may come late.
+        """
+        store, name, asked = self._store, reads.name, self._engine.runtime.now()
+        if not isinstance(store, TellsWhatIsKept):
+            reader, record = await self._engine.acquire(reads, None, _read), None
+        else:
+            store.expect_kept(name, WHAT)
+            try:
+                reader = await self._engine.acquire(reads, None, _read)
+            finally:
+                record = store.told_of_kept(name, WHAT)
+        assert reader is not None
+        if record is None or record.value is None or not record.came_after(began):
+            return reader, None
+        # How long ago nobody knows.
+        self._remember(name, value := Fresh(record.value, asked, asked + (record.expires - record.written) * TRUSTED))
+        return reader, value
 
     async def _raise_failure(self, name: str, began: Record, token: int) -> None:
         """Raise the error of the computation that ended while one who came under this token waited, if it was one.

@@ -81,6 +81,7 @@ class RedisBackend:
         self._wishes: Kept[Wish, bytes] = Kept()
         self._claims: dict[str, OwnClaim] = {}
         self._doubts = Doubts()
+        self._expected = keeping.Expected()
         self._listener: Running | None = None
 
     def forked(self) -> None:
@@ -305,7 +306,14 @@ class RedisBackend:
         return await keeping.look(self.channel, self._key(name) + b":" + what.encode(), token, ttl, until)
 
     async def keep(self, name: str, what: str, value: bytes, token: int, ttl: float, until: float) -> bool:
-        return await keeping.keep(self.channel, self._key(name) + b":" + what.encode(), value, token, ttl, until)
+        line = self._key(name)
+        return await keeping.keep(self.channel, line, line + b":" + what.encode(), value, token, ttl, until)
+
+    def expect_kept(self, name: str, what: str) -> None:
+        self._expected.expect(self._key(name) + b":" + what.encode())
+
+    def told_of_kept(self, name: str, what: str) -> Record | None:
+        return self._expected.take(self._key(name) + b":" + what.encode())
 
     async def hand_over(self, old: str, claim: Claim, until: float) -> Grant | Waiting | Gone:
         key, kept = self._key(claim.name), claim.id.startswith(DETACHED)
@@ -332,6 +340,9 @@ class RedisBackend:
 
     def _take_note(self, message: str) -> str:
         """The claim that a message speaks of, if it is news to that; whoever read it hands it on."""
+        if message.startswith("="):
+            self._expected.take_note(message)
+            return ""
         claim_id, _, token = message.partition(" ")
         if not token:
             return claim_id

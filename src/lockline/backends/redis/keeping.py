@@ -3,6 +3,9 @@
 mark     the highest token that was here
 token, value, written, expires
          what is kept, under which token, since when and until when by the server's clock, in microseconds
+
+Whoever waits in the line is sent a small value as it is written, on the channel that will wake it:
+"= token written expires length key value", with the length of the key, and nothing between key and value.
 """
 
 from __future__ import annotations
@@ -35,16 +38,30 @@ if not found[3] or tonumber(found[5]) <= micros then return { now } end
 return { now, found[3], found[2], found[4], found[5] }
 """
 )
+SENT_ALONG: Final = 1 << 16
+"""Bytes of a value that is sent to everybody who waits; of a larger one each fetches its own when it is its turn."""
+LONGEST_LINE: Final = 1000
+"""Claims in a line that is still read through for who waits there."""
 # In: the token, for how many milliseconds, the value. Out: 1, or 0 if a higher token was here.
 KEEP: Final = Script(
     _TIME
     + """
 if tonumber(redis.call('HGET', KEYS[1], 'mark') or '0') > tonumber(ARGV[1]) then return 0 end
-redis.call('HSET', KEYS[1], 'mark', ARGV[1], 'token', ARGV[1], 'value', ARGV[3], 'written', string.format('%.0f', micros),
-  'expires', string.format('%.0f', micros + ARGV[2] * 1000))
+local written, expires = string.format('%.0f', micros), string.format('%.0f', micros + ARGV[2] * 1000)
+redis.call('HSET', KEYS[1], 'mark', ARGV[1], 'token', ARGV[1], 'value', ARGV[3], 'written', written, 'expires', expires)
 live_on(tonumber(ARGV[2]))
+local length = #ARGV[3] <= SENT_ALONG and redis.pcall('HLEN', KEYS[2])
+if type(length) ~= 'number' or length < 4 or length > LONGEST_LINE then return 1 end
+local line, sent = redis.call('HGETALL', KEYS[2]), {}
+for at = 1, #line, 2 do
+  local channel = string.byte(line[at]) == 126 and string.match(line[at + 1], '^%S+ %S+ %S+ %S+ %S+ %S+ (%S+)')
+  if channel and channel ~= '-' and not sent[channel] then
+    sent[channel] = true
+    redis.call('PUBLISH', channel, table.concat({ '=', ARGV[1], written, expires, #KEYS[1], KEYS[1] .. ARGV[3] }, ' '))
+  end
+end
 return 1
-"""
+""".replace("SENT_ALONG", str(SENT_ALONG)).replace("LONGEST_LINE", str(2 * LONGEST_LINE))
 )
 
 
@@ -58,10 +75,32 @@ async def look(channel: Channel, key: bytes, token: int, ttl: float, until: floa
     return Record(int(now) / 1e6, value, int(under), int(written) / 1e6, int(expires) / 1e6)
 
 
-async def keep(channel: Channel, key: bytes, value: bytes, token: int, ttl: float, until: float) -> bool:
+async def keep(channel: Channel, line: bytes, key: bytes, value: bytes, token: int, ttl: float, until: float) -> bool:
     """Keep it, if no higher token was there; a repeat writes the same."""
-    call = Call(KEEP, (key,), (str(token), _millis(ttl), value))
+    call = Call(KEEP, (key, line), (str(token), _millis(ttl), value))
     return bool((await channel.run(call, until)).value)
+
+
+class Expected:
+    """What this client's waiting claims have been sent, by the key under which it is kept."""
+
+    def __init__(self) -> None:
+        self._records: dict[bytes, Record | None] = {}
+
+    def expect(self, key: bytes) -> None:
+        self._records[key] = None
+
+    def take(self, key: bytes) -> Record | None:
+        return self._records.pop(key, None)
+
+    def take_note(self, message: str) -> None:
+        """The bytes of a message, as Latin-1; what nobody expects is forgotten."""
+        _, token, written, expires, length, rest = message.split(" ", 5)
+        data = rest.encode("latin-1")
+        key, value = data[: int(length)], data[int(length) :]
+        if key in self._records:
+            at = int(written) / 1e6
+            self._records[key] = Record(at, value, int(token), at, int(expires) / 1e6)
 
 
 def _millis(seconds: float) -> str:

@@ -33,8 +33,8 @@ MENDING = 0.5
 
 
 def messages(heard: Sequence[Any]) -> list[str]:
-    """The texts of the messages among what was heard; the rest confirms subscriptions and answers pings."""
-    return [each[2].decode(errors="replace") for each in heard if isinstance(each, list) and each[0] == b"message"]
+    """The texts of the messages among what was heard, byte by byte; the rest confirms subscriptions and answers pings."""
+    return [each[2].decode("latin-1") for each in heard if isinstance(each, list) and each[0] == b"message"]
 
 
 class Subscriptions:
