@@ -369,6 +369,9 @@ def test_what_is_wrong_is_said_before_any_request() -> None:
     ):
         with pytest.raises(ConfigError):
             blocking.once(key, make, fresh)  # type: ignore[arg-type]
+    for codec in ("pickle", pickle.dumps, 3):
+        with pytest.raises(ConfigError, match="dumps and loads"):
+            blocking.once("x", lambda: pytest.fail("computed"), 5, codec=codec)  # type: ignore[arg-type]
 
     async def wrong() -> None:
         for key, make, fresh in (("", coroutine, 5), ("x", 5, 5), ("x", generator, 5), ("x", coroutine, -1)):

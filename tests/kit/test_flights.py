@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+import traceback
 from typing import Any
 
 import pytest
 
 import lockline
 from lockline import WouldDeadlock, aio
+from lockline.kit.once import ROOM, Fresh
+
+from ..servers.process import wait_for
 
 A_WHILE = 60
 
@@ -221,3 +225,60 @@ def test_the_same_of_tasks() -> None:
             assert await first == "old"
 
     asyncio.run(in_a_loop())
+
+
+def test_an_error_that_many_share_shows_each_its_own_way_only() -> None:
+    client, computes, goes_on = lockline.connect("memory:shared-error"), threading.Event(), threading.Event()
+    told: list[int] = []
+
+    def make() -> None:
+        computes.set()
+        goes_on.wait(20)
+        raise ValueError("not now")
+
+    def ask() -> None:
+        try:
+            client.once("key", make, A_WHILE)
+        except ValueError as problem:
+            told.append(len(traceback.extract_tb(problem.__traceback__)))
+
+    callers = [threading.Thread(target=ask) for _ in range(50)]
+    for caller in callers:
+        caller.start()
+    assert computes.wait(20)
+    (flight,) = client._flights._flights.values()  # type: ignore[attr-defined]
+    wait_for(lambda: len(flight.landed._sleeping) == 49, 10, "all but one who wait for it")
+    goes_on.set()
+    for caller in callers:
+        caller.join(20)
+    assert len(told) == 50
+    # As far as another one was given it at the very same moment.
+    assert max(told) < 50
+
+
+def test_one_who_gets_no_thread_for_it_leaves_nothing_that_others_would_wait_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client = lockline.connect("memory:no-thread")
+    spawn = client._engine.runtime.spawn
+
+    def refuses(work: Any, name: str, **options: Any) -> Any:
+        if name == "lockline-once":
+            raise RuntimeError("no thread")
+        return spawn(work, name, **options)
+
+    monkeypatch.setattr(client._engine.runtime, "spawn", refuses)
+    with pytest.raises(RuntimeError, match="no thread"):
+        client.once("key", lambda: "value", A_WHILE, timeout=20)
+    assert not client._flights._flights  # type: ignore[attr-defined]
+    assert client.once("key", lambda: "value", A_WHILE) == "value"
+
+
+def test_very_many_small_values_take_no_more_room_than_a_few_large_ones() -> None:
+    client = lockline.connect("memory:small")
+    client.once("key", lambda: 1, A_WHILE)
+    flights = client._flights  # type: ignore[attr-defined]
+    for number in range(100_000):
+        flights._remember(f"small/{number}", Fresh(b"j1", 0.0, 1.0))
+    # With what a dictionary, a tuple and its parts take, this is what there is room for.
+    assert len(flights._seen) < ROOM / 200

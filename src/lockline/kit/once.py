@@ -11,6 +11,7 @@ import inspect
 import json
 import weakref
 from collections.abc import Awaitable, Callable
+from types import TracebackType
 from typing import Any, Final, NamedTuple, Protocol
 
 from ..core import arguments
@@ -39,6 +40,8 @@ LARGEST: Final = 1 << 20
 """Bytes of a value: more belongs into a store for large things, and its name into this one."""
 ROOM: Final = 16 << 20
 """Bytes of fresh values that a client remembers."""
+BESIDES: Final = 256
+"""Bytes that each takes besides its own and its name's: of small values these are nearly all."""
 MARKED: Final = 3600.0
 """Seconds for which the token of one who began to compute keeps older ones out, at least."""
 NET: Final = 2.0
@@ -50,6 +53,13 @@ class Codec(Protocol):
 
     def dumps(self, value: Any, /) -> bytes | str: ...
     def loads(self, data: bytes, /) -> Any: ...
+
+
+def a_codec(value: object) -> Codec | None:
+    """ConfigError for what could not be asked to turn a value into bytes once that has been computed."""
+    if value is not None and not all(callable(getattr(value, way, None)) for way in ("dumps", "loads")):
+        raise ConfigError(f"codec has dumps and loads, as json and pickle have; not {value!r}")
+    return value  # type: ignore[return-value]
 
 
 def encode(key: str, value: Any, codec: Codec | None, largest: int = LARGEST) -> bytes:
@@ -108,6 +118,8 @@ class Flight:
         self.landed = engine.runtime.signal()
         self.outcome: Fresh | Exception | None = None
         """The value, or the error; None if it was cut short, and somebody else has to begin again."""
+        self.trace: TracebackType | None = None
+        """Where the error came from: each caller's own way from there on is nothing to the others."""
         self.cut: BaseException | None = None
         """What cut it short, for the caller who began it: to begin again by itself could go on for ever."""
         self.me: object = None
@@ -148,6 +160,7 @@ class Flights:
         self, key: object, compute: Callable[[], Awaitable[Any]], fresh: object, ttl: object, timeout: object, codec: Codec | None
     ) -> Any:  # fmt: skip
         """The value of the key, not older than `fresh`; AcquireTimeout for this caller alone."""
+        a_codec(codec)
         name, limit = arguments.a_name(key, "value"), arguments.a_period(fresh, "fresh")
         seconds, asked = arguments.a_timeout(timeout), self._engine.runtime.now()
         seen = self._seen.get(name)
@@ -171,7 +184,13 @@ class Flights:
                 await flying
             else:
                 # As somebody of its own, whom neither this caller's cancel nor its timeout ends.
-                self._engine.runtime.spawn(lambda flying=flying: flying, "lockline-once")  # type: ignore[misc]
+                try:
+                    self._engine.runtime.spawn(lambda flying=flying: flying, "lockline-once")  # type: ignore[misc]
+                except RuntimeError:
+                    # No thread is to be had: whoever came meanwhile begins by himself.
+                    flying.close()
+                    self._land(flight, (name, limit))
+                    raise
             del flying
             await self._wait(there, (name, limit), deadline, seconds)
             if isinstance(there.outcome, Fresh):
@@ -179,7 +198,7 @@ class Flights:
                 if there is flight or there.outcome.serves(asked, limit):
                     return decode(there.outcome.data, codec)
             elif there.outcome is not None:
-                raise there.outcome
+                raise there.outcome.with_traceback(there.trace)
             if there is flight and flight.cut is not None:
                 raise flight.cut
 
@@ -205,7 +224,7 @@ class Flights:
         try:
             flight.outcome = await self._obtain(wish, compute, fresh, codec)
         except Exception as problem:
-            flight.outcome = problem
+            flight.outcome, flight.trace = problem, problem.__traceback__
         except GeneratorExit:
             raise
         except BaseException as problem:
@@ -333,7 +352,7 @@ class Flights:
     def _remember(self, name: str, seen: Fresh) -> None:
         if self._size > ROOM:
             self._seen, self._size = {}, 0
-        self._size += len(seen.data) + len(name)
+        self._size += len(seen.data) + len(name) + BESIDES
         self._seen[name] = seen
 
 
