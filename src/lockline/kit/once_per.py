@@ -31,6 +31,8 @@ REMEMBERED: Final = 32
 """Periods for which the last *done* is remembered: so far back `missed` can count."""
 A_CALENDAR: Final = 400 * 86400.0
 """How long it is remembered where the slots are the caller's own: more than a year."""
+CLOCKS_DIFFER: Final = 86400.0
+"""Seconds by which a clock may have been set back between a slot's run and the word that it is done, or two servers differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,11 @@ class Slots(NamedTuple):
         if isinstance(slot, bool) or not isinstance(slot, (int, str)):
             raise ConfigError(f"slot gives a text or a whole number for a moment, not {slot!r}")
         return slot
+
+    def gave(self, slot: int, written: float) -> bool:
+        """Whether the number of a slot that was done then can be one of these, and not of slots of another length."""
+        began = slot * self.period
+        return written - A_CALENDAR < began < written + CLOCKS_DIFFER
 
 
 def slots_of(period: object, slot: object) -> Slots:
@@ -134,6 +141,10 @@ class OncePer:
         slot = self._slots.at(record.now)
         last: Slot | None = None if record.value is None else json.loads(record.value)
         if self._slots.named is None and isinstance(slot, int) and isinstance(last, int):
+            if not self._slots.gave(last, record.written):
+                # The job had another period then: by its numbers it could seem done for weeks.
+                done = self._slots.at(record.written) == slot
+                return Run("done" if done else "running", slot, 0 if done else None)
             # A clock that was set back finds slots done that are still to come.
             return Run("done" if last >= slot else "running", slot, max(0, slot - last - 1))
         return Run("done" if last == slot else "running", slot, 0 if last == slot else None)
