@@ -24,6 +24,8 @@ MOST: Final = 4
 """Connections for the requests of one client, whatever the number of its threads and tasks; one more listens."""
 A_CONNECTION: Final = 2.0
 """How long one agent of several has for an answer before the next is asked."""
+ALONE: Final = 4.0
+"""The same of the only one: it may be slow, and a connection may have died without a word while others would work."""
 LONGEST_CONNECTION: Final = 30.0
 """The same when none of them was quick enough."""
 FOREVER: Final = float("inf")
@@ -136,9 +138,11 @@ class ConsulChannel:
             at = self._at
             sent = True
             began = self.now()
+            # Of several another one has time; at the only one it is worth standing in line for a connection.
             patience = min(until, began + self._patience) if several else until
+            most = FOREVER if several else max(self._patience, ALONE)
             try:
-                reply = await self._links.exchange(self.target.endpoints[at], request, patience)
+                reply = await self._links.exchange(self.target.endpoints[at], request, patience, most)
                 went = True
                 if self.clock is not None:
                     self.clock.note(self.target.endpoints[at], reply.date, began, self.now())
@@ -158,8 +162,11 @@ class ConsulChannel:
                     raise self._unavailable(problem, went, said) from None
             except NoReply as silence:
                 went = True
-                if self.now() >= patience:
-                    self._patience = min(max(self._patience, 2 * (patience - began)), LONGEST_CONNECTION)
+                if self.now() >= min(patience, began + most):
+                    waited = min(patience - began, most)
+                    self._patience = min(max(self._patience, 2 * waited), LONGEST_CONNECTION)
+                    # What lies idle has died as well, mostly, and would cost a try each.
+                    self._links.drop_idle()
                 problem = problem if problem and self.now() >= until else str(silence)
             # Of many who found this agent silent, one moves on.
             if several and self._at == at:

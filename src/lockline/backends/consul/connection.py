@@ -54,11 +54,14 @@ class ConsulLink(Protocol):
 class ConsulLinks(Protocol):
     """Few lines for many callers."""
 
-    async def exchange(self, endpoint: Endpoint, request: ConsulRequest, until: float) -> ConsulReply:
-        """One exchange on whichever line is free."""
+    async def exchange(self, endpoint: Endpoint, request: ConsulRequest, until: float, most: float) -> ConsulReply:
+        """One exchange on whichever line is free, or will be by then; the answer itself may take so many seconds at most."""
 
     def apart(self, endpoint: Endpoint) -> ConsulLink:
         """A line that is nobody else's."""
+
+    def drop_idle(self) -> None:
+        """Let go of those that nobody uses; others are made when they are needed."""
 
     def close(self) -> None: ...
     def forget(self) -> None: ...

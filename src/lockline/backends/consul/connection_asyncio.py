@@ -75,6 +75,10 @@ class LoopConsulLink(httpcore.AsyncNetworkBackend):
         except OSError as problem:
             raise httpcore.ConnectError(str(problem)) from None
         self._transport = writer.transport
+        if self.closed:
+            # Let go while it was made: it would be kept for as long as the answer may take.
+            self._transport.abort()
+            raise httpcore.ConnectError("nobody asks any more")
         return _Stream(reader, writer)
 
     def stale(self) -> bool:
@@ -140,8 +144,8 @@ class LoopConsulLinks:
         self._turns: dict[Endpoint, asyncio.Semaphore] = {}
         self._closed = False
 
-    async def exchange(self, endpoint: Endpoint, request: ConsulRequest, until: float) -> ConsulReply:
-        """One exchange on whichever line is free."""
+    async def exchange(self, endpoint: Endpoint, request: ConsulRequest, until: float, most: float) -> ConsulReply:
+        """One exchange on whichever line is free, or will be by then; the answer itself may take so many seconds at most."""
         turns = self._turns.setdefault(endpoint, asyncio.Semaphore(self._most))
         free = self._free.setdefault(endpoint, [])
         try:
@@ -154,7 +158,7 @@ class LoopConsulLinks:
             while line.stale():
                 line.close()
                 line = free.pop() if free else LoopConsulLink(self._target, endpoint)
-            answer = await line.exchange(request, until)
+            answer = await line.exchange(request, min(until, clock.now() + most))
             if self._closed:
                 line.close()
             else:
@@ -170,6 +174,9 @@ class LoopConsulLinks:
     def close(self) -> None:
         """Let go of those that nobody uses."""
         self._closed = True
+        self.drop_idle()
+
+    def drop_idle(self) -> None:
         for free in self._free.values():
             while free:
                 free.pop().close()

@@ -74,6 +74,7 @@ class _Wire(httpcore.NetworkBackend):
     def __init__(self) -> None:
         self.until = 0.0
         self.sock: socket.socket | None = None
+        self.let_go = False
 
     def connect_tcp(
         self, host: str, port: int, timeout: float | None = None, local_address: str | None = None,
@@ -89,7 +90,8 @@ class _Wire(httpcore.NetworkBackend):
     def ready(self) -> socket.socket:
         """The socket, for a step that is over by then."""
         left = self.until - clock.now()
-        if left <= 0 or self.sock is None:
+        # One that was let go while it was made would be kept for as long as the answer may take.
+        if self.let_go or left <= 0 or self.sock is None:
             raise TimeoutError("no answer in time")
         self.sock.settimeout(left)
         return self.sock
@@ -141,7 +143,8 @@ class BlockingConsulLink:
 
     def close(self) -> None:
         """Let go of it, from any thread: a `recv` under way ends."""
-        self.closed = True
+        # In this order: the socket is noted first, and then it is asked whether it is still wanted.
+        self.closed = self._wire.let_go = True
         sock = self._wire.sock
         if sock is not None:
             try:
@@ -171,8 +174,8 @@ class BlockingConsulLinks:
             pool = self._pools.setdefault(endpoint, fresh)
         return pool
 
-    async def exchange(self, endpoint: Endpoint, request: ConsulRequest, until: float) -> ConsulReply:
-        """One exchange on whichever line is free."""
+    async def exchange(self, endpoint: Endpoint, request: ConsulRequest, until: float, most: float) -> ConsulReply:
+        """One exchange on whichever line is free, or will be by then; the answer itself may take so many seconds at most."""
         pool = self._pool(endpoint)
         line = pool.take(until)
         while line is not None and line.stale():
@@ -181,7 +184,7 @@ class BlockingConsulLinks:
         if line is None:
             raise Unsent("every connection of this client is in use")
         try:
-            answer = line.exchange_now(request, until)
+            answer = line.exchange_now(request, min(until, clock.now() + most))
         except BaseException:
             line.close()
             del line
@@ -196,6 +199,9 @@ class BlockingConsulLinks:
 
     def close(self) -> None:
         """Let go of those that nobody uses."""
+        self.drop_idle()
+
+    def drop_idle(self) -> None:
         for pool in list(self._pools.values()):
             for line in pool.take_all_free():
                 line.close()
