@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import time
 from typing import Any
@@ -13,7 +15,7 @@ import pytest
 import lockline
 from lockline import ConfigError, LeaseLost, NotHeld, StaleToken, aio
 from lockline.core.backend import HandingOver
-from lockline.core.hand_over import read_ticket
+from lockline.core.hand_over import BEGINNING, read_ticket
 from lockline.fence import FileFence
 
 from .faults import Faults
@@ -293,6 +295,8 @@ def test_what_is_wrong_is_said_before_any_request(connect: type) -> None:
         "a" * 30_000,
     ]
     wrong += [ticket[:40] + ("A" if ticket[40] != "A" else "B") + ticket[41:]]
+    deep = b"[" * 12_000
+    wrong += [BEGINNING + base64.urlsafe_b64encode(hashlib.sha256(deep).digest()[:4] + deep).decode()]
     for text in wrong:
         with pytest.raises(ConfigError):
             client.attach(text) if connect is lockline.connect else client.attach(text).send(None)

@@ -304,7 +304,13 @@ def test_what_is_wrong_is_said_before_any_request() -> None:
 
     async def coroutine(term: aio.Lease) -> None: ...
 
-    for name, main in (("", print), ("x", 5), ("x", coroutine)):
+    def generator(term: Any) -> Any:
+        yield
+
+    async def async_generator(term: Any) -> Any:
+        yield
+
+    for name, main in (("", print), ("x", 5), ("x", coroutine), ("x", generator), ("x", async_generator)):
         with pytest.raises(ConfigError):
             blocking.lead(name, main)  # type: ignore[arg-type]
     for client in (blocking, looping):
@@ -319,6 +325,7 @@ def test_what_is_wrong_is_said_before_any_request() -> None:
             await looping.lead("x", main)
         assert (await looping.inspect("x")).claims == ()
 
-    asyncio.run(wrong(5))
-    looping = aio.connect("memory:lead")
+    for main in (5, generator, async_generator):
+        asyncio.run(wrong(main))
+        looping = aio.connect("memory:lead")
     asyncio.run(wrong(lambda term: None))

@@ -75,7 +75,7 @@ def read_ticket(text: object) -> Ticket:
         if check != _checksum(body):
             raise ConfigError("this ticket was cut or changed on its way")
         name, kind, weight, capacity, ttl, renews, max_hold, meta, lock_delay, secret = json.loads(body)
-    except (ValueError, TypeError, binascii.Error) as problem:
+    except (ValueError, TypeError, RecursionError, binascii.Error) as problem:
         if isinstance(problem, ConfigError):
             raise
         raise ConfigError("this ticket was cut or changed on its way") from None

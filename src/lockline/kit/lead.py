@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Final
 
@@ -10,6 +9,7 @@ from ..core.claim import Standing
 from ..core.engine import Engine
 from ..core.handle import H, Handle
 from ..core.live import LiveClaim
+from ..core.shells import gives_instead
 from ..core.terms import Terms
 from ..errors import BackendUnavailable, ClientClosed, ConfigError, LeaseLost
 
@@ -52,5 +52,8 @@ def a_main(main: object, *, awaited: bool) -> None:
     """ConfigError for what this shell cannot run."""
     if not callable(main):
         raise ConfigError(f"lead() takes a function that is called with the term, not {main!r}")
-    if inspect.iscoroutinefunction(main) and not awaited:
+    gives = gives_instead(main)
+    if "generator" in gives:
+        raise ConfigError(f"lead() cannot run what gives {gives}: nobody would ever begin it")
+    if gives and not awaited:
         raise ConfigError("this client blocks: it would never await that; use a client of lockline.aio")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Generic, TypeVar
 
 from ..core import arguments
-from ..core.engine import Engine
+from ..core.engine import PATIENCE, Engine
 from ..core.handle import H, Holding
 from ..core.live import LiveClaim
 from ..core.terms import Terms
@@ -46,7 +46,9 @@ async def take_one(
             assert let_in is not None
             taken.append(let_in)
             while let_in.valid:
-                found = await _find(engine, permit, items, make)
+                # Longer than a mere try: of hundreds who were let in at once the last waits for the answers to the others.
+                patience = PATIENCE if deadline is None else max(0.0, deadline - now())
+                found = await _find(engine, permit, items, make, patience)
                 if found is not None:
                     taken.append(found)
                     if let_in.valid and found.valid:
@@ -63,12 +65,14 @@ async def take_one(
         await give_up_all(engine, taken)
 
 
-async def _find(engine: Engine, permit: Terms, items: dict[str, Any], make: Callable[[LiveClaim], H]) -> H | None:
+async def _find(
+    engine: Engine, permit: Terms, items: dict[str, Any], make: Callable[[LiveClaim], H], patience: float
+) -> H | None:
     """The lock of an item that nobody has now."""
     item = permit._replace(kind="lock", weight=1, capacity=1, on_wait=None, max_waiting=None, minds_the_wait=False)
     # From anywhere, so that those who come together do not all try the same one first.
     for name in random.sample(list(items), len(items)):
-        found = await engine.acquire(item._replace(name=name), None, make, wait=False)
+        found = await engine.acquire(item._replace(name=name), patience, make, wait=False)
         if found is not None:
             return found
     return None
