@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import os
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -118,6 +120,29 @@ def test_a_name_that_changes_hands_all_the_time_costs_one_notify_for_each_look(s
         # One of them may begin a page of the queue, and no more than one.
         assert notified(shared, grants) < notified(shared, lambda: notify(shared, 300))
         assert watchers(shared, "lockline:busy") == 0
+
+
+def test_a_child_that_goes_on_watching_is_told_beside_its_parent(
+    shared: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "NET", 3600)
+    with lockline.connect(shared.url) as client, lockline.connect(shared.url) as other:
+        changes = client.watch("forked")
+        assert next(changes) is None
+        child = os.fork()
+        if not child:
+            # Nothing of the test's own goes on here.
+            try:
+                threading.Thread(target=next, args=(changes,), daemon=True).start()
+                wait_for(lambda: watchers(shared, "lockline:forked") == 2, 10, "both")
+                os._exit(0)
+            finally:
+                os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        with other.lock("forked") as lease:
+            leader = next(changes)
+            assert leader is not None
+            assert leader.token == lease.token
 
 
 def test_nobody_sees_one_who_watches_in_a_line(shared: Database) -> None:

@@ -6,6 +6,7 @@ import secrets
 from typing import TYPE_CHECKING, Final
 
 from ..errors import BackendUnavailable, ClientClosed, LocklineError
+from ..runtime.fork import tell_after_fork
 from .backend import Watching
 from .claim import Standing
 from .waiting import begun
@@ -30,12 +31,17 @@ class Watch:
         self._engine = engine
         self._name = name
         self._every = every
-        self._id = f"watch-{secrets.token_hex(8)}"
-        """By which hints find it, as they find a claim."""
+        self.forked()
+        tell_after_fork(self)
         self._told: tuple[Standing | None] | tuple[()] = ()
         """What the caller knows, if it was told anything yet."""
         self._looked = -APART
         self._pushes: Watching | None = engine.backend if isinstance(engine.backend, Watching) else None
+
+    def forked(self) -> None:
+        """In a child: a store that was told by this id whom to tell would tell one of the two."""
+        self._id = f"watch-{secrets.token_hex(8)}"
+        """By which hints find it, as they find a claim."""
 
     async def next(self) -> Standing | None:
         """Who holds it now, as soon as that is another than the one who was told last; a silent store is waited for."""
