@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Generic
+from typing import Any, Generic, TypeVar
 
 from ..core import arguments
 from ..core.engine import Engine
 from ..core.handle import H
 from ..core.live import LiveClaim, takes_an_argument
-from ..core.terms import Terms
+from ..core.terms import Terms, terms_for
 from ..errors import AcquireTimeout, ConfigError, LeaseLost, LocklineError, NotHeld
 from ..runtime import Signal
 
 Make = Callable[[LiveClaim], H]
+L = TypeVar("L", bound="AnyLocks")
+"""Several locks of one shell."""
 
 
 def in_order(names: Sequence[object]) -> list[str]:
@@ -216,3 +218,24 @@ class AnyLocks(Together):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {', '.join(map(repr, self.names))} on {self._engine.backend.url}>"
+
+
+class AnyKit(Generic[L]):
+    """What a client makes of several locks without asking its backend."""
+
+    _engine: Engine
+    _lock_class: Any
+    _locks_class: type[L]
+
+    def locks(
+        self,
+        *names: str,
+        ttl: arguments.Seconds = 10.0,
+        timeout: arguments.Seconds | None = None,
+        renew: bool = True,
+        max_hold: arguments.Seconds | None = None,
+        meta: Mapping[str, Any] | None = None,
+    ) -> L:
+        """Several locks at once, all or nothing: taken in one order by everybody, under one deadline, lost as soon as one is."""
+        wanted = [terms_for("lock", 1, name, ttl, renew, max_hold, meta) for name in in_order(names)]
+        return self._locks_class(self._engine, wanted, arguments.a_timeout(timeout), self._lock_class)

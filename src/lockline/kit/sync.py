@@ -21,7 +21,7 @@ from ..errors import BackendUnavailable, LeaseLost, LocklineError
 from ..runtime.blocking import run
 from ..runtime.termination import exit_on_sigterm
 from .lead import a_main, is_the_end_of, leader_of, stand
-from .locks import AnyLeases, AnyLocks, AnyLostTogether, Together, in_order, take_all
+from .locks import AnyKit, AnyLeases, AnyLocks, AnyLostTogether, Together, take_all
 from .once import Codec, a_maker, flights_of
 from .once_per import OnBusy, Run, Wish, an_on_busy, slots_of
 from .pool import AnyPool, AnySlot, I, items_of, take_one
@@ -117,25 +117,11 @@ class Pool(_Taking[Slot[I]], AnyPool[I]):
         return Slot(self._engine, leases, self._items[leases[-1].name])
 
 
-class Kit:
+class Kit(AnyKit[Locks]):
     """What a client offers beyond its locks."""
 
-    _engine: Engine
-    _lock_class: Any
+    _locks_class = Locks
     close: Callable[[], None]
-
-    def locks(
-        self,
-        *names: str,
-        ttl: arguments.Seconds = 10.0,
-        timeout: arguments.Seconds | None = None,
-        renew: bool = True,
-        max_hold: arguments.Seconds | None = None,
-        meta: Mapping[str, Any] | None = None,
-    ) -> Locks:
-        """Several locks at once, all or nothing: taken in one order by everybody, under one deadline, lost as soon as one is."""
-        wanted = [terms_for("lock", 1, name, ttl, renew, max_hold, meta) for name in in_order(names)]
-        return Locks(self._engine, wanted, arguments.a_timeout(timeout), self._lock_class)
 
     def pool(
         self,
