@@ -32,17 +32,15 @@ def flavour(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def near(url: str, flavour: str) -> Iterator[Scene]:
-    scene = Scene(Place(url), flavour)
-    yield scene
-    scene.finish()
+    with Scene(Place(url), flavour) as scene:
+        yield scene
 
 
 @pytest.fixture
 def far(through: str, flavour: str) -> Iterator[Scene]:
     """The same, by way of a proxy."""
-    scene = Scene(Place(through), flavour)
-    yield scene
-    scene.finish()
+    with Scene(Place(through), flavour) as scene:
+        yield scene
 
 
 def test_after_a_cut_it_is_told_as_before(

@@ -53,9 +53,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture
 def world(request: pytest.FixtureRequest, opened_worlds: Opened) -> Iterator[Scene]:
     name, flavour = request.param
-    scene = Scene(opened_worlds.get(name), flavour)
-    yield scene
-    scene.finish()
+    with Scene(opened_worlds.get(name), flavour) as scene:
+        yield scene
 
 
 @pytest.fixture(autouse=True)

@@ -159,6 +159,12 @@ class Scene:
 
     # -- the end -----------------------------------------------------------------------------------
 
+    def __enter__(self) -> Scene:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.finish()
+
     def finish(self) -> None:
         """Everybody goes home, whatever happened."""
         for process in self._processes:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,20 +21,27 @@ from ..servers.process import wait_for
 A_WHILE = 60
 
 
-def test_a_flight_for_one_who_takes_an_older_value_is_not_for_one_who_wants_it_fresher() -> None:
-    client = lockline.connect("memory:fresher")
-    lockline.connect("memory:fresher").once("key", lambda: "old", fresh=A_WHILE)
-    backend: Any = client._engine.backend
-    kept, looks, goes_on = backend.kept, threading.Event(), threading.Event()
+def hold_up(client: Any, looks: threading.Event | asyncio.Event, wait: Callable[[], Any]) -> None:
+    """Its first look at what is kept finds what there is, sets `looks`, and is held up before it can say so."""
+    backend = client._engine.backend
+    kept = backend.kept
 
-    async def slow(*args: Any) -> Any:
+    async def held_up_once(*args: Any) -> Any:
         record = await kept(*args)
         if not looks.is_set():
             looks.set()
-            goes_on.wait(20)
+            if inspect.isawaitable(waiting := wait()):
+                await waiting
         return record
 
-    backend.kept = slow
+    backend.kept = held_up_once
+
+
+def test_a_flight_for_one_who_takes_an_older_value_is_not_for_one_who_wants_it_fresher() -> None:
+    client = lockline.connect("memory:fresher")
+    lockline.connect("memory:fresher").once("key", lambda: "old", fresh=A_WHILE)
+    looks, goes_on = threading.Event(), threading.Event()
+    hold_up(client, looks, lambda: goes_on.wait(20))
     patient = threading.Thread(target=client.once, args=("key", lambda: "new", A_WHILE))
     patient.start()
     assert looks.wait(20)
@@ -179,17 +188,8 @@ def test_whoever_comes_when_a_value_is_too_old_does_not_get_it_from_one_who_came
     fresh = 0.5
     lockline.connect("memory:held-up").once("key", lambda: "old", fresh)
     client = lockline.connect("memory:held-up")
-    backend: Any = client._engine.backend
-    kept, looks, goes_on = backend.kept, threading.Event(), threading.Event()
-
-    async def held_up_once(*args: Any) -> Any:
-        record = await kept(*args)
-        if not looks.is_set():
-            looks.set()
-            goes_on.wait(20)
-        return record
-
-    backend.kept = held_up_once
+    looks, goes_on = threading.Event(), threading.Event()
+    hold_up(client, looks, lambda: goes_on.wait(20))
     early: list[Any] = []
     first = threading.Thread(target=lambda: early.append(client.once("key", lambda: "new", fresh)))
     first.start()
@@ -210,17 +210,8 @@ def test_the_same_of_tasks() -> None:
     async def in_a_loop() -> None:
         async with aio.connect("memory:held-up-tasks") as other, aio.connect("memory:held-up-tasks") as client:
             await other.once("key", lambda: make("old"), fresh)
-            backend: Any = client._engine.backend
-            kept, looks, goes_on = backend.kept, asyncio.Event(), asyncio.Event()
-
-            async def held_up_once(*args: Any) -> Any:
-                record = await kept(*args)
-                if not looks.is_set():
-                    looks.set()
-                    await goes_on.wait()
-                return record
-
-            backend.kept = held_up_once
+            looks, goes_on = asyncio.Event(), asyncio.Event()
+            hold_up(client, looks, goes_on.wait)
             first = asyncio.create_task(client.once("key", lambda: make("new"), fresh))
             await looks.wait()
             await asyncio.sleep(fresh)

@@ -50,17 +50,15 @@ def flavour(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def scene(shared: Database, flavour: str) -> Iterator[Scene]:
-    scene = Scene(a_place(shared), flavour)
-    yield scene
-    scene.finish()
+    with Scene(a_place(shared), flavour) as scene:
+        yield scene
 
 
 @pytest.fixture
 def restarted(database: Database, flavour: str) -> Iterator[Scene]:
     """Where the test may stop the server."""
-    scene = Scene(a_place(database), flavour)
-    yield scene
-    scene.finish()
+    with Scene(a_place(database), flavour) as scene:
+        yield scene
 
 
 def test_a_session_that_is_cut_off_is_made_anew_and_told_as_before(

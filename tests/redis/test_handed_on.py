@@ -21,9 +21,8 @@ pytestmark = pytest.mark.server
 
 @pytest.fixture
 def scene(server: RedisServer, flavour: str) -> Iterator[Scene]:
-    scene = Scene(Place(server.url), flavour)
-    yield scene
-    scene.finish()
+    with Scene(Place(server.url), flavour) as scene:
+        yield scene
 
 
 def deafen(party: Party, server: RedisServer, scene: Scene) -> None:

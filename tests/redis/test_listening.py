@@ -47,24 +47,21 @@ def subscriptions_of(kind: type[S], flavour: str, server: RedisServer, looks: Lo
 def test_a_user_who_may_not_listen_is_refused_at_once(server: RedisServer, flavour: str) -> None:
     """New users of Redis 7 may not, unless they are told so: waiting would never end."""
     server.command("ACL", "SETUSER", "deaf", "on", ">p", "~*", "resetchannels", "+@all")
-    near = Scene(Place(server.url), flavour)
-    deaf = Scene(Place(f"redis://deaf:p@127.0.0.1:{server.port}"), flavour)
+    elsewhere = Place(f"redis://deaf:p@127.0.0.1:{server.port}")
     try:
-        held = near.party().lock("x").acquire()
-        waiting = deaf.party().lock("x").acquire.start()
-        with pytest.raises(BackendUnavailable, match=r"NOPERM.*docs/backends/redis\.md"):
-            waiting.result(3)
-        near.wait_for_line("x", holders=1, waiters=0)
-        held.release()
+        with Scene(Place(server.url), flavour) as near, Scene(elsewhere, flavour) as deaf:
+            held = near.party().lock("x").acquire()
+            waiting = deaf.party().lock("x").acquire.start()
+            with pytest.raises(BackendUnavailable, match=r"NOPERM.*docs/backends/redis\.md"):
+                waiting.result(3)
+            near.wait_for_line("x", holders=1, waiters=0)
+            held.release()
     finally:
-        deaf.finish()
-        near.finish()
         server.command("ACL", "DELUSER", "deaf")
 
 
 def test_what_strangers_publish_hurts_nobody(server: RedisServer, flavour: str) -> None:
-    scene = Scene(Place(server.url), flavour)
-    try:
+    with Scene(Place(server.url), flavour) as scene:
         alice, bob = scene.party(), scene.party()
         held = alice.lock("x").acquire()
         (waits,) = scene.queue_up("x", lambda: bob.lock("x").acquire.start())
@@ -73,8 +70,6 @@ def test_what_strangers_publish_hurts_nobody(server: RedisServer, flavour: str) 
                 server.command("PUBLISH", channel, junk)
         held.release()
         waits.result(5).release()
-    finally:
-        scene.finish()
 
 
 def test_nobody_is_sent_to_a_channel_before_the_server_has_confirmed_it(server: RedisServer) -> None:

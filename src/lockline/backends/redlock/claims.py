@@ -43,7 +43,8 @@ class Removal:
     def begin(self, nodes: int) -> list[int]:
         """The nodes to be asked in a round that begins: those that have not answered in an earlier one."""
         self.repeated = self.repeated is not None
-        return [node for node in range(nodes) if node not in self.removed | self.missing | self.gone]
+        answered = self.removed | self.missing | self.gone
+        return [node for node in range(nodes) if node not in answered]
 
     def hear(self, answer: NodeAnswer) -> None:
         """What a node answered, in time or late."""
@@ -228,6 +229,8 @@ class OwnLines:
 
     def step_out(self, name: str, claim_id: str) -> str | None:
         """Wait no longer; who is the first now, because this one was."""
+        if name not in self._lines:
+            return None  # the usual end of one that never had to wait; only it itself could have stood in there
 
         def change() -> str | None:
             line = self._lines.get(name, [])

@@ -272,7 +272,7 @@ class Bundle:
             if request.op == "release":
                 self._channel.owe(one.node, request)
                 self._channel.want(one.node)
-        self._hand_on(due, NodeAnswer(one.node, request, reply))
+        self._hand_on(due, new_answer((one.node, request, reply)))
 
     def _hand_on(self, due: Due, answer: NodeAnswer) -> None:
         if due.asked_in == self._round and self._note is not None:

@@ -274,9 +274,9 @@ class Protocol:
         def hear(answer: NodeAnswer) -> None:
             removals[answer.request.args[1]].hear(answer)
 
-        talk = await channel.talk(hear, until)
+        talk = await channel.talk(attempts[0].removal.hear if len(attempts) == 1 else hear, until)
         try:
-            until = min(until, channel.now() + channel.patience(max(attempt.ttl for attempt in attempts)))
+            until = min(until, channel.now() + channel.patience(max([attempt.ttl for attempt in attempts])))
             for attempt in attempts:
                 self._send_release(talk, attempt)
             undecided = set(removals)
@@ -284,9 +284,10 @@ class Protocol:
                 answer = await talk.next(until)
                 if answer is None:
                     break
-                hear(answer)
                 released = answer.request.args[1]
-                if removals[released].certain(nodes) is not None:
+                removal = removals[released]
+                removal.hear(answer)
+                if removal.certain(nodes) is not None:
                     undecided.discard(released)
         finally:
             talk.part()
