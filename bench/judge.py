@@ -11,7 +11,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from lockline.lab.verify.history import Fault, History, Operation, Register, operations
+from lockline.lab.verify.history import Fault, History, Operation, RegisterRecord, operations
 from lockline.lab.verify.judge import judge
 from lockline.lab.verify.verdict import HELD, ORDER, RECOVERY, WAKE_UP
 from tests.verify.histories import lines
@@ -32,7 +32,7 @@ def a_run(found: list[Operation], grants: int) -> History:
     faults = [Fault("kill", moment, moment, 100 + number) for number, moment in enumerate(moments)]
     faults += [Fault("cut", ended * number / FAULTS, ended * number / FAULTS) for number in range(FAULTS)]
     stalls = [(ended * number / SAMPLES, 0.0) for number in range(SAMPLES)]
-    registers = {"n0": Register(grants, grants)}
+    registers = {"n0": RegisterRecord(grants, grants)}
     return History(found, faults, registers, {}, [], stalls, 0.0, ended)
 
 

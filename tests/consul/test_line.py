@@ -280,6 +280,6 @@ def test_nobody_leaves_word_for_a_claim_that_has_left(
     before = run(backend._claims.sightings.line("x", until))
     lease.release()
     pending.join(20)
-    run(backend._claims.bells.ring(before[:1], before[1:], until))
+    run(backend._claims.pushes.tell_new_holders(before[:1], before[1:], until))
     assert len(before) == 2
     assert not [key for key in keys_under(consul, f"{prefix}/clients/") if key.endswith("bell")]

@@ -203,17 +203,17 @@ def test_a_server_that_comes_back_with_nothing_ends_the_leases_and_is_heard_at_o
         for _ in range(200):
             first.lock("warm").acquire().release()
         lease = first.lock("x", ttl=30).acquire()
-        bells = backend_of(second)._claims.bells
+        pushes = backend_of(second)._claims.pushes
         thread = threading.Thread(target=lambda: second.lock("x", ttl=30).acquire(timeout=60).release())
         thread.start()
-        wait_for(lambda: bells._query._index > 0, 10, "the listener")
-        before = bells._query._index
+        wait_for(lambda: pushes._query._index > 0, 10, "the listener")
+        before = pushes._query._index
         old.stop()
         new = ConsulCluster(tmp_path / "new")
         new.servers[0].port = old.servers[0].port
         new.start()
         began = calm()
-        wait_for(lambda: 0 < bells._query._index < before, 15, "a listener that begins anew")
+        wait_for(lambda: 0 < pushes._query._index < before, 15, "a listener that begins anew")
         thread.join(30)
         assert not thread.is_alive()
         assert calm() - began < 15

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from lockline.lab.draw.lanes import who_is_there
 from lockline.lab.failures.crowds import A_TURN_OR_TWO, overtaken
-from lockline.lab.trace import Event
+from lockline.lab.trace import TraceEvent
 
 
-def turns(order: str, everybody: str = "abcdefgh") -> list[Event]:
+def turns(order: str, everybody: str = "abcdefgh") -> list[TraceEvent]:
     """All ask; whoever is named has its turn and asks again at once."""
-    events = [Event(0.0, lane, "asked") for lane in everybody]
+    events = [TraceEvent(0.0, lane, "asked") for lane in everybody]
     for number, lane in enumerate(order, 1):
         events += [
-            Event(number, lane, "granted"),
-            Event(number + 0.5, lane, "letting go"),
-            Event(number + 0.5, lane, "asked"),
+            TraceEvent(number, lane, "granted"),
+            TraceEvent(number + 0.5, lane, "letting go"),
+            TraceEvent(number + 0.5, lane, "asked"),
         ]
     return events
 
@@ -33,7 +33,7 @@ def test_one_who_waits_while_another_has_turn_after_turn_is_overtaken_also_if_he
 
 
 def test_clients_stand_above_servers_and_a_stepped_clock_makes_nobody_a_server() -> None:
-    asks = [Event(2, "A", "asked"), Event(3, "A", "request", to="Redis"), Event(3, "B", "asked")]
-    assert who_is_there([Event(1, "B", "clock"), *asks]) == (["A", "B"], ["Redis"])
-    assert who_is_there([Event(1, "Redis", "clock"), *asks]) == (["A", "B"], ["Redis"])
-    assert who_is_there([Event(1, "ZooKeeper", "clock"), *asks]) == (["A", "B"], ["Redis", "ZooKeeper"])
+    asks = [TraceEvent(2, "A", "asked"), TraceEvent(3, "A", "request", to="Redis"), TraceEvent(3, "B", "asked")]
+    assert who_is_there([TraceEvent(1, "B", "clock"), *asks]) == (["A", "B"], ["Redis"])
+    assert who_is_there([TraceEvent(1, "Redis", "clock"), *asks]) == (["A", "B"], ["Redis"])
+    assert who_is_there([TraceEvent(1, "ZooKeeper", "clock"), *asks]) == (["A", "B"], ["Redis", "ZooKeeper"])

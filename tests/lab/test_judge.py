@@ -7,12 +7,12 @@ from typing import Any
 from lockline.lab import failures, locks
 from lockline.lab.judge import lost_update, two_holders
 from lockline.lab.register import Write
-from lockline.lab.trace import Event
+from lockline.lab.trace import TraceEvent
 from lockline.lab.verdicts import Verdict
 
 
-def told(*rows: tuple[float, str, Any]) -> list[Event]:
-    return [Event(at, lane, kind) for at, lane, kind in rows]
+def told(*rows: tuple[float, str, Any]) -> list[TraceEvent]:
+    return [TraceEvent(at, lane, kind) for at, lane, kind in rows]
 
 
 class TestTwoHolders:

@@ -12,7 +12,7 @@ import pytest
 
 from lockline.lab.draw.page import page
 from lockline.lab.draw.svg import svg
-from lockline.lab.trace import Event
+from lockline.lab.trace import TraceEvent
 from lockline.lab.verdicts import Outcome, Verdict
 
 from ..servers.process import missing
@@ -135,7 +135,7 @@ def test_names_are_escaped(ran: Ran) -> None:
         Verdict.SAFE,
         evil,
         cause=evil,
-        events=(Event(0, evil, "asked", evil), Event(1, evil, "granted", evil)),
+        events=(TraceEvent(0, evil, "asked", evil), TraceEvent(1, evil, "granted", evil)),
     )
     assert "<script" not in svg(outcome)
     text = page({("setnx", "frozen"): outcome}, ran.lab.locks, ran.lab.failures, 1.0)

@@ -7,7 +7,7 @@ import pytest
 
 from lockline.lab import failures, locks
 from lockline.lab.draw import terminal
-from lockline.lab.trace import Event
+from lockline.lab.trace import TraceEvent
 from lockline.lab.verdicts import Outcome, Verdict
 
 LOCKS = list(locks.catalogue())
@@ -34,8 +34,8 @@ def test_the_matrix_is_no_wider_than_the_terminal_and_has_every_cell(width: int)
 @pytest.mark.parametrize("width", [100, 60, 50])
 def test_a_time_line_is_no_wider_than_the_terminal_and_has_its_tokens(width: int) -> None:
     events = (
-        Event(0.0, "A", "asked"), Event(0.1, "A", "granted", token=33), Event(2.0, "A", "letting go", token=33),
-        Event(2.1, "B", "granted", token=34), Event(3.0, "B", "letting go", token=34),
+        TraceEvent(0.0, "A", "asked"), TraceEvent(0.1, "A", "granted", token=33), TraceEvent(2.0, "A", "letting go", token=33),
+        TraceEvent(2.1, "B", "granted", token=34), TraceEvent(3.0, "B", "letting go", token=34),
     )  # fmt: skip
     drawn = click.unstyle(terminal.show(Outcome("lock", "failure", Verdict.SAFE, "", events=events), width))
     lanes = [line for line in drawn.splitlines() if "█" in line and "holds" not in line]
@@ -45,7 +45,7 @@ def test_a_time_line_is_no_wider_than_the_terminal_and_has_its_tokens(width: int
 
 @pytest.mark.parametrize("encoding", ["ascii", "iso-8859-1", "cp1252"])
 def test_a_terminal_without_these_characters_gets_others_that_mean_the_same(encoding: str) -> None:
-    events = (Event(0.0, "A", "asked"), Event(0.1, "A", "granted"), Event(2.0, "A", "killed"))
+    events = (TraceEvent(0.0, "A", "asked"), TraceEvent(0.1, "A", "granted"), TraceEvent(2.0, "A", "killed"))
     text = terminal.show(Outcome("lock", "failure", Verdict.SAFE, "", events=events))
     shown = terminal.in_characters_of(encoding, text)
     assert shown.encode(encoding)

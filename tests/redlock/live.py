@@ -105,7 +105,7 @@ class Trial:
             if built is not None:
                 for number, server in enumerate(self.servers.nodes):
                     clock = Clock(built, folder / "clock" / f"offset-{number}")
-                    server._env = clock.env
+                    server.env = clock.env
                     self.clocks.append(clock)
         self.servers.start()
         self.proxies = {0: Proxy(self.servers[0].port), 3: Proxy(self.servers[3].port)}

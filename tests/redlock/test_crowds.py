@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import lockline
-from lockline.backends.pool import Pool, Turn
+from lockline.backends.pool import SharedPool, Turn
 from lockline.backends.redlock.channel_blocking import bundle_pool
 from lockline.runtime import clock
 from tests.servers.process import wait_for
@@ -161,7 +161,7 @@ class FakeBundle:
         self.began = clock.now()
 
 
-def a_pool(most: int) -> Pool[Any]:
+def a_pool(most: int) -> SharedPool[Any]:
     return bundle_pool(most, lambda pool: FakeBundle())  # type: ignore[arg-type,return-value]
 
 

@@ -35,7 +35,7 @@ def durable(folder: Path) -> Iterator[Ground]:
         }
         slow = slow_disk(folder / "slow")
         if slow is not None:
-            server._env, deeds["slow disk"] = slow
+            server.env, deeds["slow disk"] = slow
         if fill is not None:
             fills = fill
 
@@ -59,7 +59,7 @@ def forgetful(folder: Path) -> Iterator[Ground]:
     deeds: dict[str, Deed] = {"restart without data": killed([server]), "freeze": frozen([server])}
     with contextlib.suppress(NotInstalled):
         clock, ahead = Clock(needed_library(folder / "clock"), folder / "clock" / "offset"), [0]
-        server._env = clock.env
+        server.env = clock.env
 
         def step(dice: random.Random) -> None:
             # Forward only: what a clock that goes back does to tokens is on the page of the backend.

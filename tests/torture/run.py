@@ -7,9 +7,9 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from lockline.lab.verify.machine import Machine, Outcome, Wish
+from lockline.lab.verify.machine import Machine, RunOutcome, RunWish
 from lockline.lab.verify.systems import life_after_death
-from lockline.lab.verify.verdict import Finding
+from lockline.lab.verify.verdict import PromiseFinding
 from lockline.runtime.clock import now
 
 from .ground import Ground
@@ -29,12 +29,12 @@ class Tortured:
     """What came of it."""
 
     ground: Ground
-    outcome: Outcome
+    outcome: RunOutcome
     problems: list[str]
     """Deeds that did not come to their end."""
 
     @property
-    def wrong(self) -> list[Finding]:
+    def wrong(self) -> list[PromiseFinding]:
         """Promises that were broken and are made."""
         return [finding for finding in self.outcome.verdict.broken if finding.promise not in self.ground.forgiven]
 
@@ -58,7 +58,7 @@ def torture(
 ) -> Tortured:
     """Do to this ground what can be done, for so long."""
     machine = Machine(
-        Wish(
+        RunWish(
             ground.url,
             seconds=seconds,
             workers=workers,

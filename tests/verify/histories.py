@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from lockline.lab.verify.history import Fault, History, Operation, Register
+from lockline.lab.verify.history import Fault, History, Operation, RegisterRecord
 
 
 def held(
@@ -39,7 +39,9 @@ def refused(op: str, begun: float, ended: float, *, seen: float = 0.0) -> Operat
 
 def history(*operations: Operation, faults: tuple[Fault, ...] = (), ended: float = 100.0) -> History:
     """A run of these, with registers that lost nothing and a clean store."""
-    return History(list(operations), list(faults), {"x": Register(10, 10)}, {"x": Register(10, 10)}, [], [], 0.0, ended)
+    return History(
+        list(operations), list(faults), {"x": RegisterRecord(10, 10)}, {"x": RegisterRecord(10, 10)}, [], [], 0.0, ended
+    )
 
 
 def lines(operations: int, workers: int, names: int) -> Iterator[str]:

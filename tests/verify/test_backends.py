@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from lockline.lab.verify.machine import Machine, Wish
+from lockline.lab.verify.machine import Machine, RunWish
 from lockline.lab.verify.verdict import EXCLUSION, FENCE, HELD, RISING, UNIQUE
 
 from ..contract.opened import Opened
@@ -28,7 +28,7 @@ def test_nothing_is_broken(name: str, opened_worlds: Opened) -> None:
     assert name in all_worlds()
     world = opened_worlds.get(name)
     place = world.place()
-    wish = Wish(place, seconds=8.0, workers=6, seed=11, least=20)
+    wish = RunWish(place, seconds=8.0, workers=6, seed=11, least=20)
     outcome = Machine(wish).run()
     told = [(finding.promise, finding.text) for finding in outcome.verdict.broken]
     assert not told, (told, outcome.notes)

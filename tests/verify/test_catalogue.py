@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from lockline.lab.verify.machine import Machine, Outcome, Wish
+from lockline.lab.verify.machine import Machine, RunOutcome, RunWish
 
 from .broken import BROKEN, QUICK
 from .toy import ROOT, a_toy
@@ -14,10 +14,10 @@ from .toy import ROOT, a_toy
 pytestmark = pytest.mark.slow
 
 
-def run(mutation: str, seconds: float, subject: str = "client") -> Outcome:
+def run(mutation: str, seconds: float, subject: str = "client") -> RunOutcome:
     with a_toy(mutation) as url:
         return Machine(
-            Wish(
+            RunWish(
                 url, seconds=seconds, workers=6, seed=3, subject=f"tests.verify.toy:{subject}", mutation=mutation, ports={"toy": 0},
                 until_broken=True,
             )

@@ -16,9 +16,9 @@ import pytest
 
 from lockline.cli.app import run
 from lockline.guarantees import Guarantees
-from lockline.lab.verify.history import Fault, History, Register
+from lockline.lab.verify.history import Fault, History, RegisterRecord
 from lockline.lab.verify.judge import Rules, judge
-from lockline.lab.verify.machine import Outcome, Wish
+from lockline.lab.verify.machine import RunOutcome, RunWish
 from lockline.lab.verify.report import page
 from tests.servers.process import wait_for
 from tests.servers.redis import RedisServer, a_redis, keys
@@ -142,10 +142,10 @@ def test_names_in_a_page_are_only_text() -> None:
     evil = "<script>alert(1)</script>"
     one, two = held("1.1", 1, 0.0, 0.1, 0.5, name=evil), held("2.1", 2, 0.0, 0.3, 0.4, name=evil)
     whole: History = history(one, two, faults=(Fault("your fault", 0.2, 0.3, detail=evil),))
-    whole.fenced[evil] = Register(1, 1)
+    whole.fenced[evil] = RegisterRecord(1, 1)
     promised = Guarantees("server", True, True, frozenset(), evil)
     verdict = judge(whole, Rules(least=1, least_waits=1))
-    text = page(Outcome(Wish("x"), verdict, whole, promised, f"redis://{evil}", evil, [evil]))
+    text = page(RunOutcome(RunWish("x"), verdict, whole, promised, f"redis://{evil}", evil, [evil]))
     assert "<script" not in text
     assert text.count("<svg") == 3
     assert "two inside" in text

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from lockline.lab.verify.machine import Machine, Wish
-from lockline.lab.verify.proxy import Proxy
+from lockline.lab.verify.machine import Machine, RunWish
+from lockline.lab.verify.proxy import FaultProxy
 from lockline.lab.verify.verdict import BROKEN, EXCLUSION, FENCE, HELD, RISING, UNIQUE
 from tests.servers.redis import a_redis
 
@@ -16,8 +16,8 @@ pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 
 def test_exclusion_is_broken_and_the_fence_holds() -> None:
-    with a_redis() as one, a_redis() as other, Proxy("127.0.0.1", one.port) as address:
-        machine = Machine(Wish(f"redis://127.0.0.1:{address.port}", seconds=5.0, seed=5, strikes=False, least=20))
+    with a_redis() as one, a_redis() as other, FaultProxy("127.0.0.1", one.port) as address:
+        machine = Machine(RunWish(f"redis://127.0.0.1:{address.port}", seconds=5.0, seed=5, strikes=False, least=20))
 
         def fail_over() -> None:
             """The one that takes over has not heard of anything since it last was in charge."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lockline.core.claim import WHOLE
-from lockline.lab.verify.history import Fault, History, Operation, Pen, Register, operations, read
+from lockline.lab.verify.history import Fault, History, Operation, Pen, RegisterRecord, operations, read
 from lockline.lab.verify.judge import Rules, judge
 from lockline.lab.verify.ledger import Ledger
 from lockline.lab.verify.verdict import (
@@ -111,13 +111,13 @@ def test_readers_that_came_together_may_be_told_in_any_order() -> None:
 
 def test_an_update_that_was_lost_behind_the_fence() -> None:
     whole = history(held("1.1", 1, 0.0, 0.1, 0.2))
-    whole.fenced["x"] = Register(10, 9)
+    whole.fenced["x"] = RegisterRecord(10, 9)
     assert state(whole, FENCE) == "broken"
 
 
 def test_an_update_that_was_lost_without_a_fence_is_only_counted() -> None:
     whole = history(held("1.1", 1, 0.0, 0.1, 0.2), held("2.1", 2, 0.15, 0.4, 0.5))
-    whole.unfenced["x"] = Register(10, 7)
+    whole.unfenced["x"] = RegisterRecord(10, 7)
     verdict = judge(whole, FEW)
     assert verdict.lost_without_fence == 3
     assert verdict.code == 0
@@ -223,7 +223,7 @@ def test_what_is_left_in_the_store() -> None:
 def test_too_little_is_inconclusive_and_what_is_broken_is_broken() -> None:
     little = history(held("1.1", 1, 0.0, 0.1, 0.2))
     assert judge(little).code == 2
-    little.fenced["x"] = Register(10, 9)
+    little.fenced["x"] = RegisterRecord(10, 9)
     assert judge(little).code == 1
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from lockline.lab.verify.proxy import Proxy
+from lockline.lab.verify.proxy import FaultProxy
 
 A_WHILE = 0.3
 
@@ -49,12 +49,12 @@ def echo() -> Iterator[Echo]:
 
 
 @pytest.fixture
-def proxy(echo: Echo) -> Iterator[Proxy]:
-    with Proxy("127.0.0.1", echo.port) as made:
+def proxy(echo: Echo) -> Iterator[FaultProxy]:
+    with FaultProxy("127.0.0.1", echo.port) as made:
         yield made
 
 
-def connect(proxy: Proxy) -> socket.socket:
+def connect(proxy: FaultProxy) -> socket.socket:
     return socket.create_connection(("127.0.0.1", proxy.port), timeout=10)
 
 
@@ -72,12 +72,12 @@ def broken(line: socket.socket) -> bool:
         return True
 
 
-def test_all_passes(proxy: Proxy) -> None:
+def test_all_passes(proxy: FaultProxy) -> None:
     with connect(proxy) as line:
         assert ask(line, b"hello") == b"hello"
 
 
-def test_a_cut_breaks_what_is_there_and_lets_new_ones_in(proxy: Proxy) -> None:
+def test_a_cut_breaks_what_is_there_and_lets_new_ones_in(proxy: FaultProxy) -> None:
     with connect(proxy) as line:
         ask(line)
         proxy.cut()
@@ -86,7 +86,7 @@ def test_a_cut_breaks_what_is_there_and_lets_new_ones_in(proxy: Proxy) -> None:
         assert ask(line) == b"x"
 
 
-def test_a_delay_is_one_each_way_and_on_every_second_connection(proxy: Proxy) -> None:
+def test_a_delay_is_one_each_way_and_on_every_second_connection(proxy: FaultProxy) -> None:
     with connect(proxy) as line:
         ask(line)
         proxy.delay(A_WHILE)
@@ -100,7 +100,7 @@ def test_a_delay_is_one_each_way_and_on_every_second_connection(proxy: Proxy) ->
 
 
 @pytest.mark.parametrize("lost", ["replies", "requests"])
-def test_one_way_is_lost(proxy: Proxy, echo: Echo, lost: str) -> None:
+def test_one_way_is_lost(proxy: FaultProxy, echo: Echo, lost: str) -> None:
     with connect(proxy) as line:
         ask(line)
         (proxy.lose_replies if lost == "replies" else proxy.lose_requests)()
@@ -112,7 +112,7 @@ def test_one_way_is_lost(proxy: Proxy, echo: Echo, lost: str) -> None:
         assert ask(line) == b"x"
 
 
-def test_what_is_held_comes_late(proxy: Proxy, echo: Echo) -> None:
+def test_what_is_held_comes_late(proxy: FaultProxy, echo: Echo) -> None:
     with connect(proxy) as line:
         ask(line)
         proxy.hold()
@@ -124,7 +124,7 @@ def test_what_is_held_comes_late(proxy: Proxy, echo: Echo) -> None:
         assert line.recv(100) == b"late"
 
 
-def test_answers_alone_come_late(proxy: Proxy, echo: Echo) -> None:
+def test_answers_alone_come_late(proxy: FaultProxy, echo: Echo) -> None:
     with connect(proxy) as line:
         ask(line)
         proxy.hold_replies()
@@ -136,7 +136,7 @@ def test_answers_alone_come_late(proxy: Proxy, echo: Echo) -> None:
         assert line.recv(100) == b"done"
 
 
-def test_another_server_at_the_same_address(proxy: Proxy) -> None:
+def test_another_server_at_the_same_address(proxy: FaultProxy) -> None:
     other = Echo(b"the other")
     with connect(proxy) as line:
         ask(line)
@@ -146,7 +146,7 @@ def test_another_server_at_the_same_address(proxy: Proxy) -> None:
     other.close()
 
 
-def test_refused_and_closed(proxy: Proxy) -> None:
+def test_refused_and_closed(proxy: FaultProxy) -> None:
     proxy.refuse()
     with connect(proxy) as line:
         assert broken(line)

@@ -10,7 +10,7 @@ from lockline.core.claim import Line, Standing
 from lockline.core.engine import Engine
 from lockline.core.shells import engine_of
 from lockline.runtime.blocking import run
-from lockline.web.board import CHANGES_KEPT, HISTORIES, REMEMBERED, Board, News
+from lockline.web.board import CHANGES_KEPT, HISTORIES, REMEMBERED, Board, BoardNews
 from lockline.web.survey import BUDGET, Seen, Survey
 
 
@@ -26,7 +26,7 @@ def told(board: Board, version: int) -> list[Any]:
     return [json.loads(change) for change in board.since(version)[1]]
 
 
-def happened(news: list[News]) -> list[tuple[str, str]]:
+def happened(news: list[BoardNews]) -> list[tuple[str, str]]:
     return [(one.what, one.who) for one in news]
 
 

@@ -7,12 +7,12 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockline.backends.zookeeper.commands import Place, escaped, lighter_name, node_name, read_line, unescaped
+from lockline.backends.zookeeper.commands import ClaimNode, escaped, lighter_name, node_name, read_line, unescaped
 from lockline.core.rule import admitted, blockers
 
 
-def place(sequence: int, weight: int = 1, capacity: int = 1) -> Place:
-    return Place(sequence, f"{weight}.{capacity}.c{sequence}.{sequence:010d}", f"c{sequence}", weight, capacity)
+def place(sequence: int, weight: int = 1, capacity: int = 1) -> ClaimNode:
+    return ClaimNode(sequence, f"{weight}.{capacity}.c{sequence}.{sequence:010d}", f"c{sequence}", weight, capacity)
 
 
 @given(st.text(min_size=1))

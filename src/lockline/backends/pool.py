@@ -34,7 +34,7 @@ class Turn:
         self.sleeps_on.acquire()
 
 
-class Pool(Generic[T]):
+class SharedPool(Generic[T]):
     """At most so many, whatever the number of threads.
 
     `make` gives a new one, that takes no time to make; `counts` says of one whether it still takes up a place.
@@ -169,7 +169,7 @@ class Closable(Protocol):
 C = TypeVar("C", bound=Closable)
 
 
-class ConnectionPool(Pool[C]):
+class ConnectionPool(SharedPool[C]):
     """Connections to one server, until the client is closed."""
 
     def __init__(self, most: int, make: Callable[[], C]) -> None:

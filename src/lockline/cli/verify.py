@@ -18,7 +18,7 @@ from ..backends import default
 from ..backends.url import scheme_of
 from ..errors import BackendUnavailable, ConfigError, LocklineError
 from ..lab.verify import planted, report
-from ..lab.verify.machine import Interrupted, Machine, Outcome, Progress, Wish
+from ..lab.verify.machine import Interrupted, Machine, RunOutcome, RunProgress, RunWish
 from . import codes
 from .options import json_option, print_json, seconds, url_option
 from .text import count, printable, say, wrapped
@@ -77,7 +77,7 @@ def command(
         raise click.UsageError("give the URL once, as an argument or with --url")
     if not all(command.strip() for command in faults):
         raise click.BadParameter("--fault is a command, and this one is empty")
-    wish = Wish(
+    wish = RunWish(
         url="", seconds=_at_least(length, 1.0, "--time"), workers=workers, ttl=_between(ttl, 0.5, LONGEST_TTL, "--ttl"),
         seed=secrets.randbelow(1_000_000) if seed is None else seed,
         hooks=faults, every=_at_least(every, 0.5, "--every"), strikes=not no_faults,
@@ -168,7 +168,7 @@ def _write(path: Path, text: str) -> str:
     return f"the report is in {shlex.quote(str(path))}"
 
 
-def _run(wish: Wish, tell: Callable[[Progress], None] | None = None) -> Outcome:
+def _run(wish: RunWish, tell: Callable[[RunProgress], None] | None = None) -> RunOutcome:
     machine = Machine(wish, tell)
     with _ended_by_signals(machine):
         return machine.run()
@@ -197,12 +197,12 @@ def _ended_by_signals(machine: Machine) -> Iterator[None]:
                 signal.signal(number, handler)
 
 
-def _display() -> Callable[[Progress], None] | None:
+def _display() -> Callable[[RunProgress], None] | None:
     """One line that is written again and again, where somebody looks."""
     if not sys.stderr.isatty():
         return None
 
-    def show(progress: Progress) -> None:
+    def show(progress: RunProgress) -> None:
         filled = int(20 * min(1.0, progress.elapsed / progress.seconds))
         doing = f" · {progress.doing}" if progress.doing else ""
         sys.stderr.write(
@@ -214,7 +214,7 @@ def _display() -> Callable[[Progress], None] | None:
     return show
 
 
-def _tell(outcome: Outcome, bites: Outcome, written: str) -> None:
+def _tell(outcome: RunOutcome, bites: RunOutcome, written: str) -> None:
     if sys.stderr.isatty():
         sys.stderr.write("\r\x1b[K")
     verdict, history = outcome.verdict, outcome.history
@@ -255,7 +255,7 @@ def _tell(outcome: Outcome, bites: Outcome, written: str) -> None:
         click.echo(f"the same schedule again: --seed {outcome.wish.seed}")
 
 
-def _why(outcome: Outcome) -> str:
+def _why(outcome: RunOutcome) -> str:
     missing = outcome.verdict.inconclusive
     if not outcome.verdict.code or outcome.verdict.broken:
         return ""

@@ -22,7 +22,7 @@ from ..core.shells import engine_of
 from ..errors import LocklineError
 from ..runtime.blocking import run
 from ..sync import Client
-from ..web.board import Board, News
+from ..web.board import Board, BoardNews
 from ..web.survey import Seen, Survey, rest_after
 from .text import age, count, cut, duration, everybody, printable, say, table
 
@@ -66,16 +66,16 @@ def _tell(client: Client, prefix: str, as_json: bool) -> None:
         time.sleep(rest_after(time.monotonic() - began))
 
 
-def _standing(seen: Seen) -> list[News]:
+def _standing(seen: Seen) -> list[BoardNews]:
     """What was there before the first look, told as if it happened when it did."""
     return [
-        News(claim.since, line.name, "took" if claim.holds else "waits", claim.owner, claim.token)
+        BoardNews(claim.since, line.name, "took" if claim.holds else "waits", claim.owner, claim.token)
         for line in seen.lines.values()
         for claim in line.claims
     ]
 
 
-def _print(news: News, as_json: bool) -> None:
+def _print(news: BoardNews, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(news.as_json()))
     else:
@@ -161,7 +161,7 @@ def _end(number: int, frame: FrameType | None) -> None:
 def _draw(client: Client, prefix: str, screen: Screen) -> None:
     survey, board = Survey(engine_of(client), prefix), Board()
     seen: Mapping[str, Line] = {}
-    lost: dict[str, tuple[float, News]] = {}
+    lost: dict[str, tuple[float, BoardNews]] = {}
     while True:
         began = time.monotonic()
         trouble = ""
@@ -181,7 +181,7 @@ def _draw(client: Client, prefix: str, screen: Screen) -> None:
             return
 
 
-def _page(url: str, lines: list[Line], lost: list[News], trouble: str) -> list[str]:
+def _page(url: str, lines: list[Line], lost: list[BoardNews], trouble: str) -> list[str]:
     held, waiting = sum(len(line.holders) for line in lines), sum(len(line.waiters) for line in lines)
     clock = time.strftime("%H:%M:%S")
     page = [f"{clock}  {held} held, {waiting} waiting in {count(len(lines), 'line')}  (q ends)  {printable(url)}"]

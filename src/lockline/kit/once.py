@@ -104,7 +104,7 @@ class Fresh(NamedTuple):
         return at < self.ends and at < self.born + fresh * TRUSTED
 
 
-class Seen(NamedTuple):
+class SeenValue(NamedTuple):
     """A look at the store: the value, if it is fresh enough, and what was found."""
 
     value: Fresh | None
@@ -336,18 +336,18 @@ class Flights:
         except LocklineError:
             pass  # the value is kept under its token, or not: that this lease was lost changes nothing
 
-    async def _look(self, name: str, fresh: float, token: int = 0) -> Seen:
+    async def _look(self, name: str, fresh: float, token: int = 0) -> SeenValue:
         """The value that is kept, if it is fresh enough; with a token, no older holder writes from now on."""
         sent = self._engine.runtime.now()
         marked = max(MARKED, fresh)
         record: Record = await self._engine.ask(lambda until: self._store.kept(name, WHAT, until, token, marked))
         if record.value is None or record.now - record.written >= fresh:
-            return Seen(None, record)
+            return SeenValue(None, record)
         # As late as it may be there: nobody shall have it in mind any more when another one begins to make a newer.
         latest = record.now + record.doubt
         born, left = sent - (latest - record.written), record.expires - latest
         self._remember(name, value := Fresh(record.value, born, sent + left * TRUSTED))
-        return Seen(value, record)
+        return SeenValue(value, record)
 
     def _remember(self, name: str, seen: Fresh) -> None:
         if self._size > ROOM:

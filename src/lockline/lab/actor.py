@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import StaleToken
-from .crowd import READY, Crowd, Turns
+from .crowd import READY, Crowd, CrowdTask
 from .locks.face import Hold, Place, PublishedLock
 from .register import Register
-from .trace import Event, Kind, short
+from .trace import Kind, TraceEvent, short
 
 PAUSE = 0.02
 """Seconds before a client repeats what got no answer."""
@@ -52,7 +52,7 @@ class Hand:
         self.seen = 0
 
     def tell(self, kind: Kind, text: str = "", token: int | None = None) -> None:
-        self.actor.tell(Event(time.monotonic(), self.label, kind, text, token))
+        self.actor.tell(TraceEvent(time.monotonic(), self.label, kind, text, token))
 
     def acquire(self, wait: float) -> bool:
         """Ask, and ask again when no answer came, until the wait is over."""
@@ -163,7 +163,7 @@ class Actor:
         self.hands = {"": Hand(self, part.label)}
         self._threads: dict[str, queue.Queue[tuple[str, tuple[Any, ...]]]] = {}
 
-    def tell(self, event: Event) -> None:
+    def tell(self, event: TraceEvent) -> None:
         self._send(("event", event))
 
     def _send(self, message: tuple[str, Any]) -> None:
@@ -174,7 +174,7 @@ class Actor:
         """A checkpoint of the lock's code."""
         if name in self.stops:
             self.stops.discard(name)
-            self.tell(Event(time.monotonic(), self.part.label, "at", name))
+            self.tell(TraceEvent(time.monotonic(), self.part.label, "at", name))
             self._send(("at", name))
             while True:
                 word, *rest = self._line.recv()
@@ -202,7 +202,7 @@ class Actor:
                 hand = self.hands.setdefault(where, Hand(self, f"{self.part.label} {where}"))
                 self._send(("done", self._do(hand, word, tuple(rest))))
 
-    def _crowd(self, turns: Turns) -> list[list[float]]:
+    def _crowd(self, turns: CrowdTask) -> list[list[float]]:
         """Many at once, until all have had their turns or the schedule has seen enough."""
         crowd = Crowd(self.part, turns, self.tell)
         if turns.together:

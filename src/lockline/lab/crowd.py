@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .trace import Event, Kind
+from .trace import Kind, TraceEvent
 
 if TYPE_CHECKING:
     from .actor import Part
@@ -19,7 +19,7 @@ READY = "ready"
 
 
 @dataclass(frozen=True, slots=True)
-class Turns:
+class CrowdTask:
     """What a crowd is asked to do."""
 
     count: int
@@ -36,7 +36,7 @@ class Turns:
 class Member:
     """One of them."""
 
-    def __init__(self, part: Part, lane: str, tell: Callable[[Event], None]) -> None:
+    def __init__(self, part: Part, lane: str, tell: Callable[[TraceEvent], None]) -> None:
         self.waits: list[float] = []
         """What each grant was waited for."""
         self._asked: float | None = None
@@ -50,7 +50,7 @@ class Member:
             if hold is not None:
                 self._lock.release(hold)
 
-    def take_turns(self, turns: Turns, until: float) -> None:
+    def take_turns(self, turns: CrowdTask, until: float) -> None:
         while len(self.waits) < turns.rounds and time.monotonic() < until:
             if self._asked is None:
                 self._asked = time.monotonic()
@@ -74,13 +74,13 @@ class Member:
         return [*self.waits, *([] if asked is None else [asked - time.monotonic()])]
 
     def _say(self, kind: Kind, token: int | None = None) -> None:
-        self._tell(Event(time.monotonic(), self._lane, kind, token=token))
+        self._tell(TraceEvent(time.monotonic(), self._lane, kind, token=token))
 
 
 class Crowd:
     """All of them."""
 
-    def __init__(self, part: Part, turns: Turns, tell: Callable[[Event], None]) -> None:
+    def __init__(self, part: Part, turns: CrowdTask, tell: Callable[[TraceEvent], None]) -> None:
         self._turns = turns
         alone = turns.count == 1
         self.members = [

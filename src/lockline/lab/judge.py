@@ -9,7 +9,7 @@ from .failures.face import Failure
 from .locks.face import PublishedLock
 from .register import Write
 from .stage import Stage
-from .trace import Event
+from .trace import TraceEvent
 from .verdicts import Outcome, Verdict
 
 
@@ -26,7 +26,7 @@ class Span:
         return self.began < at < self.ended
 
 
-def spans(events: Sequence[Event], *, knows: bool, fenced: bool) -> list[Span]:
+def spans(events: Sequence[TraceEvent], *, knows: bool, fenced: bool) -> list[Span]:
     """Who believed to hold, and until when.
 
     A holder that can know its deadline believes only as long as it last looked; any other believes until it lets go. Behind a
@@ -52,7 +52,7 @@ def spans(events: Sequence[Event], *, knows: bool, fenced: bool) -> list[Span]:
     return found
 
 
-def two_holders(events: Sequence[Event], *, knows: bool, fenced: bool = False) -> float | None:
+def two_holders(events: Sequence[TraceEvent], *, knows: bool, fenced: bool = False) -> float | None:
     """The moment at which somebody came in, or acted, beside one who held."""
     held = spans(events, knows=knows, fenced=fenced)
     acts = ("wrote",) if fenced else ("granted", "wrote", "checked")

@@ -12,15 +12,15 @@ from typing import Any
 
 from .actor import Part
 from .calm import calm
-from .crowd import Turns
+from .crowd import CrowdTask
 from .families import Servers
 from .locks.face import Place, PublishedLock
 from .nursery import Nursery
+from .packets import named
 from .register import Register
 from .servers.process import freeze
 from .servers.proxy import Proxy
-from .trace import Event, Trace
-from .words import words_of
+from .trace import Trace, TraceEvent
 
 TTL = 2.0
 """Seconds; the least that etcd gives."""
@@ -28,7 +28,7 @@ ANSWER = 90.0
 """Seconds after which a client that says nothing is a defect of the laboratory."""
 
 
-class Client:
+class PlayedClient:
     """A process that plays one client."""
 
     def __init__(self, stage: Stage, label: str, *, shares: list[Proxy] | None = None, patience: float = 5.0) -> None:
@@ -50,7 +50,7 @@ class Client:
         """Say what to do."""
         self._line.send((word, hand, *rest))
 
-    def begin_crowd(self, turns: Turns) -> None:
+    def begin_crowd(self, turns: CrowdTask) -> None:
         """Let many of it take turns; the answer is what each of them waited for."""
         self._line.send(("crowd", turns))
 
@@ -144,7 +144,7 @@ class Stage:
         self.trace = Trace()
         self.register = Register(folder / "register.db", fenced=lock.fenced)
         self.register.create()
-        self.clients: list[Client] = []
+        self.clients: list[PlayedClient] = []
         self._proxies: list[Proxy] = []
         self.facts: dict[str, Any] = {}
         self.late: float | None = None
@@ -154,15 +154,15 @@ class Stage:
         self.costly: str = ""
         self.figure: str = ""
 
-    def client(self, label: str, *, patience: float = 5.0) -> Client:
+    def client(self, label: str, *, patience: float = 5.0) -> PlayedClient:
         """One more client, with lines of its own to each server."""
-        client = Client(self, label, patience=patience)
+        client = PlayedClient(self, label, patience=patience)
         self.clients.append(client)
         return client
 
-    def crowd_client(self, label: str, lines: list[Proxy]) -> Client:
+    def crowd_client(self, label: str, lines: list[Proxy]) -> PlayedClient:
         """One that shares its lines with others."""
-        client = Client(self, label, shares=lines)
+        client = PlayedClient(self, label, shares=lines)
         self.clients.append(client)
         return client
 
@@ -178,8 +178,8 @@ class Stage:
     def lead_all_to(self, address: tuple[str, int]) -> None:
         """The name of the service now means this server."""
         for proxy in self._proxies:
-            if isinstance(proxy._on_packet, Wire):
-                proxy._on_packet.server = self.servers.labels[-1]
+            if isinstance(proxy.on_packet, Wire):
+                proxy.on_packet.server = self.servers.labels[-1]
             proxy.lead_to(address)
 
     def close(self) -> None:
@@ -203,9 +203,9 @@ class Wire:
         now = time.monotonic()
         if to_server:
             kind = "held back" if fate == "held back" else "request"
-            self.trace.take(Event(now, self.client, kind, words_of(data), to=self.server))  # type: ignore[arg-type]
+            self.trace.take(TraceEvent(now, self.client, kind, named(data), to=self.server))  # type: ignore[arg-type]
         else:
-            self.trace.take(Event(now, self.server, "lost" if fate == "lost" else "reply", to=self.client))
+            self.trace.take(TraceEvent(now, self.server, "lost" if fate == "lost" else "reply", to=self.client))
 
 
 @contextlib.contextmanager

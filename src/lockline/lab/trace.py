@@ -14,7 +14,7 @@ Kind = Literal[
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class TraceEvent:
     """Something that a client or a server did or suffered."""
 
     at: float
@@ -38,21 +38,21 @@ class Trace:
     """The events of one run."""
 
     def __init__(self) -> None:
-        self._events: list[Event] = []
+        self._events: list[TraceEvent] = []
         self._mutex = threading.Lock()
 
-    def add(self, lane: str, kind: Kind, text: str = "", *, token: int | None = None, to: str = "") -> Event:
+    def add(self, lane: str, kind: Kind, text: str = "", *, token: int | None = None, to: str = "") -> TraceEvent:
         """Write down what happens now."""
-        event = Event(time.monotonic(), lane, kind, text, token, to)
+        event = TraceEvent(time.monotonic(), lane, kind, text, token, to)
         self.take(event)
         return event
 
-    def take(self, event: Event) -> None:
+    def take(self, event: TraceEvent) -> None:
         """Write down what somebody else saw."""
         with self._mutex:
             self._events.append(event)
 
-    def events(self) -> tuple[Event, ...]:
+    def events(self) -> tuple[TraceEvent, ...]:
         """All, in order."""
         with self._mutex:
             return tuple(sorted(self._events, key=lambda event: event.at))

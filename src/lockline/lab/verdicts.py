@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from .trace import Event
+from .trace import TraceEvent
 
 
 class Verdict(Enum):
@@ -43,7 +43,7 @@ class Outcome:
     cause: str = ""
     cure: str = ""
     link: str = ""
-    events: tuple[Event, ...] = ()
+    events: tuple[TraceEvent, ...] = ()
     violation: float | None = None
     """The moment at which it went wrong, on the trace's clock."""
     seconds: float = 0.0

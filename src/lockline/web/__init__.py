@@ -15,7 +15,7 @@ from ..errors import ConfigError
 from .access import Access
 from .audit import Audit
 from .routes import Site, a_title
-from .watch import Watch
+from .watch import WatchedBoard
 
 if TYPE_CHECKING:
     from .asgi_page import AsgiPage
@@ -84,4 +84,4 @@ def make_site(
         raise ConfigError("the page needs at least one client")
     titles = [a_title(title) for title in clients]
     log = Audit(None if audit is None else os.fspath(audit))
-    return Site([Watch(one) for one in clients.values()], titles, access, allow_evict, log, knows_user)
+    return Site([WatchedBoard(one) for one in clients.values()], titles, access, allow_evict, log, knows_user)

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from .. import sync
 from ..runtime.blocking import run
-from .routes import LONGEST_BODY, STREAM_HEADERS, Answer, Change, NeedsBody, Request, Site, Stream, problem
+from .routes import LONGEST_BODY, STREAM_HEADERS, Change, NeedsBody, PageAnswer, PageRequest, PageStream, Site, problem
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -70,29 +70,29 @@ class AsgiPage:
             work = self.site.carry_out(outcome)
             blocks = isinstance(outcome.watch.client, sync.Client)
             outcome = await (asyncio.to_thread(run, work) if blocks else work)
-        if isinstance(outcome, Stream):
+        if isinstance(outcome, PageStream):
             if len(self._streams) < MOST_STREAMS:
                 await self._tell(outcome, receive, send)
                 return
             outcome = problem(503, "as many browsers watch as can be told at once; ask now and then")
-        assert isinstance(outcome, Answer)
+        assert isinstance(outcome, PageAnswer)
         await send({"type": "http.response.start", "status": outcome.status, "headers": _packed(outcome.headers)})
         await send({"type": "http.response.body", "body": outcome.sent})
 
-    def _request(self, scope: Scope) -> Request:
+    def _request(self, scope: Scope) -> PageRequest:
         mount = scope.get("root_path", "")
         path = scope["path"]
         # Where the app is mounted, some frameworks leave the mount in the path, and some take it out.
         below = path[len(mount) :] if mount and (path == mount or path.startswith(mount + "/")) else path
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
         client, server = scope.get("client") or ("", 0), scope.get("server") or ("", 0)
-        return Request(
+        return PageRequest(
             method=scope["method"], path=below, query=scope.get("query_string", b"").decode("latin-1"), headers=headers,
             mount=mount, secure=scope.get("scheme") == "https", address=str(client[0]), port=server[1] or 0,
             user=self._user(scope) if self._user else "",
         )  # fmt: skip
 
-    async def _tell(self, stream: Stream, receive: Receive, send: Send) -> None:
+    async def _tell(self, stream: PageStream, receive: Receive, send: Send) -> None:
         """Every change, until the browser goes, or does not read."""
         changed = asyncio.Event()
         loop = asyncio.get_running_loop()
@@ -116,7 +116,7 @@ class AsgiPage:
             self._streams.discard(changed)
             gone.cancel()
 
-    async def _tell_all(self, stream: Stream, changed: asyncio.Event, gone: asyncio.Task[None], send: Send) -> None:
+    async def _tell_all(self, stream: PageStream, changed: asyncio.Event, gone: asyncio.Task[None], send: Send) -> None:
         version, news = 0, b"retry: 2000\n\n"
         while not (gone.done() or self._closing):
             changed.clear()

@@ -39,7 +39,7 @@ LATE: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class BoardNews:
     """One thing that happened to a claim, as far as two looks can tell."""
 
     at: float
@@ -64,7 +64,7 @@ class News:
 
 
 @dataclass(slots=True)
-class Kept:
+class KeptLine:
     """One line as it was last seen."""
 
     line: Line
@@ -88,11 +88,11 @@ class Board:
         self.version = secrets.randbelow(1 << 40) + 1
         self._now = 0.0
         self._mutex = threading.Lock()
-        self._lines: dict[str, Kept] = {}
+        self._lines: dict[str, KeptLine] = {}
         self._changes: deque[tuple[int, bytes]] = deque(maxlen=CHANGES_KEPT)
         self._whole: tuple[int, bytes] | None = None
-        self._histories: dict[str, deque[News]] = {}
-        self._lately: deque[News] = deque(maxlen=LATELY)
+        self._histories: dict[str, deque[BoardNews]] = {}
+        self._lately: deque[BoardNews] = deque(maxlen=LATELY)
         self._freed: dict[str, float] = {}
         """Lines that are free after a loss, and until when they are shown."""
         self._evicted: dict[tuple[str, int], str] = {}
@@ -102,10 +102,10 @@ class Board:
 
     # -- what the looks bring --------------------------------------------------------------------------
 
-    def take(self, seen: Seen, now: float) -> list[News]:
+    def take(self, seen: Seen, now: float) -> list[BoardNews]:
         """Another look; what has happened since the one before."""
         with self._mutex:
-            news: list[News] = []
+            news: list[BoardNews] = []
             changed: list[str] = []
             renewed: list[tuple[str, list[float]]] = []
             for name, line in seen.lines.items():
@@ -115,13 +115,13 @@ class Board:
                     changed.append(name)
                 elif any(_moved(before, old, now, new) for old, new in _holders(before.line, line)):
                     renewed.append((name, [round(now + held.remaining, 2) for held in line.holders]))
-                self._lines[name] = Kept(line, now)
+                self._lines[name] = KeptLine(line, now)
             for name in [name for name in self._lines if name not in seen.names]:
                 kept = self._lines[name]
                 if kept.line.claims:
                     news += self._compare(name, kept, Line(name), now)
                     changed.append(name)
-                    self._lines[name] = Kept(Line(name), now)
+                    self._lines[name] = KeptLine(Line(name), now)
             self._note(news, now)
             gone = self._sweep(now)
             self._status = {"state": "live", "took": round(seen.took, 3), "total": seen.total}
@@ -188,7 +188,12 @@ class Board:
         return self._whole[1]
 
     def _tell(
-        self, now: float, changed: list[str], gone: list[str], renewed: list[tuple[str, list[float]]], news: list[News]
+        self,
+        now: float,
+        changed: list[str],
+        gone: list[str],
+        renewed: list[tuple[str, list[float]]],
+        news: list[BoardNews],
     ) -> None:
         self.version += 1
         self._now = round(now, 3)
@@ -203,7 +208,7 @@ class Board:
             told["news"] = loud
         self._changes.append((self.version, encoded(told)))
 
-    def _compare(self, name: str, before: Kept | None, line: Line, now: float) -> Iterable[News]:
+    def _compare(self, name: str, before: KeptLine | None, line: Line, now: float) -> Iterable[BoardNews]:
         """What happened to whom between two looks."""
         if not self._compares:
             return
@@ -215,11 +220,11 @@ class Board:
         for claim in line.claims:
             was = old.get(claim.id)
             if claim.holds and not (was and was.holds):
-                yield News(min(claim.since, now), name, "took", claim.owner, claim.token)
+                yield BoardNews(min(claim.since, now), name, "took", claim.owner, claim.token)
             elif not claim.holds and was is None:
-                yield News(min(claim.since, now), name, "waits", claim.owner, claim.token)
+                yield BoardNews(min(claim.since, now), name, "waits", claim.owner, claim.token)
 
-    def _gone(self, name: str, before: Kept, claim: Standing, now: float) -> News:
+    def _gone(self, name: str, before: KeptLine, claim: Standing, now: float) -> BoardNews:
         what: What
         why = self._evicted.pop((name, claim.token), "")
         # A healthy holder never has less than two thirds of its ttl: one that had them when it was last seen may well have been
@@ -234,9 +239,9 @@ class Board:
             what = "let go"
         if not claim.holds and what != "evicted":
             what = "gave up"
-        return News(now, name, what, claim.owner, claim.token, max(0.0, now - claim.since), why)
+        return BoardNews(now, name, what, claim.owner, claim.token, max(0.0, now - claim.since), why)
 
-    def _note(self, news: list[News], now: float) -> None:
+    def _note(self, news: list[BoardNews], now: float) -> None:
         for one in news:
             if one.what in ("waits", "gave up"):
                 continue
@@ -267,5 +272,5 @@ def _holders(before: Line, line: Line) -> Iterable[tuple[Standing, Standing]]:
     return zip(before.holders, line.holders, strict=True)
 
 
-def _moved(before: Kept, old: Standing, now: float, new: Standing) -> bool:
+def _moved(before: KeptLine, old: Standing, now: float, new: Standing) -> bool:
     return now + new.remaining > before.expires(old) + RENEWED

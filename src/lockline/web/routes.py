@@ -19,7 +19,7 @@ from .access import COOKIE, HEADERS, Access
 from .audit import Audit, Eviction
 from .audit import Outcome as Outcomes
 from .board import encoded
-from .watch import Watch
+from .watch import WatchedBoard
 
 log = logging.getLogger("lockline.web")
 
@@ -38,7 +38,7 @@ FILES: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class PageRequest:
     """What a server has read of a request; header names in lower case."""
 
     method: str
@@ -60,7 +60,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class PageAnswer:
     """A whole answer."""
 
     status: int
@@ -89,17 +89,17 @@ STREAM_HEADERS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Stream:
+class PageStream:
     """An answer without end: what that store shows, as it changes."""
 
-    watch: Watch
+    watch: WatchedBoard
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
     """An eviction that was asked for as it should be; whoever can talk to the store carries it out."""
 
-    watch: Watch
+    watch: WatchedBoard
     eviction: Eviction
 
 
@@ -108,19 +108,19 @@ class NeedsBody:
     """Nothing stands against this request so far: read its body and ask again with it."""
 
 
-Outcome = Answer | Stream | Change | NeedsBody
+Outcome = PageAnswer | PageStream | Change | NeedsBody
 
 
-def problem(status: int, text: str, *more: tuple[str, str]) -> Answer:
+def problem(status: int, text: str, *more: tuple[str, str]) -> PageAnswer:
     """A refusal, for the page and for people."""
-    return Answer(status, encoded({"problem": text}), more=more)
+    return PageAnswer(status, encoded({"problem": text}), more=more)
 
 
 @dataclass(slots=True)
 class Site:
     """One page: its stores, its doors, what it may do."""
 
-    watches: Sequence[Watch]
+    watches: Sequence[WatchedBoard]
     titles: Sequence[str]
     access: Access
     allow_evict: bool = False
@@ -128,7 +128,7 @@ class Site:
     knows_user: bool = False
     """Whether requests say who asks; otherwise the person is asked."""
 
-    def answer(self, request: Request, body: bytes | None = None) -> Outcome:
+    def answer(self, request: PageRequest, body: bytes | None = None) -> Outcome:
         """What to answer; with the body, if it was asked for."""
         if request.query.count("&") >= MOST_FIELDS:
             return problem(400, "no question here has so many parts")
@@ -136,9 +136,11 @@ class Site:
             return self._answer(request, body)
         # What a GET would get, but for the body; of a stream there is no end to be had.
         outcome = self._answer(replace(request, method="GET"), body)
-        return replace(outcome if isinstance(outcome, Answer) else Answer(200, b"", "text/event-stream"), bare=True)
+        return replace(
+            outcome if isinstance(outcome, PageAnswer) else PageAnswer(200, b"", "text/event-stream"), bare=True
+        )
 
-    def _answer(self, request: Request, body: bytes | None) -> Outcome:
+    def _answer(self, request: PageRequest, body: bytes | None) -> Outcome:
         headers = request.headers
         if not self.access.knows_host(headers.get("host", "")):
             return problem(
@@ -147,7 +149,7 @@ class Site:
             )
         if request.path == "":
             # Without the slash the page's own links would lead beside it.
-            return Answer(308, b"", "text/plain", [("Location", quote(request.mount or "") + "/")])
+            return PageAnswer(308, b"", "text/plain", [("Location", quote(request.mount or "") + "/")])
         if request.path == "/" and request.method == "GET" and request.asked("token"):
             return self._let_in(request)
         if not self.access.admits(headers, _cookie_name(request)):
@@ -164,44 +166,44 @@ class Site:
             return NeedsBody()
         return self._evict(request, body)
 
-    def _let_in(self, request: Request) -> Answer:
+    def _let_in(self, request: PageRequest) -> PageAnswer:
         if not self.access.opens(request.asked("token")):
             return _stranger(request)
         cookie = self.access.set_cookie(_cookie_name(request), quote(request.mount) + "/", secure=request.secure)
         # A page that leads on, not a redirect: after a link on another site only the next step is the visitor's own,
         # and only with that one a strict cookie is sent. The address bar loses the token by it.
-        return Answer(200, ENTRANCE, "text/html", [("Set-Cookie", cookie)])
+        return PageAnswer(200, ENTRANCE, "text/html", [("Set-Cookie", cookie)])
 
-    def _get(self, request: Request) -> Outcome:
+    def _get(self, request: PageRequest) -> Outcome:
         path = request.path
         name = "index.html" if path == "/" else path.removeprefix("/")
         if name in FILES:
-            return Answer(200, _file(name), TYPES[name.rpartition(".")[2]])
+            return PageAnswer(200, _file(name), TYPES[name.rpartition(".")[2]])
         if path == "/api/about":
-            return Answer(200, encoded(self._about()))
+            return PageAnswer(200, encoded(self._about()))
         if path not in ("/api/stream", "/api/changes", "/api/line"):
             return problem(404, "there is nothing here")
         watch = self._watch(request.asked("store"))
         if watch is None:
             return problem(404, "there is no such store")
         if path == "/api/stream":
-            return Stream(watch)
+            return PageStream(watch)
         if path == "/api/line":
-            return Answer(200, watch.board.detail(request.asked("name")))
+            return PageAnswer(200, watch.board.detail(request.asked("name")))
         watch.want()
         _, told = watch.board.since(_number(request.asked("since")) or 0)
-        return Answer(200, b"[" + b",".join(told) + b"]")
+        return PageAnswer(200, b"[" + b",".join(told) + b"]")
 
     def _about(self) -> dict[str, Any]:
         stores = [{"title": title, "url": watch.url} for title, watch in zip(self.titles, self.watches, strict=True)]
         about: dict[str, Any] = {"stores": stores, "evict": self.allow_evict, "asks_who": not self.knows_user}
         return {**about, "csrf": self.access.csrf} if self.allow_evict else about
 
-    def _watch(self, number: str) -> Watch | None:
+    def _watch(self, number: str) -> WatchedBoard | None:
         at = _number(number) if number else 0
         return self.watches[at] if at is not None and at < len(self.watches) else None
 
-    def _evict(self, request: Request, body: bytes) -> Outcome:
+    def _evict(self, request: PageRequest, body: bytes) -> Outcome:
         try:
             wish = json.loads(body)
             store, name, token = wish["store"], wish["name"], wish["token"]
@@ -226,7 +228,7 @@ class Site:
         who = request.user if self.knows_user else person.strip()
         return Change(watch, Eviction(watch.url, name, meant, owner[:200], who, request.address, reason.strip()))
 
-    async def carry_out(self, change: Change) -> Answer:
+    async def carry_out(self, change: Change) -> PageAnswer:
         """Evict that holder, with a line before and one after; with a client that blocks this never suspends."""
         meant, watch = change.eviction, change.watch
         engine, by = engine_of(watch.client), f"{meant.who}: {meant.reason}"
@@ -243,7 +245,7 @@ class Site:
             watch.board.evicted(meant.name, meant.token, f"by {by}")
         watch.look_now()
         self._write_what_came(meant, "evicted" if victims else "held no more")
-        return Answer(200, encoded({"evicted": victims}))
+        return PageAnswer(200, encoded({"evicted": victims}))
 
     def _write_what_came(self, meant: Eviction, outcome: Outcomes) -> None:
         try:
@@ -257,13 +259,13 @@ def _number(value: str) -> int | None:
     return int(value) if value.isascii() and value.isdigit() and len(value) < 20 else None
 
 
-def _cookie_name(request: Request) -> str:
+def _cookie_name(request: PageRequest) -> str:
     return f"{COOKIE}-{request.port}"
 
 
-def _stranger(request: Request) -> Answer:
+def _stranger(request: PageRequest) -> PageAnswer:
     if request.path == "/":
-        return Answer(401, STRANGER, "text/html")
+        return PageAnswer(401, STRANGER, "text/html")
     return problem(401, "open the page with the address that `lockline web` has printed: it carries the token")
 
 

@@ -21,7 +21,7 @@ LINGERS: Final = 10.0
 log = logging.getLogger("lockline.web")
 
 
-class Watch:
+class WatchedBoard:
     """The board of one store, kept up to date while somebody watches."""
 
     def __init__(self, client: AnyClient[Any, Any]) -> None:
@@ -113,4 +113,4 @@ class Watch:
             listener()
 
 
-__all__ = ["EVERY", "Watch"]
+__all__ = ["EVERY", "WatchedBoard"]

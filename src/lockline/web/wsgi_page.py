@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from ..runtime.blocking import run
 from .asgi_page import STILL_HERE
-from .routes import LONGEST_BODY, STREAM_HEADERS, Answer, Change, NeedsBody, Request, Site, Stream, problem
+from .routes import LONGEST_BODY, STREAM_HEADERS, Change, NeedsBody, PageAnswer, PageRequest, PageStream, Site, problem
 
 Start = Callable[[str, list[tuple[str, str]]], object]
 
@@ -33,21 +33,21 @@ class WsgiPage:
             outcome = problem(413, "that is too long") if body is None else self.site.answer(request, body)
         if isinstance(outcome, Change):
             outcome = run(self.site.carry_out(outcome))
-        if isinstance(outcome, Stream):
+        if isinstance(outcome, PageStream):
             if self._places.acquire(blocking=False):
                 start("200 OK", list(STREAM_HEADERS))
                 return Told(outcome, self._places.release)
             outcome = problem(503, "as many browsers watch as can be told at once; ask now and then")
-        assert isinstance(outcome, Answer)
+        assert isinstance(outcome, PageAnswer)
         start(f"{outcome.status} {HTTPStatus(outcome.status).phrase}", outcome.headers)
         return [outcome.sent]
 
-    def _request(self, environ: dict[str, Any]) -> Request:
+    def _request(self, environ: dict[str, Any]) -> PageRequest:
         headers = {
             key[5:].replace("_", "-").lower(): value for key, value in environ.items() if key.startswith("HTTP_")
         }
         port = environ.get("SERVER_PORT", "")
-        return Request(
+        return PageRequest(
             method=environ["REQUEST_METHOD"], path=environ.get("PATH_INFO", ""), query=environ.get("QUERY_STRING", ""),
             headers=headers, mount=environ.get("SCRIPT_NAME", ""), secure=environ.get("wsgi.url_scheme") == "https",
             address=environ.get("REMOTE_ADDR", ""), port=int(port) if port.isascii() and port.isdigit() else 0,
@@ -58,7 +58,7 @@ class WsgiPage:
 class Told:
     """Every change, until the server closes it: it does so when the browser has gone."""
 
-    def __init__(self, stream: Stream, over: Callable[[], None]) -> None:
+    def __init__(self, stream: PageStream, over: Callable[[], None]) -> None:
         self._watch = stream.watch
         self._over: Callable[[], None] | None = over
         self._changed = threading.Event()

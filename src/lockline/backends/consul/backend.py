@@ -56,7 +56,7 @@ class ConsulBackend(KeyedBackend[ConsulClaims]):
 
     def forked(self) -> None:
         """In the child after a fork: drop everything inherited without a word to the server."""
-        self._claims.bells.forked()
+        self._claims.pushes.forked()
         self._changes.forked()
         self._channel.reset()
         self._keepers.reset()
@@ -164,7 +164,7 @@ class ConsulBackend(KeyedBackend[ConsulClaims]):
             if not isinstance(answer, Waiting):
                 return answer
             stands = answer
-        self._claims.bells.listen()
+        self._claims.pushes.listen()
         self._claims.watch(own)
         return stands._replace(look_by=own.trusts)
 
@@ -241,7 +241,7 @@ class ConsulBackend(KeyedBackend[ConsulClaims]):
     async def attend(self) -> None:
         """Listen for what is said about claims that are held."""
         if not self._claims.idle():
-            self._claims.bells.listen()
+            self._claims.pushes.listen()
 
     async def close(self) -> None:
         """Give the sessions back, let go of the connections."""

@@ -22,7 +22,7 @@ from .channel import ConsulChannel
 from .commands import ConsulKeys, Step, ToldClaim, told_claim
 from .sessions import SLACK, ServerSession, Sessions
 from .sightings import Sightings
-from .subscription import Bells
+from .subscription import ConsulPushes
 
 log = logging.getLogger("lockline")
 
@@ -96,8 +96,8 @@ class ConsulClaims(KeyedClaims[ConsulClaim]):
         """Which of our own wait behind a claim of our own, by its key."""
         self._left: deque[str] = deque(maxlen=FORGOTTEN)
         """Those of our own that went last."""
-        self.bells = Bells(channel, sessions, keys, runtime, self._call, self._hear, self.idle)
-        self.sightings = Sightings(channel, keys, runtime, self.bells)
+        self.pushes = ConsulPushes(channel, sessions, keys, runtime, self._call, self._hear, self.idle)
+        self.sightings = Sightings(channel, keys, runtime, self.pushes)
 
     def own(self, claim: Claim) -> ConsulClaim:
         return self.get(claim.id) or ConsulClaim(claim, self._keys.claim(claim))
@@ -239,7 +239,7 @@ class ConsulClaims(KeyedClaims[ConsulClaim]):
     async def _let_in(self, own: ConsulClaim, before: ToldClaim, until: float) -> None:
         after = await self.sightings.line(own.claim.name, until)
         was = [before if claim.id == own.claim.id else claim for claim in after]
-        await self.bells.ring(was, after, until)
+        await self.pushes.tell_new_holders(was, after, until)
 
     async def _refresh(self, claims: Sequence[ConsulClaim], until: float) -> None:
         """See how these stand: another request of ours came between, or they are no more."""
@@ -272,7 +272,7 @@ class ConsulClaims(KeyedClaims[ConsulClaim]):
         # An heir that takes all the room leaves nobody to be called: then nobody has to look who comes next.
         alone = heirs is not None and heirs.claim.weight >= heirs.claim.capacity
         lines = {} if alone else {own.claim.name: self._keys.line(own.claim.name) for own in batch}
-        steps = [step for own in batch for step in commands.leave(own.key, self._keys.words(own.claim.id))]
+        steps = [step for own in batch for step in commands.leave(own.key, self._keys.notes_to(own.claim.id))]
         steps += [commands.look(line) for line in lines.values()]
         if session is not None:
             # Whatever was on its way before this comes too late.
@@ -297,7 +297,7 @@ class ConsulClaims(KeyedClaims[ConsulClaim]):
             after = sorted((entry for entry in rest if entry["Key"].startswith(line)), key=itemgetter("CreateIndex"))
             gone = [own.told(self._keys.client) for own in batch if own.claim.name == name and own.create]
             before = merge(sorted(gone, key=place), commands.each_told(after), key=place)
-            await self.bells.ring(before, commands.each_told(after), until, heir)
+            await self.pushes.tell_new_holders(before, commands.each_told(after), until, heir)
         return there
 
     # -- the minder --------------------------------------------------------------------------------
@@ -351,5 +351,5 @@ class ConsulClaims(KeyedClaims[ConsulClaim]):
 
     async def stop(self, until: float) -> None:
         """End what runs in the background."""
-        await self.bells.stop(until)
+        await self.pushes.stop(until)
         await super().stop(until)

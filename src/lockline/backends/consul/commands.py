@@ -76,7 +76,7 @@ class ConsulKeys:
         """Where something is kept beside the line of this name; what begins all of it, if nothing is named."""
         return f"{self.all_kept}{quote(name, safe='')}/{what and f'{what}.'}"
 
-    def words(self, claim_id: str, client: str | None = None) -> str:
+    def notes_to(self, claim_id: str, client: str | None = None) -> str:
         """What begins all that is said about a claim to its client (this one, unless another is named)."""
         home = self.home if client is None else f"{self._prefix}/clients/{client}/"
         return f"{home}{claim_id}/"
@@ -183,9 +183,9 @@ def move(key: str, old: str, new: str, value: str, beat: int) -> list[Step]:
     return [{"Verb": "unlock", "Key": key, "Session": old, "Value": value, "Flags": beat}, put(key, new, value, beat)]
 
 
-def leave(key: str, words: str) -> list[Step]:
+def leave(key: str, notes: str) -> list[Step]:
     """See whether the claim is there, and remove it with what was said about it."""
-    return [look(key), remove(key), remove_all(words)]
+    return [look(key), remove(key), remove_all(notes)]
 
 
 def remove_as_seen(key: str, index: int) -> Step:
@@ -193,9 +193,9 @@ def remove_as_seen(key: str, index: int) -> Step:
     return {"Verb": "delete-cas", "Key": key, "Index": index}
 
 
-def bury(claim: ToldClaim, words: str) -> list[Step]:
+def bury(claim: ToldClaim, notes: str) -> list[Step]:
     """Remove a claim that nobody has renewed since it was seen, and what was said about it."""
-    return [remove_as_seen(claim.key, claim.modified), remove_all(words)]
+    return [remove_as_seen(claim.key, claim.modified), remove_all(notes)]
 
 
 def keep(claim: ToldClaim, key: str, value: str) -> list[Step]:
@@ -206,9 +206,9 @@ def keep(claim: ToldClaim, key: str, value: str) -> list[Step]:
     return [stands(claim), {"Verb": "set", "Key": key, "Value": value}]
 
 
-def evict(claim: ToldClaim, words: str) -> list[Step]:
+def evict(claim: ToldClaim, notes: str) -> list[Step]:
     """Remove this very claim, if it is there, and leave word for its client."""
-    return [{"Verb": "get", "Key": claim.key}, remove(claim.key), put(f"{words}evicted", claim.session)]
+    return [{"Verb": "get", "Key": claim.key}, remove(claim.key), put(f"{notes}evicted", claim.session)]
 
 
 def batches(steps_of: Sequence[list[Step]]) -> Iterable[list[list[Step]]]:

@@ -12,7 +12,7 @@ import httpcore
 
 from ...runtime import clock
 from ...runtime.quiet import hush
-from ..pool import Pool
+from ..pool import SharedPool
 from ..url import Endpoint
 from .connection import ConsulReply, ConsulRequest, NoReply, Unsent, origin, prepared, reply
 from .target import ConsulTarget
@@ -165,12 +165,14 @@ class BlockingConsulLinks:
     def __init__(self, target: ConsulTarget, most: int) -> None:
         self._target = target
         self._most = most
-        self._pools: dict[Endpoint, Pool[BlockingConsulLink]] = {}
+        self._pools: dict[Endpoint, SharedPool[BlockingConsulLink]] = {}
 
-    def _pool(self, endpoint: Endpoint) -> Pool[BlockingConsulLink]:
+    def _pool(self, endpoint: Endpoint) -> SharedPool[BlockingConsulLink]:
         pool = self._pools.get(endpoint)
         if pool is None:
-            fresh = Pool(self._most, lambda: BlockingConsulLink(self._target, endpoint), lambda line: not line.closed)
+            fresh = SharedPool(
+                self._most, lambda: BlockingConsulLink(self._target, endpoint), lambda line: not line.closed
+            )
             pool = self._pools.setdefault(endpoint, fresh)
         return pool
 

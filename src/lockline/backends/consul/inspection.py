@@ -53,11 +53,13 @@ async def evict(claims: ConsulClaims, channel: ConsulChannel, keys: ConsulKeys, 
         for victim in gone:
             if (own := claims.get(victim.id)) is not None:
                 claims.lose(own)
-        await claims.bells.ring(line, [claim for claim in line if claim not in gone], until)
+        await claims.pushes.tell_new_holders(line, [claim for claim in line if claim not in gone], until)
     return len(gone)
 
 
 async def _evict(channel: ConsulChannel, keys: ConsulKeys, victim: ToldClaim, until: float) -> bool:
-    answer = await channel.transact(commands.evict(victim, keys.words(victim.id, victim.client)), until, insist=False)
+    answer = await channel.transact(
+        commands.evict(victim, keys.notes_to(victim.id, victim.client)), until, insist=False
+    )
     # The first of several requests may have done it.
     return not answer.failed or answer.repeated

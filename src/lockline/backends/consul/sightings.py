@@ -16,7 +16,7 @@ from ...runtime import Runtime
 from . import commands
 from .channel import ConsulChannel
 from .commands import MOST_STEPS, ConsulKeys, Step, ToldClaim, told_claim, told_claims
-from .subscription import Bells
+from .subscription import ConsulPushes
 
 log = logging.getLogger("lockline")
 
@@ -29,11 +29,11 @@ CLOCKS_DIFFER: Final = 1.01
 class Sightings:
     """Lines as they are seen, and since when each claim of others in them was seen to stand as it does now."""
 
-    def __init__(self, channel: ConsulChannel, keys: ConsulKeys, runtime: Runtime, bells: Bells) -> None:
+    def __init__(self, channel: ConsulChannel, keys: ConsulKeys, runtime: Runtime, pushes: ConsulPushes) -> None:
         self._channel = channel
         self._keys = keys
         self._now = runtime.now
-        self._bells = bells
+        self._pushes = pushes
         self._seen: dict[str, tuple[int, float]] = {}
 
     async def line(self, name: str, until: float, *, insist: bool = True, consistent: bool = False) -> list[ToldClaim]:
@@ -70,12 +70,12 @@ class Sightings:
         dead = [claim for claim in line if self.overdue(claim, now)]
         for claim in dead:
             # Each by itself: one that was renewed just now keeps no other from its end.
-            words = self._keys.words(claim.id, claim.client)
-            answer = await self._channel.transact(commands.bury(claim, words), until)
+            notes = self._keys.notes_to(claim.id, claim.client)
+            answer = await self._channel.transact(commands.bury(claim, notes), until)
             if not answer.failed:
                 log.info("removed a claim of %s that nobody has renewed for its ttl", claim.owner)
                 rest = [other for other in line if other is not claim]
-                await self._bells.ring(line, rest, until)
+                await self._pushes.tell_new_holders(line, rest, until)
                 line = rest
             self._seen.pop(claim.key, None)
         return bool(dead)

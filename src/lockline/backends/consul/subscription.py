@@ -1,4 +1,4 @@
-"""What is pushed: bells, rung by whoever makes room, and heard by one blocking query per client on its own keys."""
+"""What is pushed: a key of the waiting client, put by whoever makes room, and heard by one blocking query per client on its own keys."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from .commands import ConsulKeys, Step, ToldClaim
 from .connection import NoReply
 from .sessions import ServerSession, Sessions
 
-A_RING: Final = 2.0
+A_CALL: Final = 2.0
 
 
-class Bells:
-    """Rings for others, and listens for this client: one connection, whatever the number of locks."""
+class ConsulPushes:
+    """Tells others that they hold now, and listens for this client: one connection, whatever the number of locks."""
 
     def __init__(
         self, channel: ConsulChannel, sessions: Sessions, keys: ConsulKeys, runtime: Runtime,
@@ -37,9 +37,11 @@ class Bells:
         self._runtime = runtime
         self._worker = Worker(runtime, "lockline-consul-listener", self._listen, idle)
 
-    # -- ringing -----------------------------------------------------------------------------------
+    # -- telling -----------------------------------------------------------------------------------
 
-    async def ring(self, before: Iterable[ToldClaim], after: Iterable[ToldClaim], until: float, heir: str = "") -> None:
+    async def tell_new_holders(
+        self, before: Iterable[ToldClaim], after: Iterable[ToldClaim], until: float, heir: str = ""
+    ) -> None:
         """Tell those who hold in this line now and did not before, but not the heir, who knows it.
 
         Only a hint: who hears nothing finds out by looking.
@@ -51,12 +53,12 @@ class Bells:
             if claim.client == self._keys.client:
                 self._call(claim.id)
             else:
-                bell = f"{self._keys.words(claim.id, claim.client)}bell"
+                bell = f"{self._keys.notes_to(claim.id, claim.client)}bell"
                 # Only while it stands: nobody would remove what is said to one that has left. Another text each time, or it would
                 # not count as a change.
                 put = commands.put(bell, claim.session, flags=secrets.randbits(32))
                 others.append([commands.stands(claim), put])
-        until = min(until, self._runtime.now() + A_RING)
+        until = min(until, self._runtime.now() + A_CALL)
         try:
             for batch in commands.batches(others):
                 if (await self._channel.transact([step for steps in batch for step in steps], until)).failed:

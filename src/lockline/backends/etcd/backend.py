@@ -23,7 +23,7 @@ from .clock import MemberClock
 from .commands import RANGE, REVOKE, Keys, SeenClaim, seen_claim, seen_claims
 from .grpc import GrpcRefused
 from .keeping import EtcdKeeping
-from .leases import Leases, ServerLease
+from .leases import EtcdLeases, ServerLease
 from .subscription import Watches
 from .target import EtcdTarget
 
@@ -51,7 +51,7 @@ class EtcdBackend(KeyedBackend[EtcdClaims]):
 
     def _begin(self) -> None:
         self._keys = Keys(self._target.prefix, secrets.token_hex(8))
-        self._leases = Leases(self._channel, self._runtime, lambda lease: self._claims.lose_all(lease))
+        self._leases = EtcdLeases(self._channel, self._runtime, lambda lease: self._claims.lose_all(lease))
         self._claims = EtcdClaims(self._channel, self._leases, self._keys, self._runtime, self._heard)
         self._watches = Watches(
             self._channel, self._runtime.section(), self._keys.home, self._heard, self._heard_home

@@ -14,7 +14,7 @@ from . import messages as m
 from .channel import NOT_FOUND, EtcdChannel, Way
 from .commands import Keys
 from .grpc import GrpcRefused
-from .leases import LeaseRenewal, Leases, ServerLease
+from .leases import EtcdLeases, LeaseRenewal, ServerLease
 
 RENEWED_TOGETHER: Final = 100
 REMOVED_TOGETHER: Final = 60
@@ -52,7 +52,7 @@ class EtcdClaims(KeyedClaims[EtcdClaim]):
     removed_together = REMOVED_TOGETHER
 
     def __init__(
-        self, channel: EtcdChannel, leases: Leases, keys: Keys, runtime: Runtime, tell: Callable[[str], None]
+        self, channel: EtcdChannel, leases: EtcdLeases, keys: Keys, runtime: Runtime, tell: Callable[[str], None]
     ) -> None:
         super().__init__(runtime, "lockline-etcd-sweeper", tell)
         self._channel = channel

@@ -52,7 +52,7 @@ class MemberClock(AskedClock):
 
     async def _head(self, endpoint: Endpoint, by: float) -> bytes:
         request = f"GET /version HTTP/1.1\r\nHost: {endpoint}\r\nConnection: close\r\n\r\n".encode()
-        if self._runtime.flavour == "blocking":
+        if self._channel.blocking:
             return self._head_blocking(endpoint, request, by)
         async with asyncio.timeout(max(0.001, by - self._runtime.now())):
             reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port, ssl=self._target.tls_for_http)

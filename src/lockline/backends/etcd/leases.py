@@ -71,7 +71,7 @@ def lease_seconds(ttl: float) -> int:
     return -(-seconds // step) * step
 
 
-class Leases(Carriers[ServerLease]):
+class EtcdLeases(Carriers[ServerLease]):
     """The leases of one client."""
 
     def __init__(self, channel: EtcdChannel, runtime: Runtime, died: Callable[[ServerLease], None]) -> None:

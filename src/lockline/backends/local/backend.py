@@ -311,13 +311,13 @@ class LocalBackend:
         if self._reading is not None and listener is not None:
             self._reading.remove_reader(listener.fileno())
             self._reading = None
-        if await self._left_nothing():
+        if await self._withdraw_rest():
             self._peers.close()
         else:
             self._peers.drop()
         self._steps.close()
 
-    async def _left_nothing(self) -> bool:
+    async def _withdraw_rest(self) -> bool:
         """Withdraw what somebody who was cut short may have left; if that fails, others see by our socket that we are gone."""
         if not self._steps.stands():
             return True

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from ...errors import ClientClosed, QuorumNotReached
 from ...runtime import clock
 from ...runtime.blocking import ring
-from ..pool import Pool
+from ..pool import SharedPool
 from ..resp.commands import ServerError
 from ..resp.connection_blocking import BlockingConnection
 from ..resp.errors import NoAnswer
@@ -61,13 +61,13 @@ def busy() -> QuorumNotReached:
     return error
 
 
-def bundle_pool(most: int, make: Callable[[Pool[Bundle]], Bundle]) -> Pool[Bundle]:
+def bundle_pool(most: int, make: Callable[[SharedPool[Bundle]], Bundle]) -> SharedPool[Bundle]:
     """A pool that counts no bundle as taken for ever."""
 
     def counts(bundle: Bundle) -> bool:
         return not bundle.gone and (clock.now() - bundle.began < OVERDUE or bundle in pool.free)
 
-    pool: Pool[Bundle] = Pool(most, lambda: make(pool), counts)
+    pool: SharedPool[Bundle] = SharedPool(most, lambda: make(pool), counts)
     return pool
 
 
@@ -319,7 +319,7 @@ def greeted(connection: BlockingConnection, until: float) -> tuple[str, Greeting
     return durable(settings), greeting(connection.ask(greet(settings), until))
 
 
-def _tidy(pool: Pool[Bundle]) -> bool:
+def _tidy(pool: SharedPool[Bundle]) -> bool:
     """Take in what came late for the bundles that are free; whether anything is still due on them. For the background."""
     due = False
     for _ in range(len(pool.free)):

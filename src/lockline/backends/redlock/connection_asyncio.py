@@ -269,7 +269,7 @@ class NodeConnection:
             self._repeats.cancel()
         until = clock.now() + 1.0
         await self._worker.join(clock.now())
-        await ended([self._worker], until)
+        await wait_for_ends([self._worker], until)
         if self._owed:
             # What could not be delivered yet gets a last chance; after that only its ttl ends it.
             try:
@@ -317,7 +317,7 @@ class ListeningTime:
             self._timer.cancel()
 
 
-async def ended(workers: Sequence[TaskWorker], until: float) -> None:
+async def wait_for_ends(workers: Sequence[TaskWorker], until: float) -> None:
     """Wait for tasks that were cancelled to put their things away."""
     # A worker may be between two tasks, so there is nothing to await.
     while any(worker.alive() for worker in workers) and clock.now() < until:  # noqa: ASYNC110

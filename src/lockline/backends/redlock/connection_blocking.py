@@ -11,7 +11,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...runtime import clock
-from ..pool import Pool
+from ..pool import SharedPool
 from ..resp.commands import ServerError
 from ..resp.connection_blocking import BlockingConnection
 from .channel import TakeAnswer
@@ -99,7 +99,7 @@ class BundledConnection:
 class Bundle:
     """A conversation over one connection to each node."""
 
-    def __init__(self, channel: BlockingFanout, pool: Pool[Bundle]) -> None:
+    def __init__(self, channel: BlockingFanout, pool: SharedPool[Bundle]) -> None:
         self._channel = channel
         self._pool = pool
         self.connections = [BundledConnection(node) for node in range(len(channel.labels))]

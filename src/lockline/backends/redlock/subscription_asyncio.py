@@ -11,7 +11,7 @@ from ...runtime.looping import TaskWorker
 from ..resp.subscription import AsyncioSubscription
 from .channel import TROUBLE
 from .channel_asyncio import AsyncioFanout
-from .connection_asyncio import NodeConnection, ended
+from .connection_asyncio import NodeConnection, wait_for_ends
 from .subscription import RETRY, Hearer, HintSource
 from .target import Node
 
@@ -126,4 +126,4 @@ class AsyncioHints(HintSource):
         workers, self._workers = self._workers, {}
         for worker in workers.values():
             await worker.join(clock.now())
-        await ended(list(workers.values()), clock.now() + 1.0)
+        await wait_for_ends(list(workers.values()), clock.now() + 1.0)

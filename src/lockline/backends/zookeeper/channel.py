@@ -144,7 +144,7 @@ class KazooChannel:
 
     def _begin(self, ttl: float | None) -> None:
         if not self._started:
-            _uninterrupted(lambda: self._start(ttl))
+            _do_uninterrupted(lambda: self._start(ttl))
 
     def _start(self, ttl: float | None) -> None:
         with self._mutex:
@@ -173,7 +173,7 @@ class KazooChannel:
         wanted = self.wanted(ttl)
         if not self.ours or round(wanted * 1000) >= session.asked or session.timeout * 1000 > session.asked + 1:
             return False
-        _uninterrupted(lambda: self._renegotiate(session, wanted))
+        _do_uninterrupted(lambda: self._renegotiate(session, wanted))
         return True
 
     def _renegotiate(self, session: Session, wanted: float) -> None:
@@ -298,7 +298,7 @@ def _refusal(text: str, *, unsent: bool, permanent: bool = False) -> BackendUnav
     return problem
 
 
-def _uninterrupted(step: Callable[[], None]) -> None:
+def _do_uninterrupted(step: Callable[[], None]) -> None:
     """Do this in a thread of its own: Ctrl-C comes between two lines of the main thread only, and here both must be done."""
     thread = threading.Thread(target=step, name="lockline-zookeeper-step", daemon=True)
     thread.start()

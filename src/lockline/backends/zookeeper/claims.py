@@ -15,7 +15,7 @@ from ...core.claim import Claim, Gone, Unanswered
 from ...core.rule import admitted, blockers
 from ...runtime import Runtime
 from .channel import KazooChannel
-from .commands import LineCommands, Place, checked, is_cut, lighter_name, read_line, refusal, written
+from .commands import ClaimNode, LineCommands, checked, is_cut, lighter_name, read_line, refusal, written
 from .connection import AT_ONCE, CUT
 from .session import Session
 
@@ -52,8 +52,8 @@ class OwnNode:
         self.withdrawn = False
         """Nobody wants it any more: it is removed, whatever it has come to."""
         self.holds = False
-        self.mine: Place | None = None
-        self.ahead: list[Place] = []
+        self.mine: ClaimNode | None = None
+        self.ahead: list[ClaimNode] = []
         """The line before it, as far as is known. It can only get shorter and lighter, so what is known errs on the safe
         side: when it leaves room, there is room."""
         self.look_by = 0.0
@@ -85,7 +85,7 @@ class OwnNode:
         self.holds = self.stale = False
         self.watched.clear()
 
-    def take_in(self, line: list[Place], at: int | None) -> None:
+    def take_in(self, line: list[ClaimNode], at: int | None) -> None:
         """Take in the line as it was read, and the place in it; a claim that has none is gone."""
         if at is None:
             self.end = self.end or "evicted"

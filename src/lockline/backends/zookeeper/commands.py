@@ -31,7 +31,7 @@ LATEST: Final = 1e11
 # -- names of nodes --------------------------------------------------------------------------------
 
 
-class Place(NamedTuple):
+class ClaimNode(NamedTuple):
     """One claim in its line."""
 
     sequence: int
@@ -60,9 +60,9 @@ def lighter_name(node: str, weight: int) -> str:
     return f"={weight}.{node.rpartition('.')[2]}"
 
 
-def read_line(children: Iterable[str]) -> list[Place]:
+def read_line(children: Iterable[str]) -> list[ClaimNode]:
     """The claims in order of arrival; nodes that are none of ours are passed over."""
-    line: list[Place] = []
+    line: list[ClaimNode] = []
     lighter: dict[str, int] = {}
     for node in children:
         head, _, sequence = node.rpartition(".")
@@ -72,7 +72,7 @@ def read_line(children: Iterable[str]) -> list[Place]:
                 continue
             weight, capacity, claim_id = head.split(".")
             # The server counts in 32 bits and goes on with negative numbers.
-            line.append(Place(int(sequence) % _WRAP, node, unescaped(claim_id), int(weight), int(capacity)))
+            line.append(ClaimNode(int(sequence) % _WRAP, node, unescaped(claim_id), int(weight), int(capacity)))
         except ValueError:
             continue
     if lighter:
@@ -210,6 +210,6 @@ class LineCommands:
 
     async def line(
         self, name: str, until: float, *, ttl: float | None = None, insist: bool = True, tried: bool = False
-    ) -> list[Place]:
+    ) -> list[ClaimNode]:
         """The line as the leader knows it now."""
         return read_line(await self.children(self.parent(name), until, ttl=ttl, insist=insist, tried=tried))

@@ -13,7 +13,7 @@ from ...core.rule import admitted
 from ...errors import BackendUnavailable
 from .channel import KazooChannel
 from .claims import OwnNode
-from .commands import KEPT, LineCommands, Place, checked, is_cut, lighter_name, read_data, unescaped
+from .commands import KEPT, ClaimNode, LineCommands, checked, is_cut, lighter_name, read_data, unescaped
 from .connection import AT_ONCE
 
 
@@ -45,7 +45,7 @@ class LineInspection:
                 tuple(self._standing(place, told, at < holders, now) for at, (place, told) in enumerate(there)),
             )
 
-    def _standing(self, place: Place, told: tuple[bytes, Any], holds: bool, now: float) -> Standing:
+    def _standing(self, place: ClaimNode, told: tuple[bytes, Any], holds: bool, now: float) -> Standing:
         data, stat = told
         seen = read_data(data)
         own = self._own.get(place.id)

@@ -19,7 +19,7 @@ from kazoo.protocol.states import EventType
 
 from .channel import KazooChannel
 from .claims import OwnNode
-from .commands import Place, read_line
+from .commands import ClaimNode, read_line
 
 log = logging.getLogger("lockline.zookeeper")
 
@@ -34,7 +34,7 @@ class View:
 
     def __init__(self, answer: Any) -> None:
         self.answer = answer
-        self.line: list[Place] | None = None
+        self.line: list[ClaimNode] | None = None
         if isinstance(answer, list):
             self.line = read_line(answer)
         elif isinstance(answer, problems.NoNodeError):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 
-from ..trace import Event, short
+from ..trace import TraceEvent, short
 from ..verdicts import Outcome, Verdict
 
 POLLS = 3
@@ -42,7 +42,7 @@ class Arrow:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class LaneMark:
     """A moment."""
 
     lane: str
@@ -59,7 +59,7 @@ class Picture:
     servers: list[str] = field(default_factory=list)
     bars: list[Bar] = field(default_factory=list)
     arrows: list[Arrow] = field(default_factory=list)
-    marks: list[Mark] = field(default_factory=list)
+    marks: list[LaneMark] = field(default_factory=list)
     violation: float | None = None
     length: float = 1.0
     knots: list[tuple[float, float]] = field(default_factory=list)
@@ -86,7 +86,7 @@ def picture(outcome: Outcome) -> Picture:
     drawn.bars = [*lasting(events, zero, last)]
     drawn.arrows = messages(events, zero)
     drawn.marks = [
-        Mark(event.lane, max(0.0, event.at - zero), event.kind, event.text)
+        LaneMark(event.lane, max(0.0, event.at - zero), event.kind, event.text)
         for event in events
         if event.kind in ("read", "wrote", "fence refused", "killed", "clock", "refused", "gave up", "at", "note", "up")
     ]
@@ -96,7 +96,7 @@ def picture(outcome: Outcome) -> Picture:
     return drawn
 
 
-def who_is_there(events: Sequence[Event]) -> tuple[list[str], list[str]]:
+def who_is_there(events: Sequence[TraceEvent]) -> tuple[list[str], list[str]]:
     """The clients, and below them the servers, each in the order of their names."""
     servers = {event.lane for event in events if event.kind in ("reply", "lost", "down", "up")}
     servers |= {event.to for event in events if event.kind in ("request", "held back")}
@@ -123,7 +123,7 @@ def scale(drawn: Picture) -> list[tuple[float, float]]:
     return list(zip(ordered, [0.0, *(so_far / whole for so_far in accumulate(gaps))], strict=True))
 
 
-def lasting(events: Sequence[Event], zero: float, last: float) -> list[Bar]:
+def lasting(events: Sequence[TraceEvent], zero: float, last: float) -> list[Bar]:
     """Holds, freezes, waits and the absence of servers."""
     ends = {
         "hold": ("letting go", "killed", "gave up"),
@@ -132,7 +132,7 @@ def lasting(events: Sequence[Event], zero: float, last: float) -> list[Bar]:
         "waits": ("granted", "refused", "killed"),
     }
     begins = {"granted": "hold", "froze": "frozen", "down": "down", "asked": "waits"}
-    open_now: dict[tuple[str, str], Event] = {}
+    open_now: dict[tuple[str, str], TraceEvent] = {}
     bars = []
 
     def close(kind: str, lane: str, at: float) -> None:
@@ -152,7 +152,7 @@ def lasting(events: Sequence[Event], zero: float, last: float) -> list[Bar]:
     return sorted(bars, key=lambda bar: (bar.kind != "down", bar.kind != "hold", bar.began))
 
 
-def messages(events: Sequence[Event], zero: float) -> list[Arrow]:
+def messages(events: Sequence[TraceEvent], zero: float) -> list[Arrow]:
     """Requests and replies; of a client that asks again and again only the first few, and a number."""
     arrows: list[Arrow] = []
     run: dict[str, int] = {}
@@ -178,7 +178,7 @@ def messages(events: Sequence[Event], zero: float) -> list[Arrow]:
     return arrows
 
 
-def requests_of(events: Sequence[Event]) -> dict[str, int]:
+def requests_of(events: Sequence[TraceEvent]) -> dict[str, int]:
     """How many requests each client sent."""
     sent: dict[str, int] = {}
     for event in events:

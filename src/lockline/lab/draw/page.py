@@ -10,7 +10,7 @@ from importlib.resources import files
 from ... import __version__
 from ..failures.face import Failure
 from ..locks.face import PublishedLock
-from ..trace import Event
+from ..trace import TraceEvent
 from ..verdicts import Outcome, Verdict
 from .svg import svg
 
@@ -143,5 +143,5 @@ def _slim(outcome: Outcome) -> Outcome:
     """A crowd's thousands of requests are a figure and no picture."""
     if len(outcome.events) < 1500:
         return outcome
-    kept: tuple[Event, ...] = tuple(event for event in outcome.events if event.kind not in ("request", "reply"))
+    kept: tuple[TraceEvent, ...] = tuple(event for event in outcome.events if event.kind not in ("request", "reply"))
     return Outcome(**{name: getattr(outcome, name) for name in outcome.__slots__ if name != "events"}, events=kept)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from html import escape
 
 from ..verdicts import Outcome, Verdict
-from .lanes import Arrow, Bar, Mark, Picture, picture, requests_of
+from .lanes import Arrow, Bar, LaneMark, Picture, picture, requests_of
 
 WIDTH = 860
 LEFT = 112
@@ -197,7 +197,7 @@ class _Drawing:
         )
         return True
 
-    def mark(self, mark: Mark) -> None:
+    def mark(self, mark: LaneMark) -> None:
         x, y = self.x(mark.at), self.y(mark.lane)
         high = y - BAR / 2 - 4
         if mark.kind in ("read", "wrote"):
@@ -228,7 +228,7 @@ class _Drawing:
             )
             self.label(x, high, word, "var(--soft)", 10, mark.lane)
 
-    def room_after(self, mark: Mark) -> float:
+    def room_after(self, mark: LaneMark) -> float:
         """Where the hold ends, or the freeze begins, in which somebody reads or writes: its words are to end by then."""
         around = [bar for bar in self.drawn.bars if bar.lane == mark.lane and bar.began <= mark.at <= bar.ended]
         ends = [self.x(bar.ended) for bar in around if bar.kind == "hold"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..locks.face import PublishedLock
-from ..stage import Client, Stage
+from ..stage import PlayedClient, Stage
 from .face import Failure
 from .schedule import collide, holder
 
@@ -63,7 +63,7 @@ def server_clock(stage: Stage) -> None:
     a.do("release")
 
 
-def on_three_of_five(stage: Stage) -> tuple[Client, Client, int]:
+def on_three_of_five(stage: Stage) -> tuple[PlayedClient, PlayedClient, int]:
     """A holds at the first three servers only; which one of them will forget."""
     b, a = stage.client("B"), stage.client("A")
     for line in a.lines[3:]:

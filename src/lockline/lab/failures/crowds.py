@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from ..crowd import READY, Turns
+from ..crowd import READY, CrowdTask
 from ..locks.face import PublishedLock
 from ..servers.proxy import Proxy
-from ..stage import Client, Stage
-from ..trace import Event, Kind
+from ..stage import PlayedClient, Stage
+from ..trace import Kind, TraceEvent
 from .face import Failure
 
 WAITERS = 50
@@ -39,7 +39,7 @@ def takes_part(lock: type[PublishedLock]) -> str:
 class AtWork:
     """Crowds that take their turns while the schedule goes on."""
 
-    def __init__(self, crowds: Sequence[tuple[Client, Turns]]) -> None:
+    def __init__(self, crowds: Sequence[tuple[PlayedClient, CrowdTask]]) -> None:
         self._clients = [client for client, _ in crowds]
         for client, turns in crowds:
             client.begin_crowd(turns)
@@ -76,7 +76,7 @@ def herd(stage: Stage) -> None:
     a.do("acquire", 10.0)
     began = time.monotonic()
     patience = PATIENCE * stage.ttl
-    turns = Turns(WAITERS // 2, 0.02, patience, rounds=1, lane=f"the {WAITERS}")
+    turns = CrowdTask(WAITERS // 2, 0.02, patience, rounds=1, lane=f"the {WAITERS}")
     at_work = AtWork([(stage.crowd_client(f"waiters {number}", lines), turns) for number in range(2)])
     quiet(lines)
     idle = idle_rate(lines)
@@ -162,7 +162,7 @@ def starvation(stage: Stage) -> None:
     near, far = stage.crowd_client("near", near_lines), stage.crowd_client("far", far_lines)
     patience = PATIENCE * stage.ttl
     at_work = AtWork([
-        (near, Turns(NEAR, HOLD, patience, together=True)), (far, Turns(1, HOLD, patience, together=True))
+        (near, CrowdTask(NEAR, HOLD, patience, together=True)), (far, CrowdTask(1, HOLD, patience, together=True))
     ])  # fmt: skip
     everybody = at_work.waits(lambda: happened(stage, "letting go") >= TURNS)
     shares = [sum(1 for wait in each if wait >= 0) for each in everybody]
@@ -176,7 +176,7 @@ def starvation(stage: Stage) -> None:
         stage.late = longest
 
 
-def overtaken(events: Sequence[Event]) -> int:
+def overtaken(events: Sequence[TraceEvent]) -> int:
     """How often, at most, one and the same other had its turn while somebody waited for a single one."""
     since: dict[str, float] = {}
     turns: dict[str, list[float]] = {}

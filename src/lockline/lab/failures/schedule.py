@@ -6,7 +6,7 @@ import time
 
 from ..calm import calm
 from ..servers.proxy import Proxy
-from ..stage import Client, Stage
+from ..stage import PlayedClient, Stage
 
 LATE = 0.6
 """Of a ttl: who waits for less was not kept waiting by a failure, but by a busy machine. One who renewed just before it died leaves
@@ -17,7 +17,7 @@ AT_REST = 0.2
 """Seconds without a packet after which none is expected."""
 
 
-def holder(stage: Stage, label: str = "A") -> Client:
+def holder(stage: Stage, label: str = "A") -> PlayedClient:
     """A client that holds the lock and has read the register."""
     client = stage.client(label)
     if not client.do("acquire", 5 * stage.ttl):
@@ -36,7 +36,7 @@ def come_to_rest(lines: list[Proxy]) -> None:
         time.sleep(0.01)
 
 
-def gets_it(stage: Stage, client: Client, wait: float) -> bool:
+def gets_it(stage: Stage, client: PlayedClient, wait: float) -> bool:
     """Whether it gets what is nobody's. Who waits for longer than a ttl for what does not expire waits for ever, and need not go on;
     and a machine that is busy with other things gets some more time."""
     began = calm()
@@ -50,7 +50,7 @@ def gets_it(stage: Stage, client: Client, wait: float) -> bool:
     return calm() - began < 0.9 * wait and bool(client.do("acquire", first))
 
 
-def must_get(stage: Stage, client: Client, since: float, wait: float | None = None, late: float = LATE) -> bool:
+def must_get(stage: Stage, client: PlayedClient, since: float, wait: float | None = None, late: float = LATE) -> bool:
     """The lock is nobody's: how long does it take until somebody gets it?"""
     if gets_it(stage, client, 3.5 * stage.ttl if wait is None else wait):
         took = time.monotonic() - since
@@ -61,14 +61,14 @@ def must_get(stage: Stage, client: Client, since: float, wait: float | None = No
     return False
 
 
-def finish(stage: Stage, client: Client) -> None:
+def finish(stage: Stage, client: PlayedClient) -> None:
     """Read, write, let go."""
     client.do("read")
     client.do("write")
     client.do("release")
 
 
-def collide(stage: Stage, first: Client, second: Client, *, wait: float, checks: bool = True) -> bool:
+def collide(stage: Stage, first: PlayedClient, second: PlayedClient, *, wait: float, checks: bool = True) -> bool:
     """The first believes to hold; the second asks. Whether both were inside; then both write what they had in mind."""
     began = calm()
     if not second.do("acquire", wait):
@@ -83,7 +83,7 @@ def collide(stage: Stage, first: Client, second: Client, *, wait: float, checks:
     return True
 
 
-def in_turn(stage: Stage, first: Client, second: Client, since: float, wait: float | None = None) -> None:
+def in_turn(stage: Stage, first: PlayedClient, second: PlayedClient, since: float, wait: float | None = None) -> None:
     """The second was kept out: so the first writes and lets go, and the second gets its turn."""
     if first.do("check"):
         first.do("write")
@@ -96,7 +96,13 @@ def in_turn(stage: Stage, first: Client, second: Client, since: float, wait: flo
 
 
 def contest(
-    stage: Stage, first: Client, second: Client, *, wait: float, checks: bool = True, turn: float | None = None
+    stage: Stage,
+    first: PlayedClient,
+    second: PlayedClient,
+    *,
+    wait: float,
+    checks: bool = True,
+    turn: float | None = None,
 ) -> None:
     """The first holds, the second asks: both are inside, or one after the other."""
     began = time.monotonic()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from ..locks.face import PublishedLock
-from ..stage import Client, Stage
+from ..stage import PlayedClient, Stage
 from .clocks import on_three_of_five
 from .face import Failure
 from .messages import has_a_line
@@ -23,7 +23,7 @@ def restart(stage: Stage) -> None:
     after(stage, a, b, wait=0.25 * stage.ttl)
 
 
-def after(stage: Stage, a: Client, b: Client, wait: float) -> None:
+def after(stage: Stage, a: PlayedClient, b: PlayedClient, wait: float) -> None:
     """Is anybody let in beside the holder? It looked at its lock just before, and a later look is not more of a proof."""
     contest(stage, a, b, wait=wait, checks=False, turn=max(9.0, 0.75 * stage.ttl))
 

@@ -22,7 +22,7 @@ class ZookeeperFamily(Servers):
         self._servers = self._three.servers if self._three else [ZooKeeper(folder / "zk")]
         self.labels = [f"ZooKeeper {n + 1}" for n in range(3)] if self._three else ["ZooKeeper"]
         for number, server in enumerate(self._servers):
-            server._env = self.clock_env(number)
+            server.env = self.clock_env(number)
 
     @property
     def addresses(self) -> list[Address]:

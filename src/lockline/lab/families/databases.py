@@ -30,7 +30,7 @@ class PostgresqlFamily(Servers):
         os.chmod(folder, 0o755)
         env = self.clock_env(0)
         self._server = PostgresServer(*ROOM)
-        self._server._env = env
+        self._server.env = env
         self._more: list[Any] = []
         self._link: Proxy | None = None
 
@@ -98,7 +98,7 @@ class MysqlFamily(Servers):
         super().__init__(folder, wants)
         self.labels = ["MariaDB"]
         self._server = MariadbServer(folder / "mysql", "--innodb-flush-log-at-trx-commit=2")
-        self._server._env = self.clock_env(0)
+        self._server.env = self.clock_env(0)
 
     @property
     def addresses(self) -> list[Address]:

@@ -33,7 +33,7 @@ class RedisFamily(Servers):
             self._servers.append(RedisServer(folder / "replica", *options))
             self.labels = ["primary", "replica"]
         for number, server in enumerate(self._servers):
-            server._env = self.clock_env(number)
+            server.env = self.clock_env(number)
 
     @property
     def addresses(self) -> list[Address]:

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from .face import Hold
 from .redis_face import RedisLock
-from .set_nx_ex import SetNxEx, Watchdog
+from .set_nx_ex import BlindWatchdog, SetNxEx
 
 COMPARE_AND_DELETE = """
     -- one step on the server: nobody comes between the look and the delete
@@ -64,7 +64,7 @@ class OwnerWatchdog(OwnerCompareDelete):
         hold = super().try_acquire()
         if hold is None:
             return None
-        dog = Watchdog(self)
+        dog = BlindWatchdog(self)
         dog.start()
         return Hold((hold.value, dog))
 

@@ -43,7 +43,7 @@ class SetNxEx(RedisLock):
         self.redis.delete(self.key)
 
 
-class Watchdog(threading.Thread):
+class BlindWatchdog(threading.Thread):
     """Renews every third of the ttl, blindly, until it is told to stop."""
 
     def __init__(self, lock: RedisLock) -> None:
@@ -75,12 +75,12 @@ class SetNxExWatchdog(SetNxEx):
 
     def __init__(self, place: Place, step: Step) -> None:
         super().__init__(place, step)
-        self._dogs: dict[int, Watchdog] = {}
+        self._dogs: dict[int, BlindWatchdog] = {}
 
     def try_acquire(self) -> Hold | None:
         if super().try_acquire() is None:
             return None
-        dog = Watchdog(self)
+        dog = BlindWatchdog(self)
         dog.start()
         return Hold(dog)
 

@@ -127,7 +127,7 @@ class ServerProcess:
         self.argv = list(argv)
         self.folder = folder
         self._ready = ready
-        self._env = env
+        self.env = env
         self._patience = patience
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -152,7 +152,7 @@ class ServerProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**os.environ, **(self._env or {})},
+                env={**os.environ, **(self.env or {})},
                 start_new_session=True,
             )
         WATCHER.guards(self._process.pid)

@@ -25,7 +25,7 @@ from collections import deque
 from collections.abc import Callable
 
 
-class Link:
+class ProxyLink:
     """One client's connection and its partner at the server."""
 
     def __init__(self, client: socket.socket, server: socket.socket) -> None:
@@ -53,7 +53,7 @@ class Proxy:
         on_packet: Callable[[bool, bytes, str], None] = lambda to_server, data, fate: None,
     ) -> None:
         self._server = server
-        self._on_packet = on_packet
+        self.on_packet = on_packet
         self._mutes = False
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
         self._listener.setblocking(False)
@@ -63,7 +63,7 @@ class Proxy:
         self._wake, self._woken = socket.socketpair()
         self._woken.setblocking(False)
         self._selector.register(self._woken, selectors.EVENT_READ)
-        self._links: dict[socket.socket, Link] = {}
+        self._links: dict[socket.socket, ProxyLink] = {}
         self._mutex = threading.Lock()
         self._holes = False
         self._refuses = False
@@ -162,7 +162,7 @@ class Proxy:
                     self._end(link)
 
     @staticmethod
-    def _end(link: Link) -> None:
+    def _end(link: ProxyLink) -> None:
         with contextlib.suppress(OSError):
             link.ends[link.client].shutdown(socket.SHUT_WR)
 
@@ -218,13 +218,13 @@ class Proxy:
         except OSError:
             client.close()
             return
-        link = Link(client, server)
+        link = ProxyLink(client, server)
         for end in link.ends:
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._links[end] = link
             self._selector.register(end, selectors.EVENT_READ)
 
-    def _pass_on(self, link: Link, end: socket.socket) -> None:
+    def _pass_on(self, link: ProxyLink, end: socket.socket) -> None:
         try:
             data = end.recv(65536)
         except OSError:
@@ -245,21 +245,21 @@ class Proxy:
         dark = self._holes or link.stranded
         if end is link.client:
             self.requests += 1
-            self._on_packet(True, data, "held back" if dark else "passed")
+            self.on_packet(True, data, "held back" if dark else "passed")
             self._note_request(link, data)
         elif self._mutes:
             self.lost += 1
-            self._on_packet(False, data, "lost")
+            self.on_packet(False, data, "lost")
             return
         elif link.reply_instead is not None:
             self.lost += 1
-            self._on_packet(False, data, "lost")
+            self.on_packet(False, data, "lost")
             data, link.reply_instead = link.reply_instead, None
             if not data:
                 self._close(link)
                 return
         elif end is not link.client:
-            self._on_packet(False, data, "lost" if dark else "passed")
+            self.on_packet(False, data, "lost" if dark else "passed")
         if dark:
             link.swallowed[partner] += data
         elif self._delay or link.late[partner]:
@@ -267,7 +267,7 @@ class Proxy:
         else:
             self._send(link, partner, data)
 
-    def _note_request(self, link: Link, data: bytes) -> None:
+    def _note_request(self, link: ProxyLink, data: bytes) -> None:
         for at, (containing, skip, instead) in enumerate(self._lose):
             if containing in data:
                 if skip:
@@ -277,7 +277,7 @@ class Proxy:
                     link.reply_instead = instead
                 return
 
-    def _send(self, link: Link, end: socket.socket, data: bytes) -> None:
+    def _send(self, link: ProxyLink, end: socket.socket, data: bytes) -> None:
         try:
             end.settimeout(5)
             end.sendall(data)
@@ -296,7 +296,7 @@ class Proxy:
                 while late and late[0][0] <= now and end in self._links:
                     self._send(link, end, late.popleft()[1])
 
-    def _close(self, link: Link) -> None:
+    def _close(self, link: ProxyLink) -> None:
         for end in link.ends:
             if self._links.pop(end, None) is not None:
                 with contextlib.suppress(KeyError, ValueError, OSError):

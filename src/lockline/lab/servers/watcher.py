@@ -33,7 +33,7 @@ done
 """
 
 
-class Watcher:
+class ServerWatcher:
     """Begun with the first server; it ends by itself when this process does, whichever way."""
 
     def __init__(self) -> None:
@@ -73,4 +73,4 @@ class Watcher:
         return ours
 
 
-WATCHER = Watcher()
+WATCHER = ServerWatcher()

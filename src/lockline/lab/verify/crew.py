@@ -20,7 +20,7 @@ STANDS_STILL_WITHIN = 2.0
 
 
 @dataclass(slots=True)
-class Worker:
+class CrewWorker:
     """One process."""
 
     number: int
@@ -61,12 +61,12 @@ class Crew:
         self._settings = settings
         self._next = 0
         self._mutex = threading.Lock()
-        self.workers: list[Worker] = []
+        self.workers: list[CrewWorker] = []
         self.replaced = 0
         for _ in range(size):
             self.add()
 
-    def add(self) -> Worker:
+    def add(self) -> CrewWorker:
         """One more."""
         with self._mutex:
             number = self._next
@@ -82,16 +82,16 @@ class Crew:
                 # Ctrl-C is for us: we end them in good order.
                 start_new_session=True,
             )
-        worker = Worker(number, process)
+        worker = CrewWorker(number, process)
         worker.tell(settings.text())
         self.workers.append(worker)
         return worker
 
-    def well(self) -> list[Worker]:
+    def well(self) -> list[CrewWorker]:
         """Those that can be struck."""
         return [worker for worker in self.workers if worker.alive]
 
-    def replace(self, worker: Worker) -> None:
+    def replace(self, worker: CrewWorker) -> None:
         """Another one in the place of one that has ended."""
         self.replaced += 1
         worker.process.wait()
@@ -100,7 +100,7 @@ class Crew:
         self.add()
 
     @staticmethod
-    def wait_stopped(worker: Worker, within: float = STANDS_STILL_WITHIN) -> bool:
+    def wait_stopped(worker: CrewWorker, within: float = STANDS_STILL_WITHIN) -> bool:
         """Whether it stands still, or has died, by then."""
         until = now() + within
         while now() < until:
@@ -130,7 +130,7 @@ class Crew:
             self._close(worker)
 
     @staticmethod
-    def _close(worker: Worker) -> None:
+    def _close(worker: CrewWorker) -> None:
         with contextlib.suppress(OSError, ValueError):
             assert worker.process.stdin is not None
             worker.process.stdin.close()

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from ...runtime.clock import now
-from .crew import Crew, Worker
+from .crew import Crew, CrewWorker
 from .history import Fault
 from .ledger import Ledger
-from .proxy import Proxy
+from .proxy import FaultProxy
 
 GRACE: Final = 1.0
 """So long after a fault has ended its traces may be felt: connections are made again, requests repeated."""
@@ -70,7 +70,7 @@ class Striker:
     def __init__(
         self,
         crew: Crew,
-        proxies: Sequence[Proxy],
+        proxies: Sequence[FaultProxy],
         ledger: Ledger,
         *,
         seed: int,
@@ -152,7 +152,7 @@ class Striker:
                 worker.send(signal.SIGCONT)
                 self._ledger.end(fault, GRACE)
 
-    def _let_strike(self, worker: Worker, order: str) -> bool:
+    def _let_strike(self, worker: CrewWorker, order: str) -> bool:
         """Have the worker do it itself, in the middle of a hold; whether it did. One that holds nothing for long is told to forget it."""
         worker.tell(order)
         if self._crew.wait_stopped(worker):
@@ -160,7 +160,7 @@ class Striker:
         worker.tell("")
         return False
 
-    def _killed(self, kind: str, worker: Worker) -> None:
+    def _killed(self, kind: str, worker: CrewWorker) -> None:
         self._note(kind, self._life, worker.number)
         self._crew.replace(worker)
 

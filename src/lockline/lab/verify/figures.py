@@ -10,7 +10,7 @@ from .history import History, Operation
 
 
 @dataclass(frozen=True, slots=True)
-class Waits:
+class WaitTimes:
     """How long it took from an acquire to its lease, in seconds."""
 
     count: int
@@ -19,15 +19,15 @@ class Waits:
     longest: float
 
 
-def waits(operations: Sequence[Operation]) -> Waits:
+def waits(operations: Sequence[Operation]) -> WaitTimes:
     """Of those that were granted."""
     took = sorted(one.got - one.begun for one in operations if one.got)
     if not took:
-        return Waits(0, 0.0, 0.0, 0.0)
-    return Waits(len(took), took[len(took) // 2], took[min(len(took) - 1, len(took) * 99 // 100)], took[-1])
+        return WaitTimes(0, 0.0, 0.0, 0.0)
+    return WaitTimes(len(took), took[len(took) // 2], took[min(len(took) - 1, len(took) * 99 // 100)], took[-1])
 
 
-def waits_by_kind(history: History) -> dict[str, Waits]:
+def waits_by_kind(history: History) -> dict[str, WaitTimes]:
     """For each kind of hold; names whose holders stay long on purpose are apart."""
     groups: dict[str, list[Operation]] = {}
     for one in history.operations:

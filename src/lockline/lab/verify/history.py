@@ -89,7 +89,7 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
-class Register:
+class RegisterRecord:
     """A number that everybody under one lock adds one to: how often it was written, what it is, what was refused there."""
 
     writes: int
@@ -108,8 +108,8 @@ class History:
 
     operations: list[Operation] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
-    fenced: dict[str, Register] = field(default_factory=dict)
-    unfenced: dict[str, Register] = field(default_factory=dict)
+    fenced: dict[str, RegisterRecord] = field(default_factory=dict)
+    unfenced: dict[str, RegisterRecord] = field(default_factory=dict)
     debris: list[str] | None = None
     """What was left when all was over; None if nobody looked."""
     stalls: list[tuple[float, float]] = field(default_factory=list)

@@ -7,7 +7,7 @@ from heapq import heappop, heappush
 from operator import attrgetter
 
 from .history import Operation
-from .verdict import EXCLUSION, PERMITS, READERS, RISING, UNIQUE, Finding, Violation
+from .verdict import EXCLUSION, PERMITS, READERS, RISING, UNIQUE, PromiseFinding, Violation
 
 _got = attrgetter("got")
 _begun = attrgetter("begun")
@@ -20,7 +20,7 @@ def kind_of(operation: Operation) -> str:
     return PERMITS if operation.kind == "permit" else EXCLUSION
 
 
-def sharing(granted: Sequence[Operation]) -> Finding:
+def sharing(granted: Sequence[Operation]) -> PromiseFinding:
     """Leases that said valid at one instant weigh no more than there is room; `granted` is in the order of `got`.
 
     A lease is valid from its grant on and, once it is not, never again. So between the first and the last instant at which it
@@ -28,7 +28,7 @@ def sharing(granted: Sequence[Operation]) -> Finding:
 
     Checked is only who asked before the last one had gone who stood in its way: a lock that nobody else wants is no test.
     """
-    finding = Finding(kind_of(granted[0]))
+    finding = PromiseFinding(kind_of(granted[0]))
     holding: list[tuple[float, int, Operation]] = []
     weight = 0
     free = room = 0.0
@@ -60,9 +60,9 @@ def _two_holders(late: Operation, others: Sequence[Operation]) -> str:
     )
 
 
-def unique(granted: Sequence[Operation]) -> Finding:
+def unique(granted: Sequence[Operation]) -> PromiseFinding:
     """No token twice on one name."""
-    finding = Finding(UNIQUE)
+    finding = PromiseFinding(UNIQUE)
     owners: dict[int, Operation] = {}
     for operation in granted:
         finding.checked += 1
@@ -73,9 +73,9 @@ def unique(granted: Sequence[Operation]) -> Finding:
     return finding
 
 
-def rising(granted: Sequence[Operation]) -> Finding:
+def rising(granted: Sequence[Operation]) -> PromiseFinding:
     """Whoever asked after the other was answered has the higher token; `granted` is in the order of `got`."""
-    finding = Finding(RISING)
+    finding = PromiseFinding(RISING)
     answered = iter(granted)
     nearest = next(answered, None)
     highest: Operation | None = None
@@ -88,12 +88,12 @@ def rising(granted: Sequence[Operation]) -> Finding:
     return finding
 
 
-def rising_by_validity(granted: Sequence[Operation]) -> Finding:
+def rising_by_validity(granted: Sequence[Operation]) -> PromiseFinding:
     """The same of pairs that exclude each other, of which more is known: the one that said valid first was granted first.
 
     This is so only where the store never lets two in: one that was in already, and heard of it late, looks like a later one.
     """
-    finding = Finding(RISING)
+    finding = PromiseFinding(RISING)
     shared: Operation | None = None
     alone: Operation | None = None
     for operation in granted:
@@ -109,7 +109,7 @@ def rising_by_validity(granted: Sequence[Operation]) -> Finding:
     return finding
 
 
-def _compare(finding: Finding, earlier: Operation | None, later: Operation) -> None:
+def _compare(finding: PromiseFinding, earlier: Operation | None, later: Operation) -> None:
     if earlier is None:
         return
     finding.checked += 1

@@ -24,8 +24,8 @@ from .verdict import (
     RISING,
     UNIQUE,
     WAKE_UP,
-    Finding,
-    Verdict,
+    PromiseFinding,
+    RunVerdict,
     Violation,
 )
 
@@ -54,10 +54,10 @@ CONTENDED: Final = 5
 """Of so many grants of a lock at least one goes to somebody who found it taken, even with few workers: only those are a test of exclusion."""
 
 
-def judge(history: History, rules: Rules = DEFAULT) -> Verdict:
+def judge(history: History, rules: Rules = DEFAULT) -> RunVerdict:
     """The verdict on a whole run."""
     findings = {
-        promise: Finding(promise, least=least)
+        promise: PromiseFinding(promise, least=least)
         for promise, least in (
             (EXCLUSION, rules.least // CONTENDED or 1),
             (READERS, rules.least_waits),
@@ -77,7 +77,7 @@ def judge(history: History, rules: Rules = DEFAULT) -> Verdict:
     disturbed = turns.Disturbances(history.faults, history.operations, rules.life)
     kills = [fault for fault in history.faults if fault.kind.startswith("kill")]
     quiet_after = disturbed.any.quiet_after(kills)
-    by_validity = Finding(RISING)
+    by_validity = PromiseFinding(RISING)
     for operations in _by_name(history.operations).values():
         granted = sorted((one for one in operations if one.got), key=attrgetter("got"))
         if granted:
@@ -86,7 +86,7 @@ def judge(history: History, rules: Rules = DEFAULT) -> Verdict:
             by_validity.take(holding.rising_by_validity(granted))
         if rules.fifo:
             findings[ORDER].take(turns.order(operations, disturbed, calm))
-        waits = turns.Waits(operations, history, kills)
+        waits = turns.WaitsByTime(operations, history, kills)
         if rules.push:
             findings[WAKE_UP].take(turns.wake_up(operations, waits, disturbed, calm))
         findings[RECOVERY].take(turns.recovery(operations, waits, quiet_after, rules.life, calm))
@@ -106,7 +106,7 @@ def judge(history: History, rules: Rules = DEFAULT) -> Verdict:
     _fence(history, findings[FENCE])
     _debris(history, findings[DEBRIS])
     outcomes = Counter(one.outcome for one in history.operations)
-    return Verdict(
+    return RunVerdict(
         list(findings.values()),
         grants=sum(1 for one in history.operations if one.got),
         unknown=outcomes["unknown"] + outcomes[""],
@@ -122,7 +122,7 @@ def _by_name(operations: list[Operation]) -> dict[str, list[Operation]]:
     return found
 
 
-def _fence(history: History, finding: Finding) -> None:
+def _fence(history: History, finding: PromiseFinding) -> None:
     for name, register in history.fenced.items():
         finding.checked += register.writes
         if register.lost:
@@ -135,7 +135,7 @@ def _fence(history: History, finding: Finding) -> None:
     finding.remark = f", {refused:,} late accesses refused" if refused else ", and nobody came late"
 
 
-def _debris(history: History, finding: Finding) -> None:
+def _debris(history: History, finding: PromiseFinding) -> None:
     if history.debris is None:
         finding.missing = "nobody could look when all was over"
         return

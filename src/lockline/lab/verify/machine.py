@@ -27,8 +27,8 @@ from .ledger import Ledger
 from .plan import Names, Settings
 from .scratch import a_folder
 from .stalls import Stalls
-from .systems import DIRECT, Way, gone_after, life_after_death, way_to
-from .verdict import Verdict
+from .systems import DIRECT, WayToStore, gone_after, life_after_death, way_to
+from .verdict import RunVerdict
 from .witness import Witness
 from .worker import a_client
 
@@ -44,7 +44,7 @@ CLEANED_WITHIN: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class RunWish:
     """What is to be done."""
 
     url: str
@@ -75,7 +75,7 @@ class Interrupted(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class RunProgress:
     """How far a run is."""
 
     elapsed: float
@@ -86,11 +86,11 @@ class Progress:
 
 
 @dataclass(slots=True)
-class Outcome:
+class RunOutcome:
     """What a run was, and what came of it."""
 
-    wish: Wish
-    verdict: Verdict
+    wish: RunWish
+    verdict: RunVerdict
     history: History
     guarantees: Guarantees
     shown_url: str
@@ -105,7 +105,7 @@ class Outcome:
 class Machine:
     """One run."""
 
-    def __init__(self, wish: Wish, tell: Callable[[Progress], None] | None = None) -> None:
+    def __init__(self, wish: RunWish, tell: Callable[[RunProgress], None] | None = None) -> None:
         self._wish = wish
         self._tell = tell
         self._over = threading.Event()
@@ -132,7 +132,7 @@ class Machine:
         """End now, without a verdict: `run` raises Interrupted."""
         self._over.set()
 
-    def run(self) -> Outcome:
+    def run(self) -> RunOutcome:
         """From the first contact to the verdict; whatever happens, no worker, file or claim is left."""
         try:
             with a_folder() as self._folder:
@@ -141,7 +141,7 @@ class Machine:
             stopped.cleaned = self._cleaned
             raise
 
-    def _run(self) -> Outcome:
+    def _run(self) -> RunOutcome:
         wish = self._wish
         settings = Settings(
             wish.url, 0, str(self._folder), self._prefix, wish.seed, 0.0, ttl=wish.ttl, timeout=3 * wish.ttl,
@@ -173,7 +173,7 @@ class Machine:
             held.release()
         return Names(self._prefix)
 
-    def _with(self, client: Any, settings: Settings, names: Names, way: Way) -> Outcome:
+    def _with(self, client: Any, settings: Settings, names: Names, way: WayToStore) -> RunOutcome:
         wish = self._wish
         began = now()
         settings = replace(settings, ends=began + wish.seconds + 2 * BEGINS_WITHIN)
@@ -224,7 +224,7 @@ class Machine:
                 whole.ended = ended
             verdict = judge(whole, rules)
             verdict.failed = len(crew.failures())
-            return Outcome(
+            return RunOutcome(
                 wish, verdict, whole, guarantees, client.url, way.why_none if wish.strikes else "no faults were wanted",
                 notes, self._prefix, life,
             )  # fmt: skip
@@ -249,7 +249,7 @@ class Machine:
     def _show(self, elapsed: float) -> None:
         if self._tell is not None:
             ledger = self._ledger
-            self._tell(Progress(elapsed, self._wish.seconds, self._count(), len(ledger.faults), ledger.doing))
+            self._tell(RunProgress(elapsed, self._wish.seconds, self._count(), len(ledger.faults), ledger.doing))
 
     def _strike(self, striker: Striker, course: Course, plan: Iterator[Blow]) -> None:
         """Blow after blow to the end of the time."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from typing import Final
 
-from ..draw.lanes import Bar, Mark, Picture, scale
+from ..draw.lanes import Bar, LaneMark, Picture, scale
 from ..draw.svg import drawing
 from ..trace import short
 from .history import Fault, History, Operation
@@ -87,7 +87,7 @@ def time_line(promise: str, violation: Violation, history: History) -> str:
         beneath[one.op] = f"worker {one.worker}, {one.kind}"
         drawn.bars += _bars(one, history.faults, zero, last)
         drawn.marks += [
-            Mark(one.op, fault.begun - zero, "killed", "")
+            LaneMark(one.op, fault.begun - zero, "killed", "")
             for fault in history.faults
             if fault.worker == one.worker and fault.kind.startswith("kill") and zero <= fault.begun <= last
         ]

@@ -25,7 +25,7 @@ MOST: Final = 65536
 CONNECTS_WITHIN: Final = 5.0
 
 
-class Proxy:
+class FaultProxy:
     """Stands between this machine's workers and one server; each method takes effect at once, from any thread."""
 
     def __init__(self, host: str, port: int) -> None:
@@ -49,7 +49,7 @@ class Proxy:
         self._thread.start()
         started.wait()
 
-    def __enter__(self) -> Proxy:
+    def __enter__(self) -> FaultProxy:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -11,7 +11,7 @@ from typing import Final
 from urllib.parse import quote
 
 from ...fence.rule import Mark, Offer, may_enter, may_write
-from .history import Register
+from .history import RegisterRecord
 
 _WIDTH: Final = 160
 
@@ -113,20 +113,20 @@ class Unfenced:
         self._file.close()
 
 
-def fenced(folder: Path, name: str) -> Register:
+def fenced(folder: Path, name: str) -> RegisterRecord:
     """What became of the fenced number."""
     register = Fenced(folder, name)
     try:
         _, writes, value, refused = register._state()
     finally:
         register.close()
-    return Register(writes, value, refused)
+    return RegisterRecord(writes, value, refused)
 
 
-def unfenced(folder: Path, name: str) -> Register:
+def unfenced(folder: Path, name: str) -> RegisterRecord:
     """What became of the other one."""
     register = Unfenced(folder, name)
     try:
-        return Register(*register._state())
+        return RegisterRecord(*register._state())
     finally:
         register.close()

@@ -7,8 +7,8 @@ from html import escape
 from typing import Any
 
 from . import figures, picture
-from .machine import Outcome
-from .verdict import BROKEN, HELD, MEANS, Finding
+from .machine import RunOutcome
+from .verdict import BROKEN, HELD, MEANS, PromiseFinding
 
 STYLE = """
 :root{color-scheme:light dark;--ink:#1d2430;--paper:#fff;--soft:#5b6675;--rule:#d9dee6;--good:#1a7f4b;--bad:#c0262d;--none:#8a6d1c;--bar:#3567b7}
@@ -22,7 +22,7 @@ table{border-collapse:collapse;width:100%}td,th{text-align:left;padding:.35rem .
 """
 
 
-def as_json(outcome: Outcome) -> dict[str, Any]:
+def as_json(outcome: RunOutcome) -> dict[str, Any]:
     """For programs."""
     verdict, history = outcome.verdict, outcome.history
     waits, fairness = figures.waits_by_kind(history), figures.fairness(history)
@@ -59,12 +59,12 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def word(outcome: Outcome) -> str:
+def word(outcome: RunOutcome) -> str:
     """The verdict in a word."""
     return {0: "held", 1: "broken", 2: "inconclusive"}[outcome.verdict.code]
 
 
-def page(outcome: Outcome) -> str:
+def page(outcome: RunOutcome) -> str:
     """The whole report: one file, no script, nothing from elsewhere."""
     return document(f"lockline verify: {word(outcome)}", body(outcome))
 
@@ -77,7 +77,7 @@ def document(title: str, content: str) -> str:
     )
 
 
-def body(outcome: Outcome) -> str:
+def body(outcome: RunOutcome) -> str:
     """What there is to say about one run."""
     verdict, history = outcome.verdict, outcome.history
     kinds, fairness = Counter(fault.kind for fault in history.faults), figures.fairness(history)
@@ -133,7 +133,7 @@ def body(outcome: Outcome) -> str:
     return "".join(sections)
 
 
-def _promise(finding: Finding) -> str:
+def _promise(finding: PromiseFinding) -> str:
     kind = {HELD: "held", BROKEN: "broken"}.get(finding.state, "not-exercised")
     times = f" ({finding.broken:,} times)" if finding.broken > 1 else ""
     return (

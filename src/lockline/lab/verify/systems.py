@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ...backends.url import scheme_of
-from .proxy import Proxy
+from .proxy import FaultProxy
 
 DIRECT: Final = {
     "redis": 6379, "redlock": 6379, "zk": 2181, "etcd": 2379, "consul": 8500, "postgresql": 5432, "postgres": 5432, "mysql": 3306,
@@ -33,11 +33,11 @@ _PLACE: Final = re.compile(r"(?:\[([^\]]+)\]|([^:]*))(?::([0-9]+))?")
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class WayToStore:
     """How the workers reach the store: through proxies, or directly and why."""
 
     url: str
-    proxies: tuple[Proxy, ...] = ()
+    proxies: tuple[FaultProxy, ...] = ()
     why_none: str = ""
 
 
@@ -70,19 +70,19 @@ def _entries(scheme: str, authority: str) -> list[tuple[str, str]]:
 
 
 @contextmanager
-def way_to(url: str, ports: Mapping[str, int] = DIRECT) -> Iterator[Way]:
+def way_to(url: str, ports: Mapping[str, int] = DIRECT) -> Iterator[WayToStore]:
     """The same store through a proxy before each of its servers, where that is possible."""
     found = servers(url, ports)
     if isinstance(found, str):
-        yield Way(url, why_none=found)
+        yield WayToStore(url, why_none=found)
         return
     with ExitStack() as stack:
-        proxies = tuple(stack.enter_context(Proxy(*server)) for server in found)
+        proxies = tuple(stack.enter_context(FaultProxy(*server)) for server in found)
         head, _, rest = url.partition("://")
         authority = re.split(r"[/?]", rest, maxsplit=1)[0]
         entries = _entries(scheme_of(url), authority)
         through = ",".join(f"{login}127.0.0.1:{proxy.port}" for (login, _), proxy in zip(entries, proxies, strict=True))
-        yield Way(f"{head}://{through}{rest[len(authority) :]}", proxies)
+        yield WayToStore(f"{head}://{through}{rest[len(authority) :]}", proxies)
 
 
 def life_after_death(url: str, ttl: float) -> float:

@@ -10,7 +10,7 @@ from typing import Final
 
 from .history import Fault, History, Operation
 from .plan import left_to_run_out
-from .verdict import ORDER, RECOVERY, WAKE_UP, Finding, Violation
+from .verdict import ORDER, RECOVERY, WAKE_UP, PromiseFinding, Violation
 
 SOON: Final = 1.0
 """Within so many seconds the next one holds; the machine's own stalls are not counted."""
@@ -104,7 +104,7 @@ class Disturbances:
         return self._all.between(begin, end) or (own is not None and own.between(begin, end))
 
 
-class Waits:
+class WaitsByTime:
     """Who waited for one name, found by the time. Whoever got no answer says nothing here: it may have held."""
 
     def __init__(self, operations: Iterable[Operation], history: History, kills: Iterable[Fault]) -> None:
@@ -128,13 +128,13 @@ class Waits:
         return self._ordered[bisect_right(self._latest, begin) : bisect_left(self._begun, end)]
 
 
-def order(operations: Sequence[Operation], disturbed: Disturbances, calm: Calm) -> Finding:
+def order(operations: Sequence[Operation], disturbed: Disturbances, calm: Calm) -> PromiseFinding:
     """Nobody holds who came when another was seen waiting, before that one does; of one name, and in pairs of which one is exclusive.
 
     Whoever gave up by a timeout was overtaken as well, if he was still waiting then. A claim that its store may have
     forgotten (something was done to the run while it waited) stands at the end again, and says nothing.
     """
-    finding = Finding(ORDER)
+    finding = PromiseFinding(ORDER)
     turns = sorted((one for one in operations if _came_to_its_turn(one)), key=_turn, reverse=True)
     patient = [
         one for one in turns if one.seen and not disturbed.of(one, one.begun, _turn(one)) and not calm.stalled(one)
@@ -184,9 +184,9 @@ def _inside(moments: Iterable[float], spans: Iterable[tuple[float, float]]) -> d
     return found
 
 
-def wake_up(operations: Sequence[Operation], waits: Waits, disturbed: Disturbances, calm: Calm) -> Finding:
+def wake_up(operations: Sequence[Operation], waits: WaitsByTime, disturbed: Disturbances, calm: Calm) -> PromiseFinding:
     """When an exclusive lease was released and somebody was seen waiting, and still waits, the next one holds soon."""
-    finding = Finding(WAKE_UP)
+    finding = PromiseFinding(WAKE_UP)
     granted = sorted((one for one in operations if one.got), key=_got)
     times = [one.got for one in granted]
     releases = {one.releasing: one for one in granted if one.alone and one.outcome == "released"}
@@ -210,13 +210,13 @@ def wake_up(operations: Sequence[Operation], waits: Waits, disturbed: Disturbanc
 
 
 def recovery(
-    operations: Sequence[Operation], waits: Waits, kills: Sequence[tuple[Fault, float]], life: float, calm: Calm
-) -> Finding:
+    operations: Sequence[Operation], waits: WaitsByTime, kills: Sequence[tuple[Fault, float]], life: float, calm: Calm
+) -> PromiseFinding:
     """Of one name: when a holder was killed, whoever waits holds within the claim's life and a second.
 
     `kills` come with the moment until which nothing else was going on.
     """
-    finding = Finding(RECOVERY)
+    finding = PromiseFinding(RECOVERY)
     times = sorted(one.got for one in operations if one.got)
     left: dict[int, list[Operation]] = {}
     for one in operations:
@@ -246,10 +246,15 @@ def recovery(
 
 
 def stuck(
-    operations: Sequence[Operation], waits: Waits, life: float, history: History, disturbed: Disturbances, calm: Calm
-) -> Finding:
+    operations: Sequence[Operation],
+    waits: WaitsByTime,
+    life: float,
+    history: History,
+    disturbed: Disturbances,
+    calm: Calm,
+) -> PromiseFinding:
     """Of one name: where nobody holds, whoever waits does so for a claim's life and a second at most, whatever died before it."""
-    finding = Finding(RECOVERY)
+    finding = PromiseFinding(RECOVERY)
     granted = sorted((one for one in operations if one.got), key=_got)
     free = history.began
     for number in range(len(granted) + 1):

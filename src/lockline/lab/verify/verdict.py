@@ -24,7 +24,7 @@ class Violation:
 
 
 @dataclass(slots=True)
-class Finding:
+class PromiseFinding:
     """What the judge found about one promise."""
 
     promise: str
@@ -45,7 +45,7 @@ class Finding:
         if self.first is None or violation.at < self.first.at:
             self.first = violation
 
-    def take(self, other: Finding) -> None:
+    def take(self, other: PromiseFinding) -> None:
         """Count what was found of it elsewhere, too."""
         self.checked += other.checked
         self.broken += other.broken
@@ -70,10 +70,10 @@ class Finding:
 
 
 @dataclass(slots=True)
-class Verdict:
+class RunVerdict:
     """What came of a run."""
 
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[PromiseFinding] = field(default_factory=list)
     grants: int = 0
     unknown: int = 0
     """Operations that got no answer: they count neither for nor against."""
@@ -84,17 +84,17 @@ class Verdict:
     failed: int = 0
     """Workers that ended before their time, by a mistake that is neither the store's nor a fault: what they would have said is missing."""
 
-    def of(self, promise: str) -> Finding:
+    def of(self, promise: str) -> PromiseFinding:
         """What was found about this one."""
         return next(finding for finding in self.findings if finding.promise == promise)
 
     @property
-    def broken(self) -> list[Finding]:
+    def broken(self) -> list[PromiseFinding]:
         """The promises that were broken."""
         return [finding for finding in self.findings if finding.state == BROKEN]
 
     @property
-    def inconclusive(self) -> list[Finding]:
+    def inconclusive(self) -> list[PromiseFinding]:
         """The promises that no run may leave out, and this one did."""
         return [finding for finding in self.findings if finding.promise in NEEDED and finding.state == NOT_EXERCISED]
 

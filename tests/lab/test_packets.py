@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from lockline.lab.words import words_of
+from lockline.lab.packets import named
 
 
 @pytest.mark.parametrize(
@@ -28,4 +28,4 @@ from lockline.lab.words import words_of
     ],
 )
 def test_a_packet_in_a_word(packet: bytes, word: str) -> None:
-    assert words_of(packet) == word
+    assert named(packet) == word

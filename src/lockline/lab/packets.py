@@ -17,7 +17,7 @@ FIRST_WORDS = {"HELLO", "CLIENT", "SELECT", "AUTH", "INFO", "CONFIG", "SCRIPT"}
 """What a client says to a Redis before it comes to the matter."""
 
 
-def words_of(data: bytes) -> str:
+def named(data: bytes) -> str:
     """The commands, or their kind; empty where it cannot be told."""
     if data.startswith(b"*"):
         return _redis(data)
