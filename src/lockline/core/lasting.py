@@ -21,6 +21,9 @@ async def let_go(backend: Backend, live: LiveClaim, until: float, **heir: str) -
     if live.lock_delay and live.lost is not None:
         # A write of this holder may still be on its way: the next one comes when the store's own time for it is over.
         return False
+    if not live.kept_until:
+        # Nearly all of them, and who is next waits for this.
+        return await backend.leave(live.claim, until, **heir)
     return await end(backend, live.claim, live.outlasts - live.runtime.now(), until, **heir)
 
 

@@ -200,8 +200,8 @@ class BlockingMailbox:
 
     def _step_down(self, slot: _Slot) -> None:
         self._waiting.pop(slot, None)
-        # Woken without mail, it finds that nobody leads.
-        if self._leader is None and (heir := self._newest()) is not None:
+        # Woken without mail, it finds that nobody leads. Mostly nobody else waits, and this is on the way of every turn that is told.
+        if self._waiting and self._leader is None and (heir := self._newest()) is not None:
             heir.ring()
 
     def _newest(self) -> _Slot | None:

@@ -32,11 +32,6 @@ MENDING = 0.5
 """Seconds that mending one may take; meanwhile nobody hears the others."""
 
 
-def messages(heard: Sequence[Any]) -> list[str]:
-    """The texts of the messages among what was heard, byte by byte; the rest confirms subscriptions and answers pings."""
-    return [each[2].decode("latin-1") for each in heard if isinstance(each, list) and each[0] == b"message"]
-
-
 class Subscriptions:
     """The one subscription of a client at each server where it has waiting claims."""
 
@@ -52,6 +47,16 @@ class Subscriptions:
     def _channel(self, address: Address) -> str:
         """The same one each time that we listen there, which nobody else can guess or share."""
         return self._channels.setdefault(address, f"{self._prefix}:{secrets.token_hex(6)}")
+
+    def _spoken_of(self, heard: Sequence[Any]) -> list[str]:
+        """The claims that the messages among what was heard, read byte by byte, speak of; the rest confirms subscriptions and answers pings."""
+        told = []
+        for each in heard:
+            if isinstance(each, list) and each[0] == b"message":
+                claim_id = self._take_note(each[2].decode("latin-1"))
+                if claim_id:
+                    told.append(claim_id)
+        return told
 
 
 class BlockingSubscriptions(Subscriptions):
@@ -158,7 +163,11 @@ class BlockingSubscriptions(Subscriptions):
         if self._poll_for != self._version:
             self._prepare_poll()
         wait = min(seconds, subscription.QUIET if self._polled else 0.1)
-        ready = {fd for fd, _ in self._poll.poll(wait * 1000 if wait > 0 else 0)}
+        found = self._poll.poll(wait * 1000 if wait > 0 else 0)
+        if len(found) == len(self._polled) == 1 and (only := self._polled.get(found[0][0])) is not None:
+            # The common case, kept short: between this line and the body stands everybody who waits.
+            return self._hear(only)
+        ready = {fd for fd, _ in found}
         told: list[str] = []
         # Each of them, each time: one that is deaf shall not hide behind another that is busy.
         for fd, one in self._polled.items():
@@ -200,8 +209,7 @@ class BlockingSubscriptions(Subscriptions):
             return []
         if isinstance(one, BlockingTracker):
             return [watcher for reply in heard for watcher in one.tracked.take(reply)]
-        found = messages(heard)
-        return [claim_id for message in found if (claim_id := self._take_note(message))]
+        return self._spoken_of(heard)
 
     def _lose(self, one: BlockingSubscription) -> None:
         if self.open.get(one.address) is one:
@@ -346,9 +354,8 @@ class AsyncioSubscriptions(Subscriptions):
             self.hints.heard(watcher)
 
     def _take(self, reply: Any) -> None:
-        for message in messages([reply]):
-            if claim_id := self._take_note(message):
-                self.hints.heard(claim_id)
+        for claim_id in self._spoken_of([reply]):
+            self.hints.heard(claim_id)
 
     def _lose(self, address: Address, why: Exception) -> None:
         self.open.pop(address, None)
