@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
 # etcd3's generated code is older than today's protobuf: only the slow, pure Python one still takes it.
 os.environ.setdefault("PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION", "upb")
@@ -61,15 +60,21 @@ def bare_locker(hosts: str) -> Iterator[Locker]:
     channel = EtcdChannel(parse(f"etcd://{hosts}"), runtime, lambda: None)
     lease = run(channel.ask(commands.GRANT, m.LeaseGrantRequest(TTL=60), runtime.now() + 5)).ID
 
-    def ask(request: Any) -> None:
+    def ask(request: bytes) -> None:
         run(channel.transact(request, runtime.now() + 5))
+
+    key = b"bare/key"
+    # Once for all: to put them together is not what has to be done for each.
+    make = m.TxnRequest(
+        compare=[commands.created(key, 0)], success=[commands.put(key, b"x" * 90, lease)]
+    ).SerializeToString()
+    remove = m.TxnRequest(success=[commands.delete(key)]).SerializeToString()
 
     @contextmanager
     def made() -> Iterator[None]:
-        key = b"bare/key"
-        ask(m.TxnRequest(compare=[commands.created(key, 0)], success=[commands.put(key, b"x" * 90, lease)]))
+        ask(make)
         yield
-        ask(m.TxnRequest(success=[commands.delete(key)]))
+        ask(remove)
 
     yield made
     channel.close()

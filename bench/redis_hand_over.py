@@ -1,6 +1,6 @@
 """Where the time goes between one holder's release and the next one's body, and whether it pays to stay awake for an answer.
 
-python bench/redis_hand_over.py [--seconds 2] [--rounds 3] [--processes 16]
+python bench/redis_hand_over.py [--seconds 2] [--rounds 6] [--processes 16] [--only stages costs awake]
 """
 
 from __future__ import annotations
@@ -8,10 +8,11 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import multiprocessing
+import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -20,8 +21,8 @@ from typing import Any, NamedTuple
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from crowd import contended, uncontended
-from redis_limits import hand_over_locker
-from redis_locks import HAND_OVER, lockline_locker
+from redis_limits import hand_over_locker, own_requests_locker
+from redis_locks import HAND_OVER, cpu, lockline_locker, redis_py_locker
 from report import Report, percentile
 
 import lockline
@@ -32,6 +33,8 @@ from lockline.backends.resp.connection_blocking import Spin
 from tests.servers.redis import RedisServer, a_redis
 
 EACH_WAY = 0.0005
+
+Run = dict[str, float]
 
 # -- where the time goes ----------------------------------------------------------------------------
 
@@ -127,6 +130,35 @@ def _median(values: list[float]) -> float:
     return percentile(sorted(values), 0.5)
 
 
+def costs(server: RedisServer, rounds: int, seconds: float, processes: int) -> list[dict[str, object]]:
+    """What a grant costs in a crowd, on both sides of the wire: the best round of each."""
+    peers = {
+        HAND_OVER: hand_over_locker,
+        "Lockline's requests on bare sockets": own_requests_locker,
+        "Lockline": lockline_locker,
+        "redis-py": redis_py_locker,
+    }
+    best: dict[str, dict[str, Any]] = {}
+    for _ in range(rounds):
+        for peer, opener in peers.items():
+            server.command("FLUSHALL")
+            run = contended(
+                opener, str(server.port), processes, 0.0, seconds, method="fork",
+                counted=lambda: {"server": cpu(server) * 1e6},
+            )  # fmt: skip
+            best[peer] = max(best.get(peer, run), run, key=lambda each: float(each["grants_per_s"]))
+    return [
+        {
+            "": peer,
+            "grants/s": run["grants_per_s"],
+            "jain": run["jain"],
+            "client: CPU µs a grant": run["cpu_ms"] * 1e3,
+            "server: CPU µs a grant": run["server_per_grant"],
+        }
+        for peer, run in best.items()
+    ]
+
+
 # -- awake or asleep ----------------------------------------------------------------------------------
 
 
@@ -144,27 +176,36 @@ def far(server: RedisServer) -> Iterator[str]:
 
 
 def awake(server: RedisServer, rounds: int, seconds: float, processes: int) -> list[dict[str, object]]:
-    """The best round of each, with the look for an answer before sleeping and without it."""
+    """The median round of each, with the look for an answer before sleeping and without it; who comes first changes from round to round."""
     usual = connection_blocking.MOMENT
-    best: dict[tuple[str, str, str], dict[str, object]] = {}
+    ways = [("awake", usual), ("asleep", 0.0)]
+    runs: dict[tuple[str, str], list[Run]] = {}
     with far(server) as far_port:
-        for _ in range(rounds):
-            for where, port in (("near", str(server.port)), ("1 ms away", far_port)):
-                for moment in (usual, 0.0):
-                    connection_blocking.MOMENT = moment
-                    how = "awake" if moment else "asleep"
-                    for what, run in (
-                        ("alone", _alone(port, 2000 if where == "near" else 300)),
-                        (f"{processes} processes", _crowd(server, port, processes, seconds)),
-                    ):
-                        key = (what, where, how)
-                        if key not in best or float(str(run["grants/s"])) > float(str(best[key]["grants/s"])):
-                            best[key] = run
+        near = str(server.port)
+        trials: dict[str, Callable[[], Run]] = {
+            "alone, near": lambda: _alone(near, 2000),
+            "alone, 1 ms away": lambda: _alone(far_port, 200),
+            f"alone, near, beside {os.cpu_count()} busy processes": lambda: _beside_others(near, seconds),
+            f"{processes} processes, near": lambda: _crowd(server, near, processes, seconds),
+            f"{processes} processes, 1 ms away": lambda: _crowd(server, far_port, processes, seconds),
+        }
+        for number in range(rounds):
+            for how, moment in ways if number % 2 else reversed(ways):
+                connection_blocking.MOMENT = moment
+                for what, trial in trials.items():
+                    runs.setdefault((what, how), []).append(trial())
     connection_blocking.MOMENT = usual
-    return [{"": f"{what}, {where}, {how}", **run} for (what, where, how), run in sorted(best.items())]
+    return [{"": f"{what}, {how}", **_middle(runs[what, how])} for what in trials for how, _ in ways]
 
 
-def _alone(port: str, count: int) -> dict[str, object]:
+def _middle(runs: list[Run]) -> dict[str, float]:
+    """The median of each figure, and the range of what counts most."""
+    row = {what: _median([run[what] for run in runs]) for what in runs[0]}
+    grants = [run["grants/s"] for run in runs]
+    return {**row, "least": min(grants), "most": max(grants)}
+
+
+def _alone(port: str, count: int) -> Run:
     with lockline_locker(port) as locker:
         uncontended({"": locker}, 1, 50)
         spent = time.process_time()
@@ -172,7 +213,41 @@ def _alone(port: str, count: int) -> dict[str, object]:
         return {"grants/s": 1 / took, "CPU µs a grant": (time.process_time() - spent) / count * 1e6}
 
 
-def _crowd(server: RedisServer, port: str, processes: int, seconds: float) -> dict[str, object]:
+def _beside_others(port: str, seconds: float) -> Run:
+    """One who takes and gives back while every core has something else to do; and how much of that gets done."""
+    context = multiprocessing.get_context("fork")
+    turns = [context.Value("L", 0, lock=False) for _ in range(os.cpu_count() or 1)]
+    busy = [context.Process(target=_count, args=(one,), daemon=True) for one in turns]
+    for one in busy:
+        one.start()
+    try:
+        with lockline_locker(port) as locker:
+            uncontended({"": locker}, 1, 50)
+            done, spent, began = sum(one.value for one in turns), time.process_time(), time.perf_counter()
+            grants = 0
+            while time.perf_counter() < began + seconds:
+                with locker():
+                    grants += 1
+            took = time.perf_counter() - began
+            return {
+                "grants/s": grants / took,
+                "CPU µs a grant": (time.process_time() - spent) / grants * 1e6,
+                "the others: thousand turns/s": (sum(one.value for one in turns) - done) / took / 1e3,
+            }
+    finally:
+        for one in busy:
+            one.kill()
+            one.join()
+
+
+def _count(turns: Any) -> None:
+    while True:
+        for _ in range(1000):
+            pass
+        turns.value += 1000
+
+
+def _crowd(server: RedisServer, port: str, processes: int, seconds: float) -> Run:
     server.command("FLUSHALL")
     run = contended(lockline_locker, port, processes, 0.0, seconds, method="fork")
     return {"grants/s": run["grants_per_s"], "CPU µs a grant": run["cpu_ms"] * 1e3}
@@ -181,17 +256,22 @@ def _crowd(server: RedisServer, port: str, processes: int, seconds: float) -> di
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=2.0)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--processes", type=int, default=16)
+    parser.add_argument("--only", nargs="*", default=["stages", "costs", "awake"])
     asked = parser.parse_args()
     report = Report("redis_hand_over", {name: importlib.metadata.version(name) for name in ("lockline", "redis")})
     with a_redis() as server:
-        for processes in (2, asked.processes):
+        for processes in (2, asked.processes) if "stages" in asked.only else ():
             rows = stages(server, processes, asked.seconds)
             limit = contended(hand_over_locker, str(server.port), processes, 0.0, asked.seconds, method="fork")
             rows.append({"": HAND_OVER + ", in all", "µs": limit["hand_over_ms"] * 1e3})
             report.table(f"from one body to the next, {processes} processes, nothing inside", rows)
-        report.table("awake or asleep", awake(server, asked.rounds, asked.seconds, asked.processes))
+        if "costs" in asked.only:
+            rows = costs(server, asked.rounds, asked.seconds, asked.processes)
+            report.table(f"what a grant costs, {asked.processes} processes, nothing inside", rows)
+        if "awake" in asked.only:
+            report.table("awake or asleep", awake(server, asked.rounds, asked.seconds, asked.processes))
     report.write()
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import secrets
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +14,9 @@ import hiredis
 import redis
 from crowd import Locker
 
-from lockline.backends.resp.commands import Script
+from lockline.backends.redis.commands import PreparedLine, key_of, words
+from lockline.backends.redis.scripts import ENTER, LEAVE
+from lockline.backends.resp.commands import Script, pack
 
 TTL: Final = "10000"
 
@@ -45,6 +49,9 @@ class Wire:
 
     def ask(self, request: bytes) -> Any:
         self._socket.sendall(request)
+        return self.read()
+
+    def read(self) -> Any:
         while (reply := self._reader.gets()) is False:
             self._reader.feed(self._socket.recv(65536))
         return reply
@@ -87,6 +94,34 @@ class HandOver(Wire):
         self.ask(self._give)
 
 
+class OwnRequests(Wire):
+    """What Lockline asks for, with nothing around it: no keeper, no deadline, no second thread, no answer that may be lost."""
+
+    def __init__(self, port: str) -> None:
+        super().__init__(port)
+        with redis.Redis(port=int(port)) as client:
+            for script in (ENTER, LEAVE):
+                client.script_load(script.body)
+        self._turns = Wire(port)
+        channel = f"ll:{secrets.token_hex(6)}"
+        self._turns.ask(pack(("SUBSCRIBE", channel)))
+        self._line = PreparedLine(key_of("own-requests"))
+        wish = (float(TTL) / 1000, 1, 1, channel, "lock", f"pid {os.getpid()}", "", True)
+        self._wish = pack(words(wish)).partition(b"\r\n")[2]
+        self._ids = (f"{channel[3:]}-{number}" for number in itertools.count())
+
+    def __enter__(self) -> None:
+        self._id = next(self._ids)
+        mine = self._id.encode()
+        answer = self.ask(b"%b$%d\r\n%b\r\n%b" % (self._line.enter, len(mine), mine, self._wish))
+        assert isinstance(answer, (int, list)), answer
+        if isinstance(answer, list):
+            assert self._turns.read()[2].startswith(mine)
+
+    def __exit__(self, *_: object) -> None:
+        assert self.ask(self._line.request_to_leave(self._id)) == 1
+
+
 @contextmanager
 def fenced_locker(port: str) -> Iterator[Locker]:
     lock = FencedLock(port)
@@ -96,4 +131,10 @@ def fenced_locker(port: str) -> Iterator[Locker]:
 @contextmanager
 def hand_over_locker(port: str) -> Iterator[Locker]:
     lock = HandOver(port)
+    yield lambda: lock
+
+
+@contextmanager
+def own_requests_locker(port: str) -> Iterator[Locker]:
+    lock = OwnRequests(port)
     yield lambda: lock

@@ -134,32 +134,38 @@ def seen_claims(kvs: Iterable[Any]) -> list[SeenClaim]:
 # -- steps ---------------------------------------------------------------------------------------------
 
 
-def put(key: bytes, value: bytes, lease: int = 0) -> Any:
-    return m.RequestOp(request_put=m.PutRequest(key=key, value=value, lease=lease))
+Part = dict[str, Any]
+"""A part of a transaction, by the names of its fields: protobuf fills it in where it belongs. A message would be copied there, and that
+takes longer than all the rest of a request."""
 
 
-def delete(key: bytes) -> Any:
-    return m.RequestOp(request_delete_range=m.DeleteRangeRequest(key=key))
+def put(key: bytes, value: bytes, lease: int = 0) -> Part:
+    return {"request_put": {"key": key, "value": value, "lease": lease}}
 
 
-def get(key: bytes, **more: Any) -> Any:
-    return m.RequestOp(request_range=m.RangeRequest(key=key, **more))
+def delete(key: bytes) -> Part:
+    return {"request_delete_range": {"key": key}}
 
 
-def created(key: bytes, revision: int) -> Any:
+def get(key: bytes, **more: Any) -> Part:
+    return {"request_range": {"key": key, **more}}
+
+
+def created(key: bytes, revision: int) -> Part:
     """Holds while this very claim stands: a key that was deleted and made again has another create revision."""
-    return m.Compare(result=m.EQUAL, target=m.CREATE, key=key, create_revision=revision)
+    return {"result": m.EQUAL, "target": m.CREATE, "key": key, "create_revision": revision}
 
 
-def changed(key: bytes, revision: int) -> Any:
-    return m.Compare(result=m.EQUAL, target=m.MOD, key=key, mod_revision=revision)
+def changed(key: bytes, revision: int) -> Part:
+    return {"result": m.EQUAL, "target": m.MOD, "key": key, "mod_revision": revision}
 
 
-def nobody_since(line: bytes, revision: int) -> Any:
+def nobody_since(line: bytes, revision: int) -> Part:
     """Holds if no claim of the line is younger than this revision; with 0, if there is none at all."""
+    younger = {"target": m.CREATE, "key": line, "range_end": after(line)}
     if not revision:
-        return m.Compare(result=m.EQUAL, target=m.CREATE, key=line, range_end=after(line), create_revision=0)
-    return m.Compare(result=m.LESS, target=m.CREATE, key=line, range_end=after(line), create_revision=revision + 1)
+        return {"result": m.EQUAL, "create_revision": 0, **younger}
+    return {"result": m.LESS, "create_revision": revision + 1, **younger}
 
 
 def line_back_from(line: bytes, create: int, limit: int, serializable: bool = False) -> Any:
@@ -213,7 +219,7 @@ def withdraw(claims: Iterable[tuple[bytes, bytes]], session: bytes, lease: int) 
     return m.TxnRequest(success=[put(session, b"", lease), *ends])
 
 
-def seen_by_a_quorum(steps: list[Any], nothing: bytes) -> Any:
+def seen_by_a_quorum(steps: list[Part], nothing: bytes) -> Any:
     """These steps, as something to be written down, though they may only look: the last step removes a key that never is.
 
     etcd takes it through its log, as every write, so that only a leader that a quorum follows can answer. It changes nothing,
@@ -239,19 +245,19 @@ def keep(claim: bytes, create: int, key: bytes, value: bytes, lease: int) -> Any
     )
 
 
-def still_there(key: bytes) -> Any:
+def still_there(key: bytes) -> Part:
     return get(key, keys_only=True)
 
 
-def rewritten(key: bytes, since: int, value: bytes, lease: int) -> Any:
+def rewritten(key: bytes, since: int, value: bytes, lease: int) -> Part:
     """A claim told anew in its place, if it still stands as it was told at that revision.
 
     A request that was long under way would take back what was said after it: the longer lease, the lighter weight.
     """
-    return m.RequestOp(
-        request_txn=m.TxnRequest(
-            compare=[changed(key, since)],
-            success=[put(key, value, lease), still_there(key)],
-            failure=[still_there(key)],
-        )
-    )
+    return {
+        "request_txn": {
+            "compare": [changed(key, since)],
+            "success": [put(key, value, lease), still_there(key)],
+            "failure": [still_there(key)],
+        }
+    }
