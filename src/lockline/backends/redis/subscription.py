@@ -165,7 +165,7 @@ class BlockingSubscriptions(Subscriptions):
         wait = min(seconds, subscription.QUIET if self._polled else 0.1)
         found = self._poll.poll(wait * 1000 if wait > 0 else 0)
         if len(found) == len(self._polled) == 1 and (only := self._polled.get(found[0][0])) is not None:
-            # The common case, kept short: between this line and the body stands everybody who waits.
+            # The common case, kept short: all who stand in the line wait for what is done from here to the next one's body.
             return self._hear(only)
         ready = {fd for fd, _ in found}
         told: list[str] = []
