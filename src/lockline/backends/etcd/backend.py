@@ -307,6 +307,9 @@ class EtcdBackend(KeyedBackend[EtcdClaims]):
             if claims and not self._watches.at_home:
                 # From our oldest claim on, so that nothing is missed that was said before we listened.
                 self._watches.watch_home(0 if self._history_is_gone else min(own.create for own in claims))
+            if self._watches.at_home:
+                # Not without a stream: etcd takes signs of life that are asked for then for an attack.
+                self._channel.mind()
 
     def _cut(self) -> None:
         self._watches.cut()

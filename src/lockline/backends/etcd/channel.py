@@ -174,6 +174,26 @@ class EtcdChannel(Members):
                 continue
             await link.wait_for(call, min(until, look))
 
+    def mind(self) -> None:
+        """Where nobody asks for anything, find out whether the connection still works: a dead one is quiet, too."""
+        link, now = self.link, self.now()
+        if link is None or not link.grpc.opening.done or now < self._moving_until:
+            return
+        step, _ = Patience(0.0, QUIET, FOREVER).step(now, link.heard, link.pinged, now)
+        if step == "wait" or link.unread():
+            return
+        if step == "ping":
+            link.ping()
+            return
+        try:
+            # Aside: whoever minds it has renewals to see to.
+            self._runtime.spawn(lambda: self._replace(link), "lockline-etcd-line")
+        except RuntimeError:
+            pass  # no thread to be had now
+
+    async def _replace(self, link: EtcdLink) -> None:
+        await self._move(link, True, self.now() + SLOW)
+
     def _note_answer(self, link: EtcdLink, call: GrpcCall) -> None:
         """A quorum stands behind what this connection says."""
         now = self.now()

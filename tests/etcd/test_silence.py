@@ -1,0 +1,56 @@
+"""A connection that dies without a word while nobody asks for anything: whoever waits there has to find out by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import lockline
+from lockline import aio
+from lockline.backends.etcd import channel
+from tests.calm import calm
+
+from ..servers.etcd import EtcdCluster
+from ..servers.process import wait_for
+from ..servers.proxy import Proxy
+
+pytestmark = pytest.mark.server
+Clients = Callable[..., lockline.Client]
+
+
+@pytest.mark.parametrize("flavour", ["sync", "asyncio"])
+def test_a_line_that_is_dead_costs_who_waits_no_part_of_a_ttl(
+    single: EtcdCluster, client_of: Clients, flavour: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channel, "PING_EVERY", 1.0)
+    port = single.members[0].port
+    near = client_of(f"etcd://127.0.0.1:{port}/silence-{flavour}")
+    held = near.lock("x", ttl=60).acquire()
+    with Proxy(("127.0.0.1", port)) as proxy:
+        through = f"etcd://127.0.0.1:{proxy.port}/silence-{flavour}"
+        granted = threading.Event()
+
+        def wait_here() -> None:
+            with lockline.connect(through) as client, client.lock("x", ttl=60):
+                granted.set()
+
+        async def wait_there() -> None:
+            async with aio.connect(through) as client, client.lock("x", ttl=60):
+                granted.set()
+
+        work: Any = wait_here if flavour == "sync" else lambda: asyncio.run(wait_there())
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        wait_for(lambda: len(near.inspect("x").waiters) == 1, 20, "one who waits")
+        proxy.strand()
+        began = calm()
+        held.release()
+        wait_for(granted.is_set, 15, "its turn")
+        thread.join(20)
+        # What it is asked for every second, one for the answer, one for another connection; a third of the ttl would be twenty.
+        assert calm() - began < 15
+        assert proxy.accepted == 2
