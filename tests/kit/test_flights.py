@@ -7,6 +7,7 @@ import inspect
 import threading
 import time
 import traceback
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,8 @@ import pytest
 
 import lockline
 from lockline import WouldDeadlock, aio
-from lockline.kit.once import ROOM, Fresh
+from lockline.kit import once
+from lockline.kit.once import ROOM, Flight, Fresh, flights_of
 
 from ..servers.process import wait_for
 
@@ -277,3 +279,19 @@ def test_very_many_small_values_take_no_more_room_than_a_few_large_ones() -> Non
         flights._remember(f"small/{number}", Fresh(b"j1", 0.0, 1.0))
     # With what a dictionary, a tuple and its parts take, this is what there is room for.
     assert len(flights._seen) < ROOM / 200
+
+
+def test_a_computation_that_was_cut_short_before_it_began_keeps_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exception can strike between any two instructions: also where it is known already, and not yet under way."""
+    monkeypatch.setattr(once, "NET", 3600)
+    client = lockline.connect("memory:cut-short")
+    flights = flights_of(client, client._engine)
+
+    async def never_begun() -> None: ...
+
+    flight, flying = Flight(client._engine), never_begun()
+    flight.call.append(weakref.ref(flying))
+    flights._flights["key", float(A_WHILE)] = flight
+    flying.close()
+    del flying
+    assert client.once("key", lambda: "value", A_WHILE) == "value"

@@ -206,6 +206,9 @@ class Flights:
         self, flight: Flight, key: tuple[str, float], deadline: float | None, timeout: float | None
     ) -> None:
         now = self._engine.runtime.now
+        if not flight.under_way():
+            # Over, or cut short before anybody could say so.
+            self._land(flight, key)
         while not await flight.landed.wait(min(now() + NET, now() + NET if deadline is None else deadline)):
             if deadline is not None and now() >= deadline:
                 raise AcquireTimeout(key[0], waited=timeout or 0.0, holders=("who computes it",))
