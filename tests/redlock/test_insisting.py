@@ -126,6 +126,24 @@ def test_a_holder_that_was_evicted_is_told_so_by_a_minority_that_is_silent_at_fi
 
 
 @both
+def test_a_server_that_never_had_the_lease_need_not_say_so_for_an_evicted_holder_to_know(
+    three: Servers, proxied: list[Proxy], flavour: str
+) -> None:
+    proxied[0].refuse()
+    with client_of(flavour, url(proxied)) as one, client_of("sync", three.url) as operator:
+        lease = one.do(lambda: one.client.lock("x", ttl=60, renew=False).acquire())
+        assert operator.client.evict("x") == 1
+        three[1].freeze()
+        began = calm()
+        try:
+            with pytest.raises(LeaseLost, match="evicted"):
+                one.do(lambda: lease.release())
+        finally:
+            three[1].thaw()
+        assert calm() - began < 5, "it did not insist on an answer that nobody needs"
+
+
+@both
 @faulty
 def test_a_renewal_waits_for_the_majority(three: Servers, proxied: list[Proxy], fault: str, flavour: str) -> None:
     with client_of(flavour, url(proxied)) as one:

@@ -27,13 +27,15 @@ LOOK_EVERY = 2.0
 class Removal:
     """The end of one attempt, node by node, over every round in which it was asked for."""
 
-    __slots__ = ("gone", "missing", "removed", "repeated", "replies")
+    __slots__ = ("gone", "missing", "never", "removed", "repeated", "replies")
 
     def __init__(self) -> None:
         self.removed: set[int] = set()
         """Nodes that had the lease, and have it no more."""
         self.missing: set[int] = set()
         """Nodes that had no such lease when they were first asked: it had run out there, or was evicted."""
+        self.never: set[int] = set()
+        """Nodes that never had it. Their word is not needed to know that too few have it; that it was removed they do not confirm."""
         self.gone: set[int] = set()
         """Nodes that have none now; an earlier request, whose answer did not come, may have removed it."""
         self.replies: dict[int, Reply] = {}
@@ -62,7 +64,7 @@ class Removal:
         needed = rules.majority(nodes)
         if len(self.removed) >= needed:
             return True
-        return False if len(self.missing) > nodes - needed else None
+        return False if len(self.missing | self.never) > nodes - needed else None
 
     def verdict(self, nodes: int) -> bool | None:
         """Whether a majority held it, as far as can be told; None while too few have answered."""

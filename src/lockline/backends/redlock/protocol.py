@@ -298,6 +298,7 @@ class Protocol:
         known = commands.release(attempt.name, attempt.id, high, 0)
         nodes = len(self.channel.labels)
         asked = removal.begin(nodes)
+        removal.never = attempt.never_done - attempt.numbers.keys()
         if len(asked) == nodes == len(attempt.numbers):
             talk.send_all(known)
             return
