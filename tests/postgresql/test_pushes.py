@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import threading
+from urllib.parse import quote
 
 import psycopg
 import pytest
 
 import lockline
+from lockline.backends.postgresql import subscription
+from lockline.backends.sql import backend as sql
 from tests.calm import calm
+from tests.contract.scene import Scene
+from tests.contract.worlds import Place
 from tests.servers.pgbouncer import PgBouncer
 from tests.servers.process import wait_for
+from tests.servers.proxy import Proxy
 
 from .conftest import Database
 
@@ -128,3 +134,27 @@ def test_a_listen_url_that_leads_through_a_pooler_as_well_is_no_way(pooler: PgBo
         held.release()
         thread.join(60)
         assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("flavour", ["sync", "asyncio"])
+@pytest.mark.parametrize("fault", ["refused", "silent", "silent later"])
+def test_who_cannot_listen_still_gets_its_turn(
+    shared: Database, fault: str, flavour: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The way to listen is another than that of the steps, or there is a connection for these and none for that."""
+    monkeypatch.setattr(sql, "LISTENING", 0.2)
+    monkeypatch.setattr(subscription, "QUIET", 0.2)
+    with Proxy(("127.0.0.1", shared.server.port)) as proxy:
+        direct = shared.url.replace(str(shared.server.port), str(proxy.port))
+        place = f"{shared.url}?prefix=deaf-{fault[-5:]}-{flavour}&listen={quote(direct, safe='')}"
+        with Scene(Place(place), flavour) as scene:
+            alice, bob = scene.party(), scene.party()
+            for turn in range(2):
+                if turn or fault != "silent later":
+                    proxy.refuse() if fault == "refused" else proxy.black_hole()
+                lease = alice.lock("x", ttl=60).acquire()
+                pending = bob.lock("x", ttl=60).acquire.start(timeout=60)
+                scene.wait_for_line("x", waiters=1)
+                lease.release()
+                pending.result().release()
+            proxy.heal()

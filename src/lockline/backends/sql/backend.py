@@ -12,7 +12,7 @@ from ...core.claim import DETACHED, Claim, Gone, Grant, Line, Record, Unanswered
 from ...core.lasting import renew_for
 from ...core.rule import admitted
 from ...core.waiting import Hints
-from ...errors import BackendUnavailable
+from ...errors import BackendUnavailable, ClientClosed
 from ...guarantees import Guarantees
 from ...runtime import Runtime
 from ..attending import Attending
@@ -46,7 +46,11 @@ KEEPERS_LOGIN: Final = 10.0
 """Seconds that a login of the keeper's may take in all, and others may wait for it, whatever the renewal has left that asked: the next one
 finds it done."""
 LISTENING: Final = 2.0
-"""How long it may take to begin to listen for claims that are held."""
+"""How long it may take to begin to listen; for claims that wait twice as long each time, where logins are slow."""
+LONGEST_LISTENING: Final = 8.0
+"""And never longer: meanwhile the one who tries does not look."""
+LISTEN_AGAIN: Final = 1.0
+"""Seconds after which that is tried again, at least; where it was slow, four times as long as it took: those who wait look meanwhile."""
 
 
 class SqlBackend:
@@ -70,6 +74,9 @@ class SqlBackend:
         self._doubts = Doubts()
         self._attending = Attending(self._runtime)
         self._ask_at = 0.0
+        self._listen_at = 0.0
+        """When one that waits may try again to begin to listen."""
+        self._listening = LISTENING
 
     def forked(self) -> None:
         for link in (self._link, self._for_keeper):
@@ -151,11 +158,31 @@ class SqlBackend:
         if own is not None and own.token is not None:
             self._claims.pop(claim.id, None)
             return Grant(own.token)
-        channel = await self._listen(until)
+        channel = await self._listen_or_look(until)
         call = RoutineCall("place", (*self._places(claim.name), claim.id, channel))
         (row,), _ = await self.channel.run(call, until)
         answer = self._judge(claim.id, Stands(*row), channel, at_once=False)
         return Gone() if answer is None else answer
+
+    async def _listen_or_look(self, until: float) -> str | None:
+        """The channel, if it can be had soon; None if not: a claim that cannot be told of its turn looks for it, as where nothing is pushed."""
+        began = self.now()
+        if self._channel_now is None and began < self._listen_at:
+            return None
+        patience = self._listening
+        try:
+            channel = await self._listen(min(until, began + patience))
+        except BackendUnavailable as away:
+            if away.permanent or isinstance(away, ClientClosed):
+                raise
+            now = self.now()
+            self._listen_at = now + max(LISTEN_AGAIN, 4 * (now - began))
+            # Of many for whom it took too long at the same time, one says so.
+            if self._listening == patience and now >= began + patience:
+                self._listening = min(2 * patience, LONGEST_LISTENING)
+            return None
+        self._listening = LISTENING
+        return channel
 
     async def _listen(self, until: float) -> str | None:
         if self._pushes is None or not self._pushes.possible:
