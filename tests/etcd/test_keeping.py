@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 import time
 from collections.abc import Callable
 
@@ -85,3 +86,26 @@ def test_who_serves_no_http_says_what_to_look_at(url: str, client_of: Callable[.
         clock = MemberClock(target, backend._channel, backend._runtime)
         with pytest.raises(BackendUnavailable, match="does not tell the time"):
             run(clock.time(backend._runtime.now() + 0.2))
+
+
+def test_close_ends_the_wait_for_a_member_that_does_not_tell_the_time(url: str) -> None:
+    client, told = lockline.connect(url), []
+    backend = backend_of(client)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        target = parse(f"etcd://127.0.0.1:{silent.getsockname()[1]}")
+        clock = MemberClock(target, backend._channel, backend._runtime)
+
+        def ask() -> None:
+            try:
+                run(clock.time(backend._runtime.now() + 60))
+            except lockline.ClientClosed as problem:
+                told.append(problem)
+
+        asks = threading.Thread(target=ask)
+        asks.start()
+        taken, _ = silent.accept()
+        with taken:
+            assert taken.recv(1)
+            client.close()
+            asks.join(30)
+    assert len(told) == 1

@@ -6,7 +6,7 @@ import asyncio
 import socket
 from typing import Final
 
-from ...errors import BackendUnavailable
+from ...errors import BackendUnavailable, ClientClosed
 from ...runtime import Runtime
 from ..keyed.clock import AskedClock
 from ..url import Endpoint
@@ -16,6 +16,8 @@ from .target import EtcdTarget
 LONGEST_HEAD: Final = 1 << 16
 """Bytes before the body; whoever sends more is no etcd."""
 END: Final = b"\r\n\r\n"
+A_LOOK: Final = 0.25
+"""Seconds after which a thread that waits for the answer looks whether its client was closed."""
 
 
 class NoTime(Exception):
@@ -44,6 +46,8 @@ class MemberClock(AskedClock):
                 if self.note(endpoint, date, sent, self._runtime.now()):
                     return
                 problem = f"{endpoint} answers no HTTP with a date: is it served elsewhere (--listen-client-http-urls)?"
+            except ClientClosed:
+                raise
             except (OSError, NoTime) as failed:
                 problem = f"{endpoint}: {failed or 'no answer in time'}"
         raise BackendUnavailable(
@@ -75,8 +79,15 @@ class MemberClock(AskedClock):
             sock.sendall(request)
             head = b""
             while END not in head:
-                sock.settimeout(left())
-                more = sock.recv(4096)
+                sock.settimeout(min(left(), A_LOOK))
+                try:
+                    more = sock.recv(4096)
+                except TimeoutError:
+                    if self._channel.closed:
+                        raise ClientClosed() from None
+                    if self._runtime.now() >= by:
+                        raise
+                    continue
                 if not more or len(head) > LONGEST_HEAD or self._runtime.now() >= by:
                     raise NoTime("that is no answer in HTTP")
                 head += more

@@ -87,6 +87,11 @@ class Members:
         """The member that is asked at the moment."""
         return self._target.endpoints[self._at % len(self._target.endpoints)]
 
+    @property
+    def closed(self) -> bool:
+        """Whether nobody asks any more."""
+        return self._closed
+
     # -- the one connection ------------------------------------------------------------------------
 
     async def _connect(self, until: float, give_up: float) -> tuple[EtcdLink, str | None]:
