@@ -21,13 +21,13 @@ from ..resp.target import Address
 from . import doctor, hand_over, keeping
 from .batches import Batches
 from .channel import Answer, Call, Channel, Failed
-from .claims import Doubts, OwnClaim, Renewals, Renewed
+from .claims import Doubts, OwnClaim, Renewals, Renewed, call_to_leave, was_there
 from .commands import OVERHEAD, Kept, PreparedLine, Route, Wish, key_of, words
 from .connection import Connections
 from .guarantees import GUARANTEES
 from .inspection import Inspection
 from .replicas import Replicas
-from .scripts import ENTER, LEAVE, NO_CHANNEL, PLACE
+from .scripts import ENTER, NO_CHANNEL, PLACE
 from .subscription import AsyncioSubscriptions, BlockingSubscriptions
 from .target import Target
 from .topology import topology_of
@@ -245,16 +245,16 @@ class RedisBackend:
                 failed = Failed(address, reply)
             except NoAnswer as no_answer:
                 failed = Failed(address, no_answer)
-        answer = await self.channel.insist(_call_to_leave(line.key, claim_id, doubtful, heir), until, failed)
+        answer = await self.channel.insist(call_to_leave(line.key, claim_id, doubtful, heir), until, failed)
         self._doubts.pop(claim_id, None)
-        return _was_there(answer)
+        return was_there(answer)
 
     # -- many claims -------------------------------------------------------------------------------
 
     async def leave_all(self, claims: Sequence[Claim], until: float) -> Sequence[bool]:
         for claim in claims:
             self._claims.pop(claim.id, None)
-        calls = [_call_to_leave(self._key(claim.name), claim.id, claim.id in self._doubts) for claim in claims]
+        calls = [call_to_leave(self._key(claim.name), claim.id, claim.id in self._doubts) for claim in claims]
         outcomes = await self._batches.run(calls, until, insists=False)
         for claim, outcome in zip(claims, outcomes, strict=True):
             if isinstance(outcome, Answer):
@@ -265,7 +265,7 @@ class RedisBackend:
             silences[0].unsent = len(silences) == len(calls) and all(silence.unsent for silence in silences)
         if problems:
             raise (silences or problems)[0]
-        return [_was_there(outcome) for outcome in outcomes if isinstance(outcome, Answer)]
+        return [was_there(outcome) for outcome in outcomes if isinstance(outcome, Answer)]
 
     async def renew(self, claims: Sequence[Claim], until: float) -> Sequence[Gone | Unanswered | None]:
         lines = self._lines
@@ -396,12 +396,3 @@ class RedisBackend:
             connections.close()
         # A loop ends what was closed in its next round; one that is closed before that leaves it open.
         await self._runtime.sleep(0)
-
-
-def _call_to_leave(key: bytes, claim_id: str, doubtful: bool, heir: str = "") -> Call:
-    return Call(LEAVE, (key,), (claim_id, "1" if doubtful else "0", heir))
-
-
-def _was_there(answer: Answer) -> bool:
-    """Also if it is not there after a try that was not answered: that one may well have removed it."""
-    return bool(answer.value) or answer.repeated

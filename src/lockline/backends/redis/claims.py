@@ -13,8 +13,8 @@ from ..resp.commands import ServerError
 from ..resp.errors import Refused, refusal
 from ..resp.target import Address
 from .batches import ONE_BY_ONE, Batches
-from .channel import Call, Channel
-from .scripts import NO_CHANNEL, RENEW
+from .channel import Answer, Call, Channel
+from .scripts import LEAVE, NO_CHANNEL, RENEW
 
 CLAIMS_PER_CALL: Final = 100
 
@@ -110,3 +110,13 @@ def _fate(answer: Any, told: bool, address: Address) -> Fate:
         return Gone()
     # Who waits and cannot be told has to look by itself, and listens from then on.
     return Renewed(-answer / 1000 if answer < 0 and told else 0.0)
+
+
+def call_to_leave(key: bytes, claim_id: str, doubtful: bool, heir: str = "") -> Call:
+    """The end of a claim; of one that may still be on its way, if that is in doubt."""
+    return Call(LEAVE, (key,), (claim_id, "1" if doubtful else "0", heir))
+
+
+def was_there(answer: Answer) -> bool:
+    """Also if it is not there after a try that was not answered: that one may well have removed it."""
+    return bool(answer.value) or answer.repeated
