@@ -26,7 +26,8 @@ COLUMNS: Final = "ticket, id, client, pid, weight, capacity, expires, granted"
 LAST_TICKET: Final = "SELECT last, ceiling FROM counter"
 NEXT_TICKET: Final = "UPDATE counter SET last = ?"
 LINE: Final = f"SELECT {COLUMNS} FROM claims WHERE name = ? ORDER BY ticket"
-AHEAD: Final = "SELECT count(*) FROM claims WHERE name = ? AND ticket < ? AND expires > ?"
+AHEAD: Final = "SELECT count(*), max(ticket), id FROM claims WHERE name = ? AND ticket < ? AND expires > ?"
+"""How many are ahead, and the last of them: beside a max() SQLite gives the columns of the row that has it."""
 BEFORE: Final = (
     f"SELECT {COLUMNS} FROM claims WHERE name = ? AND ticket < ? AND expires > ? ORDER BY ticket DESC LIMIT 1"
 )
@@ -145,9 +146,9 @@ class SqliteSteps:
         self.note(claim.id, ticket, claim.weight)
         if fits:
             return Grant(ticket), []
-        ahead = db.execute(AHEAD, (claim.name, ticket, now)).fetchone()[0]
-        before = ClaimRow._make(db.execute(BEFORE, (claim.name, ticket, now)).fetchone())
-        return Waiting(ahead, ticket=ticket, behind=before.id), inside
+        # In one question: all who come or go wait for the end of this transaction.
+        ahead, _, before = db.execute(AHEAD, (claim.name, ticket, now)).fetchone()
+        return Waiting(ahead, ticket=ticket, behind=before), inside
 
     def standing(self, claim: Claim) -> tuple[Grant | Waiting | Gone, list[ClaimRow]]:
         """Where the claim stands, and who is in its way: the holders if it is next, else the one before it."""
