@@ -18,6 +18,7 @@ from lockline.backends.redlock.scripts import SCRIPTS
 from lockline.runtime.blocking import run
 from tests.calm import calm
 from tests.servers.process import wait_for
+from tests.servers.proxy import Proxy as Cutting
 
 from .proxy import Proxy, proxies
 from .servers import Servers, servers, tells_of_silence
@@ -178,6 +179,35 @@ def test_a_release_that_a_server_refuses_for_a_while_is_repeated(three: Servers,
             three[2].command("CONFIG", "SET", "min-replicas-to-write", "0")
         wait_for(lambda: not three[2].command("EXISTS", LEASE), 4, "the lease's end, long before its ttl")
     assert three.left_over() == [[], [], []]
+
+
+@both
+def test_answers_that_are_lost_at_a_majority_do_not_keep_the_caller_out_of_its_own_lock(
+    three: Servers, flavour: str
+) -> None:
+    with contextlib.ExitStack() as stack:
+        lines = [stack.enter_context(Cutting(node.address)) for node in three.nodes]
+        one = stack.enter_context(
+            client_of(flavour, f"redlock://{','.join(f'127.0.0.1:{line.port}' for line in lines)}")
+        )
+        one.do(one.do(lambda: one.client.lock("warm").acquire()).release)
+        for number in range(6):
+            name = f"lost-{number}"
+            for line in lines[:2]:
+                line.drop_reply(name.encode())
+            began = calm()
+            lease = one.do(one.client.lock(name, ttl=30).acquire)
+            one.do(lease.release)
+            assert calm() - began < 10, "a lease that nobody knew of, for as long as it lasts"
+
+
+def test_what_is_owed_to_a_server_only_when_there_is_a_connection_to_it_again_arrives(three: Servers) -> None:
+    with client_of("sync", three.url) as one:
+        one.do(one.do(lambda: one.client.lock("warm").acquire()).release)
+        three[0].command("SET", LEASE, "a-1.1 5 ")
+        one.channel.owe(0, commands.release("x", "a-1.1", 5, 0))
+        one.channel.look_after()
+        wait_for(lambda: not three[0].command("EXISTS", LEASE), 10, "the end of the lease")
 
 
 def test_a_cancelled_acquire_of_a_taken_lock_leaves_no_key(three: Servers) -> None:

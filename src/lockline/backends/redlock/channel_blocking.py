@@ -203,6 +203,9 @@ class BlockingFanout(Fanout):
     def owe(self, node: int, request: NodeRequest) -> None:
         """The node has not answered: if it is a release, it has to arrive."""
         self._owed[node].add(request)
+        if self._owed[node]:
+            # Whoever made a connection meanwhile found nothing that was owed, and may be through.
+            self.want(node)
 
     def _pay(self, node: int, connection: BlockingConnection) -> None:
         for request in self._owed[node].due():
