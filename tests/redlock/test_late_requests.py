@@ -14,6 +14,7 @@ import lockline
 from lockline import ConfigError, QuorumNotReached
 from lockline.backends.redlock import commands
 from lockline.backends.redlock.answers import nothing
+from lockline.backends.redlock.connection_asyncio import NodeConnection
 from lockline.backends.redlock.scripts import SCRIPTS
 from lockline.runtime.blocking import run
 from tests.calm import calm
@@ -208,6 +209,37 @@ def test_what_is_owed_to_a_server_only_when_there_is_a_connection_to_it_again_ar
         one.channel.owe(0, commands.release("x", "a-1.1", 5, 0))
         one.channel.look_after()
         wait_for(lambda: not three[0].command("EXISTS", LEASE), 10, "the end of the lease")
+
+
+def test_what_is_owed_while_a_loop_pays_what_was_owed_before_arrives(
+    three: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pay = NodeConnection._pay
+
+    async def pays(self: Any, pipeline: Any) -> None:
+        await pay(self, pipeline)
+        if self.node == 0 and not paid:
+            paid.append(True)
+            self._owed.add(commands.release("x", "a-1.1", 5, 0))
+
+    with client_of("asyncio", three.url) as one:
+        one.do(one.do(lambda: one.client.lock("warm").acquire()).release)
+        three[0].command("SET", LEASE, "a-1.1 5 ")
+        paid: list[bool] = []
+        monkeypatch.setattr(NodeConnection, "_pay", pays)
+
+        async def story() -> None:
+            connection, until = one.channel.connections[0], calm() + 10
+            while not connection.up:
+                assert calm() < until
+                await asyncio.sleep(0.01)
+            connection.greet_again()
+            while await asyncio.to_thread(three[0].command, "EXISTS", LEASE):
+                assert calm() < until
+                await asyncio.sleep(0.01)
+
+        one.do(story)
+        assert paid
 
 
 def test_a_cancelled_acquire_of_a_taken_lock_leaves_no_key(three: Servers) -> None:

@@ -167,15 +167,16 @@ class NodeConnection:
         self.silent = False
         self._lost.clear()
         self.up = True
+        if self._owed:
+            # Refused for now, or owed only while the others were paid.
+            self._repeat_soon()
 
     async def _pay(self, pipeline: Pipeline) -> None:
         """Repeat the releases that have to arrive, before anything else goes over the new connection."""
         for request in self._owed.due():
             data = packed(request, self._channel.cluster)
             (said,) = await pipeline.ask_all([data], clock.now() + self._channel.connect_timeout)
-            if isinstance(said, ServerError):
-                self._repeat_soon()
-            else:
+            if not isinstance(said, ServerError):
                 self._owed.settle(request)
 
     def _broke(self, why: Exception) -> None:
