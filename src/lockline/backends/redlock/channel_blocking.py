@@ -203,8 +203,8 @@ class BlockingFanout(Fanout):
     def owe(self, node: int, request: NodeRequest) -> None:
         """The node has not answered: if it is a release, it has to arrive."""
         self._owed[node].add(request)
-        if self._owed[node]:
-            # Whoever made a connection meanwhile found nothing that was owed, and may be through.
+        if self._owed[node] and node not in self._wanted:
+            # Whoever made a connection meanwhile found nothing that was owed, and is through.
             self.want(node)
 
     def _pay(self, node: int, connection: BlockingConnection) -> None:
@@ -252,6 +252,10 @@ class BlockingFanout(Fanout):
         while not self.closed and self._background is me:
             self._wakeup.wait(TICK)
             now = clock.now()
+            for node, owed in enumerate(self._owed):
+                if owed:
+                    # Also what came to be owed in the very moment in which this thread was through with the node.
+                    self._wanted[node] = None
             for node in list(self._wanted):
                 if self.spares[node] and not self._owed[node]:
                     self._wanted.pop(node, None)
