@@ -303,17 +303,16 @@ class RedisBackend:
         return await self._inspection.evict(self._key(name), token, until)
 
     async def kept(self, name: str, what: str, until: float, token: int = 0, ttl: float = 0.0) -> Record:
-        return await keeping.look(self.channel, self._key(name) + b":" + what.encode(), token, ttl, until)
+        return await keeping.look(self.channel, self._key(name), what, token, ttl, until)
 
     async def keep(self, name: str, what: str, value: bytes, token: int, ttl: float, until: float) -> bool:
-        line = self._key(name)
-        return await keeping.keep(self.channel, line, line + b":" + what.encode(), value, token, ttl, until)
+        return await keeping.keep(self.channel, self._key(name), what, value, token, ttl, until)
 
     def expect_kept(self, name: str, what: str) -> None:
-        self._expected.expect(self._key(name) + b":" + what.encode())
+        self._expected.expect(self._key(name), what)
 
     def told_of_kept(self, name: str, what: str) -> Record | None:
-        return self._expected.take(self._key(name) + b":" + what.encode())
+        return self._expected.take(self._key(name), what)
 
     async def hand_over(self, old: str, claim: Claim, until: float) -> Grant | Waiting | Gone:
         key, kept = self._key(claim.name), claim.id.startswith(DETACHED)

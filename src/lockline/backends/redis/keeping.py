@@ -65,9 +65,14 @@ return 1
 )
 
 
-async def look(channel: Channel, key: bytes, token: int, ttl: float, until: float) -> Record:
+def _key_beside(line: bytes, what: str) -> bytes:
+    """Under which it is kept: in the slot of the line."""
+    return line + b":" + what.encode()
+
+
+async def look(channel: Channel, line: bytes, what: str, token: int, ttl: float, until: float) -> Record:
     """What is kept there; with a token, nobody with a lower one writes from now on."""
-    call = Call(KEPT, (key,), (str(token), _millis(ttl)))
+    call = Call(KEPT, (_key_beside(line, what),), (str(token), _millis(ttl)))
     now, *kept = (await channel.run(call, until)).value
     if not kept:
         return Record(int(now) / 1e6)
@@ -75,9 +80,9 @@ async def look(channel: Channel, key: bytes, token: int, ttl: float, until: floa
     return Record(int(now) / 1e6, value, int(under), int(written) / 1e6, int(expires) / 1e6)
 
 
-async def keep(channel: Channel, line: bytes, key: bytes, value: bytes, token: int, ttl: float, until: float) -> bool:
+async def keep(channel: Channel, line: bytes, what: str, value: bytes, token: int, ttl: float, until: float) -> bool:
     """Keep it, if no higher token was there; a repeat writes the same."""
-    call = Call(KEEP, (key, line), (str(token), _millis(ttl), value))
+    call = Call(KEEP, (_key_beside(line, what), line), (str(token), _millis(ttl), value))
     return bool((await channel.run(call, until)).value)
 
 
@@ -87,11 +92,11 @@ class Expected:
     def __init__(self) -> None:
         self._records: dict[bytes, Record | None] = {}
 
-    def expect(self, key: bytes) -> None:
-        self._records[key] = None
+    def expect(self, line: bytes, what: str) -> None:
+        self._records[_key_beside(line, what)] = None
 
-    def take(self, key: bytes) -> Record | None:
-        return self._records.pop(key, None)
+    def take(self, line: bytes, what: str) -> Record | None:
+        return self._records.pop(_key_beside(line, what), None)
 
     def take_note(self, message: str) -> None:
         """The bytes of a message, as Latin-1; what nobody expects is forgotten."""

@@ -210,10 +210,8 @@ class BlockingFanout(Fanout):
     def _pay(self, node: int, connection: BlockingConnection) -> None:
         for request in self._owed[node].due():
             said = connection.ask(packed(request, self.cluster), clock.now() + connection.patience)
-            if isinstance(said, ServerError):
-                # Refused for now (no memory, no replicas): the background asks again.
-                self.want(node)
-            else:
+            # Refused for now (no memory, no replicas), it stays owed, and the background asks again.
+            if not isinstance(said, ServerError):
                 self._owed[node].settle(request)
 
     def _pay_over_spare(self, node: int) -> bool:
