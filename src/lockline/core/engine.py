@@ -14,14 +14,14 @@ from ..runtime.fork import tell_after_fork
 from . import place, reentrance, waiting
 from .arguments import a_ttl
 from .backend import Backend, Sessional
-from .claim import Claim, Grant, Unanswered, Waiting
+from .claim import Claim, Unanswered, Waiting
 from .closing import CLOSING, owe_what_waits_below, release_all
 from .guarding import guard
 from .handle import H, Handle, check, not_held
 from .keeper import WITHDRAWAL
 from .lasting import let_go
 from .live import GIVEN_BACK, RELEASED, RENEWALS_PER_TTL, Call, LiveClaim
-from .succession import doubt, hand_turn_on, named
+from .succession import doubt, hand_turn_on
 from .telling import Stream, keeper_for
 from .terms import Terms
 from .waiting import PAUSE
@@ -163,8 +163,7 @@ class Engine:
         if self._ceiling_of is not None:
             live.ceiling = self._ceiling_of(claim)
         live.acknowledge(sent, claim.ttl)
-        waited = type(answer) is not Grant
-        if isinstance(answer, Waiting):
+        if waited := isinstance(answer, Waiting):
             if (holder := self._exclusive.get(claim.name)) is not None:
                 reentrance.refuse_to_wait_for_a_waiter(live, holder)
             self._keeper.line_up(live, answer)
@@ -184,11 +183,12 @@ class Engine:
             live.count_from(answer.sent, claim.ttl)
             waited = False
         live.grant(answer.token)
-        if live.remaining() <= 0:
+        left = live.remaining()
+        if left <= 0:
             return False
         self._remember(live)
         self._keeper.add(live)
-        if waited and (not live.renews or live.remaining() < claim.ttl / RENEWALS_PER_TTL):
+        if waited and (left < claim.ttl / RENEWALS_PER_TTL or not live.renews):
             # Nobody renews it, or nobody could for a while: what is handed over shall be worth having.
             try:
                 await self.extend(live, claim.ttl)
@@ -220,23 +220,25 @@ class Engine:
             await self._keeper.withdraw(live.claim, until, live.outlasts)
 
     def _remember(self, live: LiveClaim) -> None:
+        key, claim = live.key, live.claim
         while True:
-            mine = self._mine.setdefault(live.key, [])
+            mine = self._mine.setdefault(key, [])
             mine.append(live)
             # The keeper may have thrown the list away between the two, because it was empty.
-            if self._mine.get(live.key) is mine:
+            if self._mine.get(key) is mine:
                 break
-        if live.claim.weight == live.claim.capacity:
-            self._exclusive[live.claim.name] = live
+        if claim.weight == claim.capacity:
+            self._exclusive[claim.name] = live
 
     def _forget(self, live: LiveClaim) -> None:
-        if self._exclusive.get(live.claim.name) is live:
-            self._exclusive.pop(live.claim.name, None)
-        mine = self._mine.get(live.key)
-        if mine is not None and live in mine:
+        key, name = live.key, live.claim.name
+        if self._exclusive.get(name) is live:
+            self._exclusive.pop(name, None)
+        mine = self._mine.get(key)
+        if mine and live in mine:
             mine.remove(live)
             if not mine:
-                self._mine.pop(live.key, None)
+                self._mine.pop(key, None)
 
     # -- release and change ------------------------------------------------------------------------
 
@@ -246,8 +248,7 @@ class Engine:
         NotHeld if it was released before, LeaseLost if it ended before, BackendUnavailable if no answer came:
         then it may be repeated, and the keeper repeats it too.
         """
-        call: Call = []
-        coroutine = self._release(call, handle)
+        coroutine = self._release(call := [], handle)
         call.append(weakref.ref(coroutine))
         return coroutine
 
@@ -280,7 +281,7 @@ class Engine:
         # What is lost is only cleared away, which the keeper can do as well.
         patience = PATIENCE if live.lost is None else WITHDRAWAL
         try:
-            there = await let_go(self.backend, live, now + min(live.claim.ttl, patience), **named(heir))
+            there = await let_go(self.backend, live, now + min(live.claim.ttl, patience), heir)
         except LocklineError:
             self._keeper.owe(live.claim, live.outlasts)
             if live.lost is not None:
@@ -301,11 +302,10 @@ class Engine:
             doubt(heir, self._hints)
         handle._open = False
         self._keeper.strike(live.claim)
+        if live.lost is not None or live._signal is not None:
+            live.tell()
         if live.lost is not None:
-            live.tell()
             raise live.loss()
-        if live._signal is not None:
-            live.tell()
 
     async def give_up(self, handle: Handle | None) -> None:
         """Cut short on its way into the caller's hands, or out of them: nobody else will give it back."""

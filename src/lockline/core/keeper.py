@@ -116,7 +116,7 @@ class Keeper:
         if self._agenda.rests:
             self._agenda.note(min(live.due, live.deadline))
         planned = self._worker.planned
-        if live.due < planned or live.deadline < planned:
+        if live.due < planned or live.ends < planned or live.ceiling.until < planned:
             self._worker.wake()
 
     def line_up(self, live: LiveClaim, stands: Waiting) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from .backend import Lasting
 from .claim import Claim, Gone, Unanswered
+from .succession import named
 
 if TYPE_CHECKING:
     from .backend import Backend
@@ -16,15 +17,19 @@ Renew = Callable[[Sequence[Claim], float], Awaitable[Sequence[Gone | Unanswered 
 """A backend's `renew`."""
 
 
-async def let_go(backend: Backend, live: LiveClaim, until: float, **heir: str) -> bool:
+def let_go(backend: Backend, live: LiveClaim, until: float, heir: LiveClaim | None) -> Awaitable[bool]:
     """Remove the claim, or let it end by itself when its time has come; whether it was still there."""
-    if live.lock_delay and live.lost is not None:
-        # A write of this holder may still be on its way: the next one comes when the store's own time for it is over.
-        return False
-    if not live.kept_until:
+    if not (live.kept_until or live.lock_delay or heir):
         # Nearly all of them, and who is next waits for this.
-        return await backend.leave(live.claim, until, **heir)
-    return await end(backend, live.claim, live.outlasts - live.runtime.now(), until, **heir)
+        return backend.leave(live.claim, until)
+    if live.lock_delay and live.lost is not None:
+        return _leave_standing()
+    return end(backend, live.claim, live.outlasts - live.runtime.now(), until, **named(heir))
+
+
+async def _leave_standing() -> bool:
+    # A write of this holder may still be on its way: the next one comes when the store's own time for it is over.
+    return False
 
 
 async def end(backend: Backend, claim: Claim, left: float, until: float, **heir: str) -> bool:

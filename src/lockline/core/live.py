@@ -200,7 +200,11 @@ class LiveClaim:
         if self.ends and self.runtime.now() >= self.deadline:
             self.expire()
             return
-        self.ends = max(self.ends, min(sent + ttl * TRUSTED, self.limit))
+        ends = sent + ttl * TRUSTED
+        if ends > self.limit:
+            ends = self.limit
+        if ends > self.ends:
+            self.ends = ends
         self.due = sent + ttl / RENEWALS_PER_TTL
         self.silence = None
 

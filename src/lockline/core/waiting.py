@@ -115,9 +115,9 @@ class Hints:
         self._mailbox.close(claim_id)
         self.early.discard(claim_id)
 
-    async def wait(self, claim_id: str, until: float) -> bool:
+    def wait(self, claim_id: str, until: float) -> Awaitable[bool]:
         """Take the hint for this claim; False when none came by then."""
-        return await self._mailbox.wait(claim_id, until)
+        return self._mailbox.wait(claim_id, until)
 
     def close(self) -> None:
         """End every wait, now and later."""

@@ -95,17 +95,23 @@ class BlockingSignal:
 
 
 class _Slot:
-    """One waiting claim: whether a hint lies there, and the lock that its thread sleeps on."""
+    """One waiting claim: whether a hint lies there, and the lock that its thread sleeps on, once it has to."""
 
     __slots__ = ("gate", "mail")
 
     def __init__(self) -> None:
-        self.gate = allocate_lock()
-        self.gate.acquire()
+        self.gate: LockType | None = None
         self.mail = False
 
     def ring(self) -> None:
-        ring(self.gate)
+        # Whoever has no lock yet looks for mail, and for somebody who leads, after it has made one.
+        if self.gate is not None:
+            ring(self.gate)
+
+    def make_gate(self) -> None:
+        gate = allocate_lock()
+        gate.acquire()
+        self.gate = gate
 
 
 class BlockingMailbox:
@@ -172,7 +178,11 @@ class BlockingMailbox:
                 left = until - clock.now()
                 if left <= 0:
                     return False
-                if self._receive is None or not self._leading.attempt(self._lead, self._receive, left, key, slot):
+                if self._receive is not None and self._leading.attempt(self._lead, self._receive, left, key, slot):
+                    continue
+                if slot.gate is None:
+                    slot.make_gate()
+                else:
                     slot.gate.acquire(True, min(left, NET))
         finally:
             if self._receive is not None:

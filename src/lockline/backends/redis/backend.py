@@ -184,17 +184,17 @@ class RedisBackend:
         return Waiting(ahead, look_by, True, ticket, "" if self.wait_replicas else told)
 
     async def place(self, claim: Claim, until: float) -> Grant | Waiting | Gone:
-        own, key = self._claims.get(claim.id), self._key(claim.name)
+        own = self._claims.get(claim.id)
         reply: Any = None if own is None else own.token
         if reply is None:
-            reply = await self._ask_place(claim, key, until)
+            reply = await self._ask_place(claim, self._key(claim.name), until)
             if type(reply) is list:
                 return self._waits(claim.id, reply)
         self._claims.pop(claim.id, None)
         if reply is None:
             return Gone()
         if self.wait_replicas:
-            await self._replicate(claim, key, until)
+            await self._replicate(claim, self._key(claim.name), until)
         return Grant(reply)
 
     async def _ask_place(self, claim: Claim, key: bytes, until: float) -> Any:

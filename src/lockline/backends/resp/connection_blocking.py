@@ -9,7 +9,7 @@ import ssl
 import struct
 from collections.abc import Callable, Sequence
 from time import perf_counter
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import redis
 
@@ -231,8 +231,8 @@ class BlockingConnection:
         except (BlockingIOError, InterruptedError, ssl.SSLWantReadError):
             return []
         self.heard_at = clock.now()
-        heard = []
-        while (reply := self.gets()) is not Ellipsis:
+        gets, heard = self.gets, []
+        while (reply := gets()) is not Ellipsis:
             heard.append(reply)
         return heard
 
@@ -292,22 +292,21 @@ class BlockingLink(ConnectionPool[Way]):
             vet(connection.ask(INFO, until), self._address)
             self._vets = False
 
-    async def ask(self, request: bytes, until: float) -> Any:
-        return self._use("ask", request, until)
-
-    ask_in_order = ask
-
     async def ask_all(self, requests: Sequence[bytes], until: float) -> list[Any]:
-        return self._use("ask_all", requests, until)  # type: ignore[no-any-return]
+        return await self.ask(b"", until, requests)  # type: ignore[no-any-return]
 
-    def _use(self, how: Literal["ask", "ask_all"], what: object, until: float) -> Any:
+    async def ask_in_order(self, request: bytes, until: float) -> Any:
+        return await self.ask(request, until)
+
+    async def ask(self, request: bytes, until: float, several: Sequence[bytes] = ()) -> Any:
+        # Not through a function of both: this is on the way of every acquire and release.
         while True:
             try:
                 connection = self.take(until) if self.line else self.free.pop()
             except IndexError:
                 connection = self.take(until)
             try:
-                reply = getattr(connection, how)(what, until)
+                reply = connection.ask_all(several, until) if several else connection.ask(request, until)
             except DiedIdle:
                 self.drop(connection)
                 continue
