@@ -115,6 +115,10 @@ def places(only: list[str]) -> Iterator[dict[str, tuple[str, str]]]:
         if "redlock" in only:
             servers = [stack.enter_context(a_redis()) for _ in range(5)]
             url = "redlock://" + ",".join(f"127.0.0.1:{server.port}" for server in servers)
+            run = subprocess.run(
+                [sys.executable, "-m", "lockline.cli", "redlock", "init", url], capture_output=True, text=True
+            )
+            assert run.returncode == 0, run.stderr
             found["redlock of five"], found["redlock, asyncio"] = (BLOCKING, url), (ASYNCIO, url)
         if "etcd" in only:
             cluster = EtcdCluster(Path(folder, "etcd"), 1).start()

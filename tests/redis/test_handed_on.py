@@ -163,7 +163,7 @@ def test_one_that_is_at_work_is_not_skipped_when_an_operator_evicts_the_one_befo
 
 def test_one_whose_time_ran_out_unnoticed_hands_nothing_on(server: RedisServer, scene: Scene) -> None:
     """Its own clock decides, in the moment of the release, whatever the keeper has found out by then."""
-    lease, waits, _, alice = line_of_three(server, scene, ttl=60)
+    lease, waits, stranger, alice = line_of_three(server, scene, ttl=60)
     faults = Faults(alice)
     let_through = faults.hold("leave")
     books = alice.client.real._engine._keeper.books
@@ -177,6 +177,7 @@ def test_one_whose_time_ran_out_unnoticed_hands_nothing_on(server: RedisServer, 
     with pytest.raises(LeaseLost):
         released.result(5)
     waits.result(5).release()
+    stranger.result(5).release()
 
 
 def test_a_dead_client_with_several_in_the_line_makes_way_at_once(server: RedisServer, scene: Scene) -> None:
