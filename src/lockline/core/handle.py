@@ -140,6 +140,13 @@ class Handle(Holding):
             )
 
 
+def shown(handle: Handle) -> tuple[str, str, int, str]:
+    """What a fence asks of a lease, in one step: name, kind, token, grant. No I/O."""
+    live = handle._live
+    assert live.token is not None
+    return live.claim.name, live.claim.kind, live.token, live.claim.id
+
+
 def not_held(live: LiveClaim) -> NotHeld:
     """The error for a lease that was released before."""
     how = "detached" if live.detached or live.state is DETACHING else "released"

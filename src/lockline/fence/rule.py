@@ -21,7 +21,7 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from ..core import arguments
-from ..core.handle import Handle
+from ..core.handle import Handle, shown
 from ..errors import ConfigError, StaleToken
 from .refusals import refused
 
@@ -95,12 +95,12 @@ def offer_of(resource: str, holder: Any, lock: str | None = None, exact: bool = 
     unless `lock` names another: two locks count apart, and so their marks lie apart.
     """
     if isinstance(holder, Handle):
-        name, kind = holder.name, holder.kind
+        name, kind, token, grant = shown(holder)
         if kind in SHARED:
             an_exclusive(kind)
         if "\0" in name:  # all else was checked when the lock was asked for
             a_name(name, "lock")
-        offer = Offer(name, holder.token, holder.id)
+        offer = Offer(name, token, grant)
     elif isinstance(holder, Offer):
         offer = holder
         if not (exact and offer.token == 0 and offer.grant):
