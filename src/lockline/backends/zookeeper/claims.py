@@ -14,9 +14,10 @@ from kazoo.protocol.states import KazooState
 from ...core.claim import Claim, Gone, Unanswered
 from ...core.rule import admitted, blockers
 from ...runtime import Runtime
+from .answers import CUT
 from .channel import KazooChannel
 from .commands import ClaimNode, LineCommands, checked, is_cut, lighter_name, read_line, refusal, written
-from .connection import AT_ONCE, CUT
+from .exchange import AT_ONCE
 from .session import Session
 
 EXPECTED: Final = (

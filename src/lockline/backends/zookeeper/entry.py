@@ -7,13 +7,14 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from kazoo import exceptions as problems
-from kazoo.protocol.serialization import Delete, Exists, GetChildren
+from kazoo.protocol.serialization import Delete, Exists
 
 from ...runtime import Runtime
+from .answers import CUT
 from .channel import KazooChannel
 from .claims import Claims, OwnNode
 from .commands import LineCommands, checked
-from .connection import CUT
+from .requests import Names
 from .session import PROOFS
 from .subscription import Look, Subscription, View
 
@@ -79,7 +80,7 @@ class NodeMaker:
                 self._subscription.looks.end(node.parent, look, View(answers[-1]), [see])
                 done.set()
 
-            batch = self._channel.post(*requests, GetChildren(node.parent, None), proof=True, then=both)
+            batch = self._channel.post(*requests, Names(node.parent, None), proof=True, then=both)
             self._subscription.looks.begin(node.parent, look)
         else:
 

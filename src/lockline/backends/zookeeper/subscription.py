@@ -14,12 +14,12 @@ from functools import partial
 from typing import Any, Final
 
 from kazoo import exceptions as problems
-from kazoo.protocol.serialization import GetChildren, GetData
 from kazoo.protocol.states import EventType
 
 from .channel import KazooChannel
 from .claims import OwnNode
 from .commands import ClaimNode, read_line
+from .requests import Names, WatchOnly
 
 log = logging.getLogger("lockline.zookeeper")
 
@@ -105,7 +105,7 @@ class Looks:
         def answered(answers: list[Any]) -> None:
             self.end(parent, look, View(answers[0]), those)
 
-        self._channel.post(GetChildren(parent, None), then=answered)
+        self._channel.post(Names(parent, None), then=answered)
         self.begin(parent, look)
 
     def end(self, parent: str, look: Look, view: View, those: list[Tell]) -> None:
@@ -187,7 +187,7 @@ class Subscription:
             self._waiters.setdefault(f"{node.parent}/{name}", set()).add(node.claim.id)
         # `get`, not `exists`: a watch on what has gone meanwhile would stay for ever.
         self._channel.post(
-            *(GetData(f"{node.parent}/{name}", self._on_event) for name in wanted),
+            *(WatchOnly(f"{node.parent}/{name}", self._on_event) for name in wanted),
             then=partial(self._on_watched, node, wanted),
         )
 
@@ -269,7 +269,7 @@ class Subscription:
             elif isinstance(answers[0], Exception):
                 self._own.pop(path, None)
 
-        self._channel.post(GetData(path, self._on_event), then=watched)
+        self._channel.post(WatchOnly(path, self._on_event), then=watched)
 
     def _on_event(self, event: Any) -> None:
         """A node that somebody watches has gone or changed."""
