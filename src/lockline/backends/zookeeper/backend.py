@@ -141,7 +141,7 @@ class ZooKeeperBackend:
         answers: list[Any] = []
 
         def looked(view: View) -> None:
-            answers.append(None if view.line is not None or isinstance(view.answer, CUT) else view.answer)
+            answers.append(None if view.names is not None or isinstance(view.answer, CUT) else view.answer)
             self._subscription.take_in(node, view)
             done.set()
 

@@ -22,6 +22,8 @@ from .answers import CUT
 from .channel import KazooChannel
 from .requests import CreateContainer
 
+LIGHTER: Final = "="
+"""How the name of a second node begins; that of a claim begins with a digit, and so stands before it."""
 _WRAP: Final = 1 << 32
 KEPT: Final = ".kept"
 """The folder beside the names for what is kept beside their lines; no name is spelled with a dot."""
@@ -58,7 +60,7 @@ def node_name(weight: int, capacity: int, claim_id: str) -> str:
 
 def lighter_name(node: str, weight: int) -> str:
     """The second node, which says that the claim of this one weighs less now."""
-    return f"={weight}.{node.rpartition('.')[2]}"
+    return f"{LIGHTER}{weight}.{node.rpartition('.')[2]}"
 
 
 def read_line(children: Iterable[str]) -> list[ClaimNode]:
@@ -67,7 +69,7 @@ def read_line(children: Iterable[str]) -> list[ClaimNode]:
     lighter: dict[str, int] = {}
     for node in children:
         try:
-            if node.startswith("="):
+            if node.startswith(LIGHTER):
                 weight, sequence = node[1:].split(".")
                 lighter[sequence] = int(weight)
                 continue

@@ -115,9 +115,9 @@ class NodeMaker:
         """In kazoo's thread: where the new claim stands, and whether it holds. Whoever must wait watches at once what decides
         its turn.
         """
-        if view.line is None or node.path is None or node.withdrawn or node.gone or node.session is None:
+        if view.names is None or node.path is None or node.withdrawn or node.gone or node.session is None:
             return False
-        node.take_in(view.line, view.places.get(node.claim.id))
+        node.take_in(*view.place_of(node))
         holds = node.holds
         if wait:
             self._subscription.watch(node)
