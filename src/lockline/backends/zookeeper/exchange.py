@@ -77,8 +77,8 @@ class Exchange:
                 # First, so that whoever comes from here on is heard again.
                 self.hush(bell)
             ended = numbers[0] in ready and not line.read_on()
-            kazoos: list[Any] = [line] if self._take_in(line) or ended else []
-            if self._send(line) and not sent:
+            kazoos: list[Any] = [line] if (line.ahead and self._take_in(line)) or ended else []
+            if (queue or self.urgent) and self._send(line) and not sent:
                 sent, until = True, min(until, time.monotonic() + timeout * SOON)
             if queue:
                 # What waits now is kazoo's own: it is sent in the order in which all was asked for.
