@@ -131,18 +131,19 @@ def test_a_client_that_is_busy_is_not_pinged_besides(
     proxy: Proxy, url: str, client_of: Callable[..., lockline.Client]
 ) -> None:
     """A request is a sign of life: kazoo hears of ours, and has nothing to add."""
-    client = client_of(f"zk://127.0.0.1:{proxy.port}/{url.rpartition('/')[2]}", session=1)
+    client = client_of(f"zk://127.0.0.1:{proxy.port}/{url.rpartition('/')[2]}", session=3)
     client.lock("x").acquire().release()
     ping = bytes.fromhex("00000008fffffffe0000000b")
     pings: list[bytes] = []
     proxy.on_packet = lambda to_server, data, fate: pings.append(data) if to_server and ping in data else None
-    until = time.monotonic() + 2
+    until = time.monotonic() + 3
     longest, last = 0.0, time.monotonic()
     while time.monotonic() < until:
         client.inspect("x")
         longest, last = max(longest, time.monotonic() - last), time.monotonic()
         time.sleep(0.01)
-    if longest < 0.05:
+    # kazoo's wait is never shorter than this; on a machine that stood still for so long there was a silence.
+    if longest < 0.5:
         assert pings == []
 
 
