@@ -7,7 +7,9 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lockline.backends.zookeeper.claims import OwnNode
 from lockline.backends.zookeeper.commands import ClaimNode, escaped, lighter_name, node_name, read_line, unescaped
+from lockline.core.claim import Claim
 from lockline.core.rule import admitted, blockers
 
 
@@ -74,3 +76,27 @@ def test_while_those_who_are_watched_stay_nobody_elses_leaving_brings_the_turn(c
         for gone in itertools.combinations(others, count):
             left = [seen for seen in line if seen not in gone]
             assert admitted(left) < len(left)
+
+
+@given(CLAIMS, st.data())
+def test_a_second_look_at_a_line_finds_what_reading_all_of_it_would_find(
+    claims: list[tuple[int, int]], data: st.DataObject
+) -> None:
+    line = [place(at, weight, capacity) for at, (weight, capacity) in enumerate(claims)]
+    at = data.draw(st.integers(0, len(line) - 1))
+    stays = data.draw(st.lists(st.booleans(), min_size=len(line), max_size=len(line)))
+    left = [seen for seen, there in zip(line, stays, strict=True) if there]
+    names = [seen.node for seen in left]
+    if data.draw(st.booleans()):
+        names += [lighter_name(seen.node, 1) for seen in left if seen.weight > 1]
+    names += data.draw(st.sampled_from([[], ["0"], ["keep"], ["~"]]))
+    own, read = (OwnNode(Claim("x", f"c{at}", "", "", *claims[at], 1.0, 0.0, None), "/x") for _ in range(2))
+    for node in (own, read):
+        node.take_in(line[: at + 2], at)
+    seen = read_line(names)
+    found = next((place for place, there in enumerate(seen) if there.id == f"c{at}"), None)
+    read.take_in(seen, found)
+    if own.close_up(names):
+        assert (own.ahead, own.holds, own.gone, own.mine) == (read.ahead, read.holds, read.gone, read.mine)
+    else:
+        assert read.gone or len(names) > len(left)

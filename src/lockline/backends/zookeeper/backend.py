@@ -16,11 +16,11 @@ from ...errors import BackendUnavailable
 from ...guarantees import Guarantees
 from ...runtime import Runtime
 from ...runtime.blocking import BlockingRuntime
+from .answers import CUT
 from .changes import FolderChanges
 from .channel import KazooChannel
 from .claims import Claims, OwnNode
 from .commands import LineCommands, checked
-from .connection import CUT
 from .doctor import findings
 from .entry import NodeMaker
 from .inspection import LineInspection
@@ -141,7 +141,7 @@ class ZooKeeperBackend:
         answers: list[Any] = []
 
         def looked(view: View) -> None:
-            answers.append(None if view.line is not None or isinstance(view.answer, CUT) else view.answer)
+            answers.append(None if view.names is not None or isinstance(view.answer, CUT) else view.answer)
             self._subscription.take_in(node, view)
             done.set()
 

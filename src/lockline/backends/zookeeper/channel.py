@@ -17,7 +17,8 @@ from kazoo.protocol.states import KazooState, KeeperState
 from ...core.backend import REFUSAL
 from ...errors import BackendUnavailable, ClientClosed, WouldDeadlock
 from ...runtime import Runtime, Signal
-from .connection import AnswerSlot, KazooHooks, RequestBatch, hang_up
+from .answers import AnswerSlot, RequestBatch
+from .connection import KazooHooks, hang_up
 from .session import OwedAnswers, Session
 
 SHORTEST_SESSION = 1.0

@@ -18,9 +18,12 @@ from kazoo.security import ACL
 
 from ...core.claim import Claim
 from ...errors import BackendUnavailable
+from .answers import CUT
 from .channel import KazooChannel
-from .connection import CUT
+from .requests import CreateContainer
 
+LIGHTER: Final = "="
+"""How the name of a second node begins; that of a claim begins with a digit, and so stands before it."""
 _WRAP: Final = 1 << 32
 KEPT: Final = ".kept"
 """The folder beside the names for what is kept beside their lines; no name is spelled with a dot."""
@@ -57,7 +60,7 @@ def node_name(weight: int, capacity: int, claim_id: str) -> str:
 
 def lighter_name(node: str, weight: int) -> str:
     """The second node, which says that the claim of this one weighs less now."""
-    return f"={weight}.{node.rpartition('.')[2]}"
+    return f"{LIGHTER}{weight}.{node.rpartition('.')[2]}"
 
 
 def read_line(children: Iterable[str]) -> list[ClaimNode]:
@@ -65,14 +68,15 @@ def read_line(children: Iterable[str]) -> list[ClaimNode]:
     line: list[ClaimNode] = []
     lighter: dict[str, int] = {}
     for node in children:
-        head, _, sequence = node.rpartition(".")
         try:
-            if head.startswith("="):
-                lighter[sequence] = int(head[1:])
+            if node.startswith(LIGHTER):
+                weight, sequence = node[1:].split(".")
+                lighter[sequence] = int(weight)
                 continue
-            weight, capacity, claim_id = head.split(".")
+            weight, capacity, claim_id, sequence = node.split(".")
             # The server counts in 32 bits and goes on with negative numbers.
-            line.append(ClaimNode(int(sequence) % _WRAP, node, unescaped(claim_id), int(weight), int(capacity)))
+            number = int(sequence) % _WRAP
+            line.append(ClaimNode(number, node, unescaped(claim_id), int(weight), int(capacity)))
         except ValueError:
             continue
     if lighter:
@@ -151,12 +155,6 @@ def is_cut(answers: Iterable[Any]) -> bool:
 
 
 # -- parents and lines -----------------------------------------------------------------------------
-
-
-class CreateContainer(Create2):  # type: ignore[misc]
-    """A node that the server removes when its last child has gone. kazoo has no call for it; only the number differs."""
-
-    type = 19
 
 
 class LineCommands:

@@ -7,13 +7,14 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from kazoo import exceptions as problems
-from kazoo.protocol.serialization import Delete, Exists, GetChildren
+from kazoo.protocol.serialization import Delete, Exists
 
 from ...runtime import Runtime
+from .answers import CUT
 from .channel import KazooChannel
 from .claims import Claims, OwnNode
 from .commands import LineCommands, checked
-from .connection import CUT
+from .requests import Names
 from .session import PROOFS
 from .subscription import Look, Subscription, View
 
@@ -79,7 +80,7 @@ class NodeMaker:
                 self._subscription.looks.end(node.parent, look, View(answers[-1]), [see])
                 done.set()
 
-            batch = self._channel.post(*requests, GetChildren(node.parent, None), proof=True, then=both)
+            batch = self._channel.post(*requests, Names(node.parent, None), proof=True, then=both)
             self._subscription.looks.begin(node.parent, look)
         else:
 
@@ -114,9 +115,9 @@ class NodeMaker:
         """In kazoo's thread: where the new claim stands, and whether it holds. Whoever must wait watches at once what decides
         its turn.
         """
-        if view.line is None or node.path is None or node.withdrawn or node.gone or node.session is None:
+        if view.names is None or node.path is None or node.withdrawn or node.gone or node.session is None:
             return False
-        node.take_in(view.line, view.places.get(node.claim.id))
+        node.take_in(*view.place_of(node))
         holds = node.holds
         if wait:
             self._subscription.watch(node)

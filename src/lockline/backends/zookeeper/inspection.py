@@ -14,7 +14,7 @@ from ...errors import BackendUnavailable
 from .channel import KazooChannel
 from .claims import OwnNode
 from .commands import KEPT, ClaimNode, LineCommands, checked, is_cut, lighter_name, read_data, unescaped
-from .connection import AT_ONCE
+from .exchange import AT_ONCE
 
 
 class LineInspection:

@@ -41,7 +41,7 @@ from kazoo.client import KazooClient
 
 from ...core.claim import Ceiling
 from ...runtime.clock import validity
-from .connection import CUT, RequestBatch
+from .answers import CUT, RequestBatch
 
 REPORT: Final = 5 / 16
 """The share of the timeout in which the leader certainly pings a server: half a tick of at most T/2, and an eighth of one more."""

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import Any, Final
 
 from kazoo import exceptions as problems
-from kazoo.protocol.serialization import GetChildren, GetData
 from kazoo.protocol.states import EventType
 
 from .channel import KazooChannel
 from .claims import OwnNode
 from .commands import ClaimNode, read_line
+from .requests import Names, WatchOnly
 
 log = logging.getLogger("lockline.zookeeper")
 
@@ -30,18 +30,26 @@ FEW: Final = 64
 class View:
     """A line as it was read, or why it was not."""
 
-    __slots__ = ("answer", "line", "places")
+    __slots__ = ("_line", "_places", "answer", "names")
 
     def __init__(self, answer: Any) -> None:
         self.answer = answer
-        self.line: list[ClaimNode] | None = None
+        self.names: Collection[str] | None = None
+        """The nodes that stand there; None if nobody knows."""
         if isinstance(answer, list):
-            self.line = read_line(answer)
+            self.names = answer
         elif isinstance(answer, problems.NoNodeError):
             # Where the parent is gone, nobody stands.
-            self.line = []
-        self.places = {place.id: at for at, place in enumerate(self.line or ())}
-        """Where each claim stands."""
+            self.names = ()
+        self._line: list[ClaimNode] = []
+        self._places: dict[str, int] | None = None
+
+    def place_of(self, node: OwnNode) -> tuple[list[ClaimNode], int | None]:
+        """The line, and where this claim stands in it; read when the first asks."""
+        if self._places is None:
+            self._line = read_line(self.names or ())
+            self._places = {place.id: at for at, place in enumerate(self._line)}
+        return self._line, self._places.get(node.claim.id)
 
 
 Tell = Callable[[View], None]
@@ -105,7 +113,7 @@ class Looks:
         def answered(answers: list[Any]) -> None:
             self.end(parent, look, View(answers[0]), those)
 
-        self._channel.post(GetChildren(parent, None), then=answered)
+        self._channel.post(Names(parent, None), then=answered)
         self.begin(parent, look)
 
     def end(self, parent: str, look: Look, view: View, those: list[Tell]) -> None:
@@ -187,16 +195,16 @@ class Subscription:
             self._waiters.setdefault(f"{node.parent}/{name}", set()).add(node.claim.id)
         # `get`, not `exists`: a watch on what has gone meanwhile would stay for ever.
         self._channel.post(
-            *(GetData(f"{node.parent}/{name}", self._on_event) for name in wanted),
+            *(WatchOnly(f"{node.parent}/{name}", self._on_event) for name in wanted),
             then=partial(self._on_watched, node, wanted),
         )
 
     def take_in(self, node: OwnNode, view: View) -> None:
         """The line was read again."""
         knows = node.holds and not node.stale
-        node.stale = view.line is None
-        if view.line is not None:
-            node.take_in(view.line, view.places.get(node.claim.id))
+        node.stale = view.names is None
+        if view.names is not None and not node.close_up(view.names):
+            node.take_in(*view.place_of(node))
         if not knows or node.stale or node.gone:
             self._go_on(node)
 
@@ -269,7 +277,7 @@ class Subscription:
             elif isinstance(answers[0], Exception):
                 self._own.pop(path, None)
 
-        self._channel.post(GetData(path, self._on_event), then=watched)
+        self._channel.post(WatchOnly(path, self._on_event), then=watched)
 
     def _on_event(self, event: Any) -> None:
         """A node that somebody watches has gone or changed."""

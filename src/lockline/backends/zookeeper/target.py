@@ -15,7 +15,7 @@ from ...errors import ConfigError
 from ...runtime import Runtime
 from ..url import TLS, Endpoint, Grammar, Location, Tls, a_number, a_text, redacted
 from .channel import KazooChannel
-from .connection import LeanHandler
+from .handler import LeanHandler
 
 log = logging.getLogger("lockline.zookeeper.kazoo")
 log.addHandler(logging.NullHandler())
