@@ -16,6 +16,7 @@ from ..resp.commands import ServerError, pack
 from ..resp.connection_asyncio import AsyncioLink
 from ..resp.connection_blocking import BlockingLink
 from ..resp.errors import NoAnswer, Refused, unavailable
+from ..resp.joining import Request
 from ..resp.shared_blocking import SharingLink
 from ..resp.target import Address
 from . import doctor, hand_over, keeping
@@ -26,6 +27,7 @@ from .commands import OVERHEAD, Kept, PreparedLine, Route, Wish, key_of, words
 from .connection import Connections
 from .guarantees import GUARANTEES
 from .inspection import Inspection
+from .joined import Step, join
 from .replicas import Replicas
 from .scripts import ENTER, NO_CHANNEL, PLACE
 from .subscription import AsyncioSubscriptions, BlockingSubscriptions
@@ -55,10 +57,12 @@ class RedisBackend:
         self.target = target
         self.wait_replicas = wait_replicas
         self._runtime = runtime
+        # A grant that has to be on replicas before it counts is asked for and handed on by itself.
+        self._joins = runtime.flavour == "asyncio" and not wait_replicas
         self._subscriptions: BlockingSubscriptions | AsyncioSubscriptions
         self.reader: BlockingSubscriptions | None = None
         if runtime.flavour == "asyncio":
-            self._connections = self._for_keeper = Connections(target, AsyncioLink)
+            self._connections = self._for_keeper = Connections(target, partial(AsyncioLink, join=join))
             # One connection for all, on which nobody waits for anybody; but WAIT holds up whatever comes behind it.
             self._for_waits = Connections(target, AsyncioLink)
             self._subscriptions = AsyncioSubscriptions(target, prefix, self._take_note)
@@ -134,7 +138,11 @@ class RedisBackend:
             reply: Any = None
             if address is not None and link is not None:
                 try:
-                    request = b"%b$%d\r\n%b\r\n%b" % (line.enter, len(claim_id), claim_id.encode(), rest)
+                    request: Request
+                    if self._joins and wait and weight == capacity:
+                        request = Step(line, claim_id, "", rest)
+                    else:
+                        request = line.request_to_enter(claim_id, rest)
                     reply = await link.ask(request, until)
                     if type(reply) is ServerError:
                         failed = Failed(address, reply)
@@ -237,7 +245,7 @@ class RedisBackend:
             try:
                 if heir:
                     # In order: the heir's own leave shall not overtake this one, and make the server look for whom to tell.
-                    reply = await link.ask_in_order(line.request_to_hand_on(claim_id, heir), until)
+                    reply = await link.ask_in_order(Step(line, claim_id, heir, b""), until)
                 else:
                     reply = await link.ask(line.request_to_leave(claim_id), until)
                 if type(reply) is int:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from ...errors import ClientClosed
+from ..resp.joining import Request
 from ..resp.target import Address, Server
 from .target import Target
 
@@ -16,10 +17,10 @@ class Link(Protocol):
     kept_after_fork: bool
     """Whether its sockets are a loop's, which a child shares with its parent: then they are no child's to close."""
 
-    async def ask(self, request: bytes, until: float) -> Any:
+    async def ask(self, request: Request, until: float) -> Any:
         """The server's answer to one command."""
 
-    async def ask_in_order(self, request: bytes, until: float) -> Any:
+    async def ask_in_order(self, request: Request, until: float) -> Any:
         """The same on a way on which none of these overtakes another, where there is one."""
 
     async def ask_all(self, requests: Sequence[bytes], until: float) -> list[Any]:

@@ -23,6 +23,7 @@ from ...runtime.section import Section
 from .commands import PUSHED
 from .connection_blocking import IDLE, BlockingConnection, BlockingLink, Way
 from .errors import NoAnswer
+from .joining import Request
 from .target import Server
 
 LOOK_AGAIN: Final = 0.5
@@ -365,7 +366,8 @@ class SharingLink(BlockingLink):
             raise
         return connection
 
-    async def ask_in_order(self, request: bytes, until: float) -> Any:
+    async def ask_in_order(self, request: Request, until: float) -> Any:
+        request = bytes(request)
         if not self._shares:
             return await super().ask_in_order(request, until)
         if self._closed:
