@@ -40,6 +40,8 @@ SOONEST_LOOK: Final = 0.02
 APART: Final = 0.01
 """Seconds between the looks of neighbours in the line, so that the first can do what there is to do for all."""
 FURTHEST_APART: Final = 1.0
+A_CROWD: Final = 8
+"""Releases that hand nothing on, after one that did, until a line is no crowd's any more: only there do requests meet."""
 KEEPERS_CONNECTIONS: Final = 2
 """Kept for renewals, so that they stand in no line behind the threads of the caller: one, and one more for when that hangs."""
 
@@ -57,8 +59,6 @@ class RedisBackend:
         self.target = target
         self.wait_replicas = wait_replicas
         self._runtime = runtime
-        # A grant that has to be on replicas before it counts is asked for and handed on by itself.
-        self._joins = runtime.flavour == "asyncio" and not wait_replicas
         self._subscriptions: BlockingSubscriptions | AsyncioSubscriptions
         self.reader: BlockingSubscriptions | None = None
         if runtime.flavour == "asyncio":
@@ -67,7 +67,7 @@ class RedisBackend:
             self._for_waits = Connections(target, AsyncioLink)
             self._subscriptions = AsyncioSubscriptions(target, prefix, self._take_note)
         else:
-            self._connections = Connections(target, partial(SharingLink, most=max_connections))
+            self._connections = Connections(target, partial(SharingLink, most=max_connections, join=join))
             self._for_keeper = Connections(target, partial(BlockingLink, most=KEEPERS_CONNECTIONS))
             self._for_waits = Connections(target, partial(BlockingLink, most=max_connections))
             self._subscriptions = self.reader = BlockingSubscriptions(target, prefix, self._take_note)
@@ -139,7 +139,7 @@ class RedisBackend:
             if address is not None and link is not None:
                 try:
                     request: Request
-                    if self._joins and wait and weight == capacity:
+                    if line.crowd and wait and weight == capacity:
                         request = Step(line, claim_id, "", rest)
                     else:
                         request = line.request_to_enter(claim_id, rest)
@@ -244,10 +244,17 @@ class RedisBackend:
         if address is not None and link is not None and not doubtful:
             try:
                 if heir:
+                    line.crowd = A_CROWD
                     # In order: the heir's own leave shall not overtake this one, and make the server look for whom to tell.
                     reply = await link.ask_in_order(Step(line, claim_id, heir, b""), until)
                 else:
-                    reply = await link.ask(line.request_to_leave(claim_id), until)
+                    request: Request
+                    if line.crowd:
+                        line.crowd -= 1
+                        request = Step(line, claim_id, "", b"")
+                    else:
+                        request = line.request_to_leave(claim_id)
+                    reply = await link.ask(request, until)
                 if type(reply) is int:
                     return reply == 1
                 failed = Failed(address, reply)

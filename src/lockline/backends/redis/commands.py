@@ -91,11 +91,13 @@ NOWHERE: Final = Route(object(), None, None)
 class PreparedLine:
     """What requests on one line begin with, ready for the wire: the hot path only adds the claim."""
 
-    __slots__ = ("apart_until", "enter", "hand_on", "joined", "key", "leave", "route", "size", "unjoined")
+    __slots__ = ("apart_until", "crowd", "enter", "hand_on", "joined", "key", "leave", "route", "size", "unjoined")
 
     def __init__(self, key: bytes) -> None:
         self.key = key
         self.route = NOWHERE
+        self.crowd = 0
+        """Whether several of this client want it: turns were handed on, up to so many releases ago."""
         self.joined = b""
         """What a request begins with in which steps are joined, once there was one."""
         self.unjoined = False

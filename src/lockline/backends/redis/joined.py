@@ -159,7 +159,10 @@ BARE: Final = 4 + 6 + 3
 
 
 class Step:
-    """One claim's step on its line, whole or as a part of a bunch: it leaves and has let in an heir, or it comes and may wait."""
+    """One claim's step on a line that many of its client's are in, in order with theirs: it comes and may wait, or it leaves.
+
+    As a part of a bunch, if it comes, or if it has let in an heir.
+    """
 
     __slots__ = ("claim_id", "heir", "line", "rest")
 
@@ -167,14 +170,21 @@ class Step:
         self.line = line
         self.claim_id = claim_id
         self.heir = heir
-        """Whom it has let in; nothing if it comes."""
+        """Whom it has let in, if it leaves and has."""
         self.rest = rest
-        """What ENTER wants to know beyond its id, ready for the wire; nothing if it leaves."""
+        """What ENTER wants to know beyond its id, ready for the wire, if it comes."""
+
+    @property
+    def patient(self) -> bool:
+        """Others may wait for one that leaves and has let nobody in."""
+        return bool(self.heir or self.rest)
 
     def __bytes__(self) -> bytes:
         if self.heir:
             return self.line.request_to_hand_on(self.claim_id, self.heir)
-        return self.line.request_to_enter(self.claim_id, self.rest)
+        if self.rest:
+            return self.line.request_to_enter(self.claim_id, self.rest)
+        return self.line.request_to_leave(self.claim_id)
 
 
 class Bunch(Joined):
@@ -199,12 +209,18 @@ class Bunch(Joined):
         return self._places_of_leaving + self._places_of_coming
 
     def take(self, step: Step, place: int) -> bool:
-        """Whether it could be added: one by the heir of the last who leaves, or one who comes and is like the others."""
+        """Whether it could be added: who let in the first who leaves, or was let in by the last; or one who comes, like the others."""
         if step.heir:
             heirs = self._heirs
-            if not heirs:
+            if len(heirs) == MOST:
+                return False
+            if not heirs or step.heir == self._leaver:
+                # The heir may have been quicker to say so than who let it in.
                 self._leaver = step.claim_id
-            elif heirs[-1] != step.claim_id or len(heirs) == MOST:
+                heirs.insert(0, step.heir)
+                self._places_of_leaving.insert(0, place)
+                return True
+            if heirs[-1] != step.claim_id:
                 return False
             heirs.append(step.heir)
             self._places_of_leaving.append(place)
@@ -270,7 +286,7 @@ def join(requests: Sequence[Request]) -> Sequence[int | Joined] | None:
     bunches: dict[PreparedLine, Bunch] = {}
     together = 0
     for place, step in enumerate(requests):
-        if type(step) is not Step:
+        if type(step) is not Step or not step.patient:
             # Perhaps it is about one of these claims: nobody passes it.
             bunches.clear()
             parcels.append(place)

@@ -8,7 +8,11 @@ from typing import Any, Protocol
 
 
 class Joinable(Protocol):
-    """A request that can travel as a part of another one; as bytes, the request that it is alone."""
+    """A request that can travel as a part of another one, on a way on which none of these overtakes another; as bytes, what it is alone."""
+
+    @property
+    def patient(self) -> bool:
+        """Whether it can wait for those that it may be joined with, as long as an answer is under way."""
 
     def __bytes__(self) -> bytes: ...
 
