@@ -3,136 +3,20 @@
 from __future__ import annotations
 
 import itertools
-import math
 import random
-import struct
 from collections.abc import Callable
-from typing import Any
 
 import pytest
-import redis
 
-from lockline.backends.redis.commands import PreparedLine, Wish, words
-from lockline.backends.redis.joined import MOST, Bunch, Step, join
-from lockline.backends.redis.scripts import ENTER, LEAVE, LOOK, NO_CHANNEL
-from lockline.backends.resp.commands import pack
+from lockline.backends.redis.commands import Wish
+from lockline.backends.redis.joined import Step
+from lockline.backends.redis.scripts import LEAVE, LOOK
+from tests.servers.process import wait_for
 from tests.servers.redis import RedisServer
 
+from .joined_lines import Line, Told, stand, wish
+
 pytestmark = pytest.mark.server
-
-STATE = struct.Struct("11d")
-NUMBERS = "n used least first until mixed head end watch sweep due".split()
-SOON = 500.0
-"""Milliseconds by which the times of two lines may differ that were treated alike: no two ttls here are that close."""
-
-
-def wish(ttl: float = 60.0, *, weight: int = 1, capacity: int = 1, channel: str = NO_CHANNEL) -> Wish:
-    return (ttl, weight, capacity, channel, "lock", "me", "", True)
-
-
-class Line:
-    """One line, talked to by scripts alone."""
-
-    def __init__(self, server: RedisServer, name: str) -> None:
-        self.redis = redis.Redis(port=server.port)
-        self.line = PreparedLine(f"{{ll:{name}}}".encode())
-        self.key = self.line.key
-        for script in (ENTER, LEAVE):
-            self.redis.script_load(script.body)
-        self._connection = self.redis.connection_pool.get_connection()
-
-    def ask(self, *requests: bytes) -> list[Any]:
-        self._connection.send_packed_command([b"".join(requests)])
-        return [self._connection.read_response(disable_decoding=True) for _ in requests]
-
-    def enter(self, claim_id: str, terms: Wish | None = None) -> Step:
-        rest = pack(words(terms or wish())).partition(b"\r\n")[2]
-        return Step(self.line, claim_id, "", rest)
-
-    def leave(self, claim_id: str, heir: str) -> Step:
-        return Step(self.line, claim_id, heir, b"")
-
-    def one_by_one(self, steps: list[Step]) -> list[Any]:
-        return self.ask(*(bytes(step) for step in steps))
-
-    def together(self, steps: list[Step]) -> list[Any] | None:
-        """The answers in the order of these steps; None if the script wants them one by one."""
-        parcels = join(steps)
-        assert parcels is not None
-        (bunch,) = parcels
-        assert isinstance(bunch, Bunch)
-        # By what the server has surely seen.
-        self.line.unjoined = True
-        answers = bunch.spread(self.ask(bytes(bunch))[0])
-        self.line.apart_until = 0.0
-        if answers is None:
-            return None
-        spread = dict(zip(bunch.places, answers, strict=True))
-        return [spread[place] for place in range(len(steps))]
-
-    def everything(self) -> tuple[dict[bytes, bytes], int]:
-        """All fields as they are, and when the key ends."""
-        return self.redis.hgetall(self.key), int(self.redis.execute_command("PEXPIRETIME", self.key))  # type: ignore[return-value]
-
-    def put(self, **numbers: float) -> None:
-        """Change what the state says."""
-        state = self.redis.hget(self.key, "state")
-        assert isinstance(state, bytes)
-        now = dict(zip(NUMBERS, STATE.unpack(state[: STATE.size]), strict=True))
-        state = STATE.pack(*{**now, **numbers}.values()) + state[STATE.size :]
-        self.redis.hset(self.key, "state", state)
-
-    @property
-    def now(self) -> float:
-        seconds, micros = self.redis.time()
-        return seconds * 1e3 + micros / 1e3
-
-
-class Told:
-    """A line with its times and tickets as they compare with another's: by order, and to about a moment."""
-
-    def __init__(self, line: Line, since: float) -> None:
-        fields, ends = line.everything()
-        now = since
-        tickets = sorted(int(value.split(b" ")[0]) for field, value in fields.items() if field[:1] in b"+~")
-        self.rank = {ticket: rank for rank, ticket in enumerate(tickets)}
-        self.fields: dict[bytes, Any] = {}
-        self.times = {"key": ends - now}
-        for field, value in fields.items():
-            if field == b"state":
-                numbers = dict(zip(NUMBERS, STATE.unpack(value[: STATE.size]), strict=True)) if value[:1] != b"+" else {}
-                if not numbers:
-                    self.fields[field] = value
-                    continue
-                for name in ("first", "until", "watch", "due"):
-                    moment = numbers.pop(name)
-                    self.times[name] = moment - now if 0 < moment < 9e15 else moment
-                behind = value[STATE.size :]
-                # Whoever did not care has left it out.
-                self.fields[field] = numbers, behind or fields.get(b"q%d" % numbers["head"], b"")
-            elif field == b"last":
-                self.fields[field] = self.rank.get(int(value), "before")
-            elif field[:1] in b"+~":
-                ticket, moment, *rest = value.split(b" ")
-                self.fields[field] = self.rank[int(ticket)], *rest
-                self.times[field.decode()] = int(moment) / 1000 - now
-            elif field[:1] == b"-":
-                self.times[field.decode()] = int(value) - now
-            else:
-                self.fields[field] = value
-
-    def assert_like(self, other: Told) -> None:
-        assert self.fields == other.fields
-        assert self.times.keys() == other.times.keys()
-        for name, moment in self.times.items():
-            assert moment == pytest.approx(other.times[name], abs=SOON), name
-
-    def answer(self, answer: Any) -> Any:
-        """An answer without what differs from line to line."""
-        if isinstance(answer, list):
-            ahead, change, ticket, before = answer
-            return ahead, round(change / 1000), self.rank[ticket], before
-        return answer
 
 
 @pytest.fixture
@@ -209,3 +93,143 @@ def test_what_is_done_together_is_what_would_have_been_done_one_by_one(lines: tu
         ends = [line.ask(LOOK.in_full((line.key,), ()))[0][1:] for line in lines]
         assert len(ends[0]) == len(ends[1])
     assert done > 25
+
+
+# -- what has to be done one by one ----------------------------------------------------------------
+
+
+@pytest.fixture
+def line(lines: tuple[Line, Line]) -> Line:
+    return lines[0]
+
+
+def assert_apart(line: Line, *steps: Step) -> None:
+    """Nothing was done, and one by one they can be."""
+    before = line.everything()
+    assert line.together(list(steps)) is None
+    assert line.everything() == before
+    for answer in line.one_by_one(list(steps)):
+        assert not isinstance(answer, Exception)
+
+
+def over(line: Line, claim_id: str) -> None:
+    """Wait until the time of this claim is over."""
+    fields, _ = line.everything()
+    record = fields.get(b"+" + claim_id.encode()) or fields[b"~" + claim_id.encode()]
+    _, since, ttl, *_ = record.split(b" ")
+    wait_for(lambda: line.now > int(since) / 1000 + int(ttl), 5, "the end of its time")
+
+
+def test_where_nobody_stands_each_comes_alone(line: Line) -> None:
+    assert_apart(line, line.enter("a"), line.enter("b"))
+
+
+def test_a_hash_that_is_no_line_is_left_alone(line: Line) -> None:
+    line.redis.hset(line.key, "state", "+a")
+    assert line.together([line.enter("b"), line.enter("c")]) is None
+    assert line.redis.hgetall(line.key) == {b"state": b"+a"}
+
+
+def test_who_is_alone_has_no_heir(line: Line) -> None:
+    stand(line, "a")
+    assert_apart(line, line.leave("a", "b"), line.enter("c"))
+
+
+def test_where_several_hold_each_goes_alone(line: Line) -> None:
+    stand(line, "a", "b", terms=wish(weight=1, capacity=2))
+    assert_apart(line, line.enter("c"), line.enter("d"))
+
+
+def test_where_there_is_room_each_comes_alone(line: Line) -> None:
+    stand(line, "a", terms=wish(weight=1, capacity=2))
+    some = wish(weight=1, capacity=2)
+    assert_apart(line, line.enter("b", some), line.enter("c", some))
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_where_the_holders_time_is_over_each_goes_alone(line: Line, leaves: bool) -> None:
+    stand(line, "a", terms=wish(0.05))
+    stand(line, "b")
+    over(line, "a")
+    assert_apart(line, line.leave("a", "b") if leaves else line.enter("d"), line.enter("c"))
+
+
+def test_one_that_does_not_hold_leaves_alone(line: Line) -> None:
+    stand(line, "a", "b", "c")
+    assert_apart(line, line.leave("b", "c"), line.enter("d"))
+
+
+def test_one_whose_heir_is_not_there_leaves_alone(line: Line) -> None:
+    stand(line, "a", "b")
+    assert_apart(line, line.leave("a", "nobody"), line.enter("d"))
+
+
+def test_one_whose_heir_stands_behind_another_leaves_alone(line: Line) -> None:
+    """As where a stranger stands between them."""
+    stand(line, "a", "b", "c")
+    assert_apart(line, line.leave("a", "c"), line.enter("d"))
+
+
+def test_one_whose_heir_needs_less_than_all_leaves_alone(line: Line) -> None:
+    stand(line, "a", terms=wish(weight=2, capacity=2))
+    stand(line, "b", "c", terms=wish(weight=1, capacity=2))
+    assert_apart(line, line.leave("a", "b"), line.enter("d"))
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_one_whose_heirs_time_is_over_leaves_alone(line: Line, last: bool) -> None:
+    stand(line, "a")
+    stand(line, "b", terms=wish(0.05))
+    stand(line, "c")
+    over(line, "b")
+    line.put(due=9e15, watch=0)
+    following = [line.enter("d")] if last else [line.leave("b", "c")]
+    assert_apart(line, line.leave("a", "b"), *following)
+
+
+def test_one_whose_heir_ends_before_the_others_look_leaves_alone(line: Line) -> None:
+    """They have planned to look when the first one's time would be over; now that is sooner, and one by one they are told."""
+    stand(line, "a")
+    stand(line, "b", terms=wish(20))
+    stand(line, "c")
+    assert_apart(line, line.leave("a", "b"), line.enter("d"))
+
+
+@pytest.mark.parametrize("known", ["a", "b"])
+def test_one_that_was_heard_of_before_comes_alone_and_changes_nothing(line: Line, known: str) -> None:
+    stand(line, "a", "b")
+    assert_apart(line, line.enter(known), line.enter("d"))
+    assert line.redis.hget(line.key, "q1") == b"b"
+
+
+def test_one_that_waits_already_comes_alone_also_beside_one_who_leaves(line: Line) -> None:
+    stand(line, "a", "b", "c")
+    assert_apart(line, line.leave("a", "b"), line.enter("c"))
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_one_that_was_withdrawn_before_it_came_is_not_let_in_with_others(line: Line, leaves: bool) -> None:
+    stand(line, "a", "b")
+    line.ask(LEAVE.by_digest((line.key,), ("gone", "1", "")))
+    first = line.leave("a", "b") if leaves else line.enter("c")
+    assert_apart(line, first, line.enter("d"), line.enter("gone"))
+    assert line.redis.hget(line.key, "~gone") is None
+
+
+def test_a_note_of_another_is_no_reason(line: Line) -> None:
+    stand(line, "a", "b")
+    line.ask(LEAVE.by_digest((line.key,), ("gone", "1", "")))
+    assert line.together([line.leave("a", "b"), line.enter("c")]) is not None
+
+
+def test_a_server_without_memory_lets_nobody_in_and_lets_everybody_go(server: RedisServer, line: Line) -> None:
+    stand(line, "a", "b", "c")
+    before = line.everything()
+    server.command("CONFIG", "SET", "maxmemory", "1")
+    try:
+        assert line.together([line.leave("a", "b"), line.enter("d")]) is None
+        assert line.everything() == before
+        assert line.together([line.leave("a", "b"), line.leave("b", "c")]) == [1, 1]
+    finally:
+        server.command("CONFIG", "SET", "maxmemory", "0")
+    assert line.redis.hget(line.key, "+c")

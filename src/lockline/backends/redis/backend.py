@@ -16,7 +16,6 @@ from ..resp.commands import ServerError, pack
 from ..resp.connection_asyncio import AsyncioLink
 from ..resp.connection_blocking import BlockingLink
 from ..resp.errors import NoAnswer, Refused, unavailable
-from ..resp.joining import Request
 from ..resp.shared_blocking import SharingLink
 from ..resp.target import Address
 from . import doctor, hand_over, keeping
@@ -27,7 +26,7 @@ from .commands import OVERHEAD, Kept, PreparedLine, Route, Wish, key_of, words
 from .connection import Connections
 from .guarantees import GUARANTEES
 from .inspection import Inspection
-from .joined import Step, join
+from .joined import join, to_enter, to_hand_on, to_leave
 from .replicas import Replicas
 from .scripts import ENTER, NO_CHANNEL, PLACE
 from .subscription import AsyncioSubscriptions, BlockingSubscriptions
@@ -40,8 +39,6 @@ SOONEST_LOOK: Final = 0.02
 APART: Final = 0.01
 """Seconds between the looks of neighbours in the line, so that the first can do what there is to do for all."""
 FURTHEST_APART: Final = 1.0
-A_CROWD: Final = 8
-"""Releases that hand nothing on, after one that did, until a line is no crowd's any more: only there do requests meet."""
 KEEPERS_CONNECTIONS: Final = 2
 """Kept for renewals, so that they stand in no line behind the threads of the caller: one, and one more for when that hangs."""
 
@@ -138,11 +135,7 @@ class RedisBackend:
             reply: Any = None
             if address is not None and link is not None:
                 try:
-                    request: Request
-                    if line.crowd and wait and weight == capacity:
-                        request = Step(line, claim_id, "", rest)
-                    else:
-                        request = line.request_to_enter(claim_id, rest)
+                    request = to_enter(line, claim_id, rest, alone=wait and weight == capacity)
                     reply = await link.ask(request, until)
                     if type(reply) is ServerError:
                         failed = Failed(address, reply)
@@ -244,17 +237,10 @@ class RedisBackend:
         if address is not None and link is not None and not doubtful:
             try:
                 if heir:
-                    line.crowd = A_CROWD
                     # In order: the heir's own leave shall not overtake this one, and make the server look for whom to tell.
-                    reply = await link.ask_in_order(Step(line, claim_id, heir, b""), until)
+                    reply = await link.ask_in_order(to_hand_on(line, claim_id, heir), until)
                 else:
-                    request: Request
-                    if line.crowd:
-                        line.crowd -= 1
-                        request = Step(line, claim_id, "", b"")
-                    else:
-                        request = line.request_to_leave(claim_id)
-                    reply = await link.ask(request, until)
+                    reply = await link.ask(to_leave(line, claim_id), until)
                 if type(reply) is int:
                     return reply == 1
                 failed = Failed(address, reply)

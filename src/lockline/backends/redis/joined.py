@@ -151,6 +151,8 @@ return answer
 )
 
 
+A_CROWD: Final = 8
+"""Releases that hand nothing on, after one that did, until there is no crowd of this client any more: only there do requests meet."""
 NOBODY: Final = 4 * b"$0\r\n\r\n"
 """What stands for the wishes of those who come where nobody does."""
 LINE: Final = b"$5\r\nstate\r\n$4\r\nlast\r\n$5\r\nnotes\r\n"
@@ -185,6 +187,27 @@ class Step:
         if self.rest:
             return self.line.request_to_enter(self.claim_id, self.rest)
         return self.line.request_to_leave(self.claim_id)
+
+
+def to_enter(line: PreparedLine, claim_id: str, rest: bytes, *, alone: bool) -> Request:
+    """The request of one who comes; if it may wait and wants all there is, where there is a crowd, as one of that."""
+    if alone and line.crowd:
+        return Step(line, claim_id, "", rest)
+    return b"%b$%d\r\n%b\r\n%b" % (line.enter, len(claim_id), claim_id.encode(), rest)
+
+
+def to_hand_on(line: PreparedLine, claim_id: str, heir: str) -> Request:
+    """The request of one who leaves and has let in its heir: so there is a crowd."""
+    line.crowd = A_CROWD
+    return Step(line, claim_id, heir, b"")
+
+
+def to_leave(line: PreparedLine, claim_id: str) -> Request:
+    """The request of one who leaves and has let in nobody."""
+    if line.crowd:
+        line.crowd -= 1
+        return Step(line, claim_id, "", b"")
+    return line.request_to_leave(claim_id)
 
 
 class Bunch(Joined):
@@ -303,4 +326,4 @@ def join(requests: Sequence[Request]) -> Sequence[int | Joined] | None:
             parcels.append(bunch)
     if not together:
         return None
-    return [each if type(each) is int or len(each.places) > 1 else each.places[0] for each in parcels]
+    return [each if isinstance(each, int) or len(each.places) > 1 else each.places[0] for each in parcels]

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
 import redis
 
@@ -253,10 +253,11 @@ class Pipeline:
             return b"".join([bytes(request) for request in unsent])
         before = len(self._pending) - len(unsent)
         pending = deque(islice(self._pending, before))
-        waiting = list(islice(self._pending, before, None))
+        # Nobody of these was sent, so none is a parcel.
+        waiting = cast("list[tuple[asyncio.Future[Any], float]]", list(islice(self._pending, before, None)))
         packet = []
         for parcel in parcels:
-            if type(parcel) is int:
+            if isinstance(parcel, int):
                 packet.append(bytes(unsent[parcel]))
                 pending.append(waiting[parcel])
                 continue

@@ -19,6 +19,7 @@ from ...runtime.quiet import hush
 from ..pool import ConnectionPool
 from .commands import INFO, PUSHED, new_reader
 from .errors import DiedIdle, NoAnswer, failed_login, vet
+from .joining import Request
 from .target import Server
 
 T = TypeVar("T")
@@ -292,8 +293,8 @@ class BlockingLink(ConnectionPool[Way]):
             vet(connection.ask(INFO, until), self._address)
             self._vets = False
 
-    async def ask(self, request: bytes, until: float) -> Any:
-        return self._use("ask", request, until)
+    async def ask(self, request: Request, until: float) -> Any:
+        return self._use("ask", request if type(request) is bytes else bytes(request), until)
 
     ask_in_order = ask
 

@@ -23,10 +23,11 @@ Request = bytes | Joinable
 class Joined(Protocol):
     """Several requests that travel as one; as bytes, that one."""
 
-    __slots__ = ("places",)
+    __slots__ = ()
 
-    places: list[int]
-    """Which of the requests that lay there, in the order of their answers."""
+    @property
+    def places(self) -> list[int]:
+        """Which of the requests that lay there, in the order of their answers."""
 
     @abstractmethod
     def __bytes__(self) -> bytes: ...

@@ -11,19 +11,19 @@ from __future__ import annotations
 
 import socket
 import weakref
-from _thread import allocate_lock
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
 
-from ...errors import BackendUnavailable, ClientClosed
+from ...errors import ClientClosed
 from ...runtime import clock
 from ...runtime.blocking import ring
 from ...runtime.section import Section
 from .commands import PUSHED
 from .connection_blocking import IDLE, BlockingConnection, BlockingLink, Way
 from .errors import NoAnswer
-from .joining import Join, Joined, Request, apart
+from .joining import Join, Request, apart
+from .questions import Parcel, Question, tell_as_sent
 from .target import Server
 
 LOOK_AGAIN: Final = 0.5
@@ -32,72 +32,6 @@ can make him need it."""
 SEATS: Final = 32
 """Threads that share one connection at the same time. More wait for a seat, in order of arrival: so many threads that are awake
 at once, for whatever reason, would take the interpreter from the one that renews."""
-
-
-class Question:
-    """What one thread asks, and the lock that it sleeps on until all its answers are there."""
-
-    __slots__ = ("answers", "gate", "over", "problem", "request", "wanted")
-
-    def __init__(self, request: Request, wanted: int) -> None:
-        self.request = request
-        self.wanted = wanted
-        """How many answers it gets."""
-        self.gate = allocate_lock()
-        self.gate.acquire()
-        self.over = False
-        self.answers: list[Any] = []
-        self.problem: Exception | None = None
-        """Why no answer will come."""
-
-    def end(self, problem: Exception | None = None) -> None:
-        """All answers are there, or no more will come."""
-        self.problem = problem
-        # Last: whoever sees this sees the rest.
-        self.over = True
-        ring(self.gate)
-
-    def call(self) -> bool:
-        """Wake whoever waits for it; False if nobody does."""
-        if not self.over:
-            ring(self.gate)
-        return not self.over
-
-    def concerns(self, question: Question) -> bool:
-        """Whether its answer is the answer to this one."""
-        return self is question
-
-
-class Parcel:
-    """Several questions that travel as one; to the stream one question, like another."""
-
-    __slots__ = ("_again", "_joined", "answers", "questions", "request")
-
-    wanted = 1
-
-    def __init__(self, joined: Joined, questions: list[Question], again: Callable[[list[Question]], None]) -> None:
-        self.request = bytes(joined)
-        self.questions = questions
-        self.answers: list[Any] = []
-        self._joined = joined
-        self._again = again
-
-    def end(self, problem: Exception | None = None) -> None:
-        """Give each its answer, or have each asked alone."""
-        told = self._joined.spread(self.answers[0]) if problem is None else ()
-        if told is None:
-            self._again(self.questions)
-            return
-        for question, answer in zip(self.questions, told, strict=False):
-            question.answers.append(answer)
-        for question in self.questions:
-            question.end(problem)
-
-    def call(self) -> bool:
-        return any(question.call() for question in reversed(self.questions))
-
-    def concerns(self, question: Question) -> bool:
-        return question in self.questions
 
 
 class SharedStream:
@@ -248,7 +182,7 @@ class SharedConnection:
         except BaseException as problem:
             # What somebody else sends later must not be told as never sent: it would be in force, and nobody would undo it.
             if not question.over and not self._take_back(question):
-                _tell_as_sent(problem)
+                tell_as_sent(problem)
             # Its answer may still come, and is nobody's; nor shall it be called to read for others.
             question.over = True
             raise
@@ -303,7 +237,10 @@ class SharedConnection:
         try:
             self._urgent = False
             while self._unsent:
-                questions.append(self._unsent.popleft())
+                question = self._unsent.popleft()
+                # One may have been given up while it lay there: with the stream on which it was a part of another.
+                if not question.over:
+                    questions.append(question)
             stream.send(questions if len(questions) == 1 else self._put_together(questions))
         except BaseException as problem:
             for question in questions:
@@ -312,8 +249,6 @@ class SharedConnection:
 
     def _put_together(self, questions: list[Question]) -> Sequence[Question | Parcel]:
         """Those that can be joined as one."""
-        # Given up while it lay there, perhaps because a stream failed on which it had been before.
-        questions = [question for question in questions if not question.over]
         parcels = self._join([question.request for question in questions])
         if parcels is None:
             return questions
@@ -388,14 +323,6 @@ class SharedConnection:
                 self._stream = None
 
 
-def _tell_as_sent(problem: BaseException) -> None:
-    """The same problem, of one whose request may have been received."""
-    if isinstance(problem, NoAnswer):
-        problem.sent = True
-    elif isinstance(problem, BackendUnavailable):
-        problem.unsent = False
-
-
 class Seat:
     """One thread's right to ask through the shared connection: for whoever has it, a connection like another."""
 
@@ -458,7 +385,7 @@ class SharingLink(BlockingLink):
 
     async def ask_in_order(self, request: Request, until: float) -> Any:
         if not self._shares:
-            return self._use("ask", bytes(request), until)
+            return await super().ask(request, until)
         if self._closed:
             raise ClientClosed()
         urgent = isinstance(request, bytes) or not request.patient
