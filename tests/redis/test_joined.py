@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import time
 from collections.abc import Callable
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from lockline.backends.redis.commands import Wish
 from lockline.backends.redis.joined import Step
 from lockline.backends.redis.scripts import LEAVE, LOOK
+from lockline.backends.resp.commands import pack
 from tests.servers.process import wait_for
 from tests.servers.redis import RedisServer
 
@@ -28,7 +30,8 @@ def a_history(seed: int) -> tuple[list[Callable[[Line], Step | bytes]], list[Cal
     """What has happened on a line of one client, and what happens next."""
     rand = random.Random(seed)
     numbers = itertools.count(1)
-    terms = [wish(rand.choice((20, 60, 90))) for _ in range(2)]
+    whole = [rand.choice((1, 1, 3)) for _ in range(2)]
+    terms = [wish(rand.choice((5, 20, 60, 90)), weight=all_of_it, capacity=all_of_it) for all_of_it in whole]
     line = [f"c-{next(numbers)}" for _ in range(rand.choice((1, 2, 3, 4, 8)))]
     past: list[Callable[[Line], Step | bytes]] = []
 
@@ -51,6 +54,10 @@ def a_history(seed: int) -> tuple[list[Callable[[Line], Step | bytes]], list[Cal
         # Somebody gave up: an empty seat, or a shorter line.
         gone = line.pop(rand.randrange(1, len(line)))
         past.append(lambda of: LEAVE.by_digest((of.key,), (gone, "0", "")))
+    if rand.random() < 0.2:
+        # The clock of the server was ahead, once.
+        future = f"{time.time_ns() // 1000 + 10**9}"
+        past.append(lambda of: pack(("HSET", of.key, "last", future)))
     if rand.random() < 0.2:
         past.append(lambda of: LEAVE.by_digest((of.key,), ("withdrawn-1", "1", "")))
     following: list[Callable[[Line], Step]] = []
@@ -85,7 +92,9 @@ def test_what_is_done_together_is_what_would_have_been_done_one_by_one(lines: tu
         ours.assert_like(theirs)
         assert [ours.answer(each) for each in together] == [theirs.answer(each) for each in alone]
         tickets = [each[2] for each in together if isinstance(each, list)]
-        assert tickets == sorted(set(tickets))
+        last = [int(fields[b"last"]) for fields, _ in (before, joined.everything())]
+        assert [last[0], *tickets] == sorted({last[0], *tickets})
+        assert last[1] == max(last[0], *tickets, 0)
         # And it goes on from there, one by one, as if nothing had been joined.
         for line, told in ((joined, ours), (single, theirs)):
             state = line.redis.hget(line.key, "state")
@@ -130,6 +139,14 @@ def test_a_hash_that_is_no_line_is_left_alone(line: Line) -> None:
     assert line.redis.hgetall(line.key) == {b"state": b"+a"}
 
 
+def test_a_line_without_its_last_ticket_is_somebody_elses(line: Line) -> None:
+    stand(line, "a", "b", "c")
+    line.redis.hdel(line.key, "last")
+    before = line.everything()
+    assert line.together([line.leave("a", "b"), line.leave("b", "c")]) is None
+    assert line.everything() == before
+
+
 def test_who_is_alone_has_no_heir(line: Line) -> None:
     stand(line, "a")
     assert_apart(line, line.leave("a", "b"), line.enter("c"))
@@ -157,6 +174,13 @@ def test_where_the_holders_time_is_over_each_goes_alone(line: Line, leaves: bool
 def test_one_that_does_not_hold_leaves_alone(line: Line) -> None:
     stand(line, "a", "b", "c")
     assert_apart(line, line.leave("b", "c"), line.enter("d"))
+
+
+def test_one_that_is_gone_already_does_not_take_the_turn_of_who_holds(line: Line) -> None:
+    """As after an eviction that it has not heard of."""
+    stand(line, "a", "b", "c")
+    assert_apart(line, line.leave("gone", "b"), line.enter("d"))
+    assert line.redis.hget(line.key, "+a")
 
 
 def test_one_whose_heir_is_not_there_leaves_alone(line: Line) -> None:

@@ -43,8 +43,6 @@ local leaving, heir = tonumber(ARGV[1]), ARGV[2]
 local found = redis.call('HMGET', KEYS[1], unpack(ARGV, 7))
 local state, last = found[1], found[2]
 if not (state and last) then return false end
--- One who is alone has nobody to hand on to.
-if leaving > 0 and string.byte(state) == 43 then return false end
 local n, used, least, first, key_until, mixed, head, seats_end, watch, sweep, due, at = numbers(KEYS[1], state)
 if n ~= 1 or used < least or now >= first then return false end
 
