@@ -17,11 +17,14 @@ class Link(Protocol):
     kept_after_fork: bool
     """Whether its sockets are a loop's, which a child shares with its parent: then they are no child's to close."""
 
-    async def ask(self, request: Request, until: float) -> Any:
+    async def ask(self, request: bytes, until: float) -> Any:
         """The server's answer to one command."""
 
     async def ask_in_order(self, request: Request, until: float) -> Any:
-        """The same on a way on which none of these overtakes another, where there is one."""
+        """The same on a way on which none of these overtakes another, where there is one; it is in no hurry."""
+
+    async def ask_along(self, request: Request, until: float) -> Any:
+        """The same for one that somebody waits for."""
 
     async def ask_all(self, requests: Sequence[bytes], until: float) -> list[Any]:
         """The answers to several commands that were sent together, on one connection."""

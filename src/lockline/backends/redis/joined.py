@@ -151,6 +151,8 @@ return answer
 
 A_CROWD: Final = 8
 """Releases that hand nothing on, after one that did, until there is no crowd of this client any more: only there do requests meet."""
+LONGEST_APART: Final = 1.0
+"""Seconds for which steps go out one by one, however slow the server was to say that it has to be."""
 NOBODY: Final = 4 * b"$0\r\n\r\n"
 """What stands for the wishes of those who come where nobody does."""
 LINE: Final = b"$5\r\nstate\r\n$4\r\nlast\r\n$5\r\nnotes\r\n"
@@ -166,7 +168,7 @@ class Step:
 
     __slots__ = ("claim_id", "heir", "line", "rest")
 
-    def __init__(self, line: PreparedLine, claim_id: str, heir: str, rest: bytes) -> None:
+    def __init__(self, line: PreparedLine, claim_id: str, heir: str = "", rest: bytes = b"") -> None:
         self.line = line
         self.claim_id = claim_id
         self.heir = heir
@@ -185,27 +187,6 @@ class Step:
         if self.rest:
             return self.line.request_to_enter(self.claim_id, self.rest)
         return self.line.request_to_leave(self.claim_id)
-
-
-def to_enter(line: PreparedLine, claim_id: str, rest: bytes, *, alone: bool) -> Request:
-    """The request of one who comes; if it may wait and wants all there is, where there is a crowd, as one of that."""
-    if alone and line.crowd:
-        return Step(line, claim_id, "", rest)
-    return b"%b$%d\r\n%b\r\n%b" % (line.enter, len(claim_id), claim_id.encode(), rest)
-
-
-def to_hand_on(line: PreparedLine, claim_id: str, heir: str) -> Request:
-    """The request of one who leaves and has let in its heir: so there is a crowd."""
-    line.crowd = A_CROWD
-    return Step(line, claim_id, heir, b"")
-
-
-def to_leave(line: PreparedLine, claim_id: str) -> Request:
-    """The request of one who leaves and has let in nobody."""
-    if line.crowd:
-        line.crowd -= 1
-        return Step(line, claim_id, "", b"")
-    return line.request_to_leave(claim_id)
 
 
 class Bunch(Joined):
@@ -292,7 +273,7 @@ class Bunch(Joined):
             line.unjoined = True
         # What was joined and sent meanwhile counts on what was not done, and will not be done either; and what is sent anew comes after
         # it. So the next ones go out one by one, until all of that has arrived.
-        line.apart_until = now + 2 * (now - self._sent)
+        line.apart_until = now + min(2 * (now - self._sent), LONGEST_APART)
         return None
 
 

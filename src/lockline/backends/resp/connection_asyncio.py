@@ -119,7 +119,7 @@ Asked = tuple[Request, asyncio.Future[Any], float]
 """One request that travels as a part of another, who waits for its answer, and until when."""
 
 
-class Parcel:
+class FutureOfMany:
     """Those who have asked together wait for one answer; to the pipeline one who waits, like another."""
 
     __slots__ = ("_joined", "_pipeline", "asked")
@@ -166,7 +166,7 @@ class Pipeline:
         self._join = join
         self.address = connection.address
         self._loop = asyncio.get_running_loop()
-        self._pending: deque[tuple[asyncio.Future[Any] | Parcel, float]] = deque()
+        self._pending: deque[tuple[asyncio.Future[Any] | FutureOfMany, float]] = deque()
         self._unsent: list[Request] = []
         self._seen = 0
         """How many were unsent when that was last looked at."""
@@ -263,7 +263,7 @@ class Pipeline:
                 continue
             asked = [(unsent[place], *waiting[place]) for place in parcel.places]
             packet.append(bytes(parcel))
-            pending.append((Parcel(parcel, asked, self), min([deadline for _, _, deadline in asked])))
+            pending.append((FutureOfMany(parcel, asked, self), min([deadline for _, _, deadline in asked])))
         # In one instruction: whoever fails finds everybody who waits.
         self._pending = pending
         return b"".join(packet)
@@ -302,7 +302,7 @@ class Pipeline:
         if self._timer is not None:
             self._timer.cancel()
         for waiting, _ in self._pending:
-            for answer in [answer for _, answer, _ in waiting.asked] if type(waiting) is Parcel else (waiting,):
+            for answer in [answer for _, answer, _ in waiting.asked] if type(waiting) is FutureOfMany else (waiting,):
                 if not answer.done():
                     fail(answer, NoAnswer(self.address, why, sent=True))  # type: ignore[arg-type]
         self._pending.clear()
@@ -368,6 +368,8 @@ class AsyncioLink:
         if pipeline is None or pipeline.connection.broken is not None:
             pipeline = await self.pipeline(until)
         return await pipeline.ask(request, until)
+
+    ask_along = ask
 
     async def ask_in_order(self, request: Request, until: float) -> Any:
         pipeline = self._pipeline

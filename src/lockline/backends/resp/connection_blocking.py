@@ -293,10 +293,13 @@ class BlockingLink(ConnectionPool[Way]):
             vet(connection.ask(INFO, until), self._address)
             self._vets = False
 
-    async def ask(self, request: Request, until: float) -> Any:
-        return self._use("ask", request if type(request) is bytes else bytes(request), until)
+    async def ask(self, request: bytes, until: float) -> Any:
+        return self._use("ask", request, until)
 
-    ask_in_order = ask
+    async def ask_in_order(self, request: Request, until: float) -> Any:
+        return self._use("ask", bytes(request), until)
+
+    ask_along = ask_in_order
 
     async def ask_all(self, requests: Sequence[bytes], until: float) -> list[Any]:
         return self._use("ask_all", requests, until)  # type: ignore[no-any-return]

@@ -378,14 +378,9 @@ class SharingLink(BlockingLink):
             raise
         return connection
 
-    async def ask(self, request: Request, until: float) -> Any:
-        if type(request) is bytes:
-            return self._use("ask", request, until)
-        return await self.ask_in_order(request, until)
-
     async def ask_in_order(self, request: Request, until: float) -> Any:
         if not self._shares:
-            return await super().ask(request, until)
+            return await super().ask_in_order(request, until)
         if self._closed:
             raise ClientClosed()
         urgent = isinstance(request, bytes) or not request.patient
@@ -393,6 +388,8 @@ class SharingLink(BlockingLink):
         if self._closed:
             self.forget()
         return reply
+
+    ask_along = ask_in_order
 
     def forget(self) -> None:
         super().forget()
