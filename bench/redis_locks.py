@@ -75,6 +75,8 @@ PEERS: dict[str, Opener] = {
     "python-redis-lock": python_redis_lock_locker,
     "pottery": pottery_locker,
 }
+SHARED = ("lockline", "redis-py", "redis-py, sleep 1 ms", "python-redis-lock")
+"""Those whose client, or lock, may be used by several threads at once."""
 LEAST = "limit: two trivial scripts on a bare socket"
 HAND_OVER = "limit: BLPOP on bare sockets"
 
@@ -118,9 +120,13 @@ def in_a_crowd(
 
 
 def server_time(server: RedisServer, rounds: int, count: int = 1000, few: int = 400) -> list[dict[str, object]]:
-    """What the server spends on one acquire and release: on a free lock, and of 8 threads on one; the best round of each."""
+    """What the server spends on one acquire and release: on a free lock, of 8 clients on one, and of 8 threads of one client.
+
+    The best round of each.
+    """
     free: dict[str, tuple[float, float]] = {}
     crowd: dict[str, tuple[float, float]] = {}
+    family: dict[str, tuple[float, float]] = {}
     for _ in range(rounds):
         for peer, opener in {LEAST: fenced_locker, HAND_OVER: hand_over_locker, **PEERS}.items():
             server.command("FLUSHALL")
@@ -133,19 +139,26 @@ def server_time(server: RedisServer, rounds: int, count: int = 1000, few: int = 
                     lockers = [stack.enter_context(opener(str(server.port))) for _ in range(8)]
                     spent = _server_time(server, few, partial(_in_threads, lockers, few))
                 crowd[peer] = min(crowd.get(peer, spent), spent)
+            if peer in SHARED:
+                with opener(str(server.port)) as locker:
+                    spent = _server_time(server, few, partial(_in_threads, [locker] * 8, few))
+                family[peer] = min(family.get(peer, spent), spent)
     nothing = (float("nan"),) * 2
     rows: list[dict[str, object]] = []
     for peer in dict.fromkeys((*free, *crowd)):
-        alone, together = free.get(peer, nothing), crowd.get(peer, nothing)
+        alone, together, inside = (each.get(peer, nothing) for each in (free, crowd, family))
         rows.append(
             {
                 "": peer,
                 "free: µs in commands": alone[0],
                 "times redis-py's": alone[0] / free["redis-py"][0],
                 "free: µs of CPU": alone[1],
-                "8 threads: µs in commands": together[0],
+                "8 clients: µs in commands": together[0],
                 "times redis-py's ": together[0] / crowd["redis-py"][0],
-                "8 threads: µs of CPU": together[1],
+                "8 clients: µs of CPU": together[1],
+                "8 threads of one client: µs in commands": inside[0],
+                "times redis-py's  ": inside[0] / family["redis-py"][0],
+                "8 threads of one client: µs of CPU": inside[1],
             }
         )
     return rows

@@ -243,7 +243,7 @@ def test_a_line_that_went_dead_is_left_also_where_nobody_has_much_time(server: R
     assert answered > 10, "after the patience for one answer, at the latest, it is asked on a new line"
 
 
-@pytest.mark.parametrize("way", ["ask", "ask_in_order"])
+@pytest.mark.parametrize("way", ["ask", "ask_in_order", "ask_along"])
 def test_a_connection_that_was_in_use_when_the_client_was_closed_is_closed_after_it(
     server: RedisServer, way: str
 ) -> None:

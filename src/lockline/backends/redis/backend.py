@@ -21,11 +21,12 @@ from ..resp.target import Address
 from . import doctor, hand_over, keeping
 from .batches import Batches
 from .channel import Answer, Call, Channel, Failed
-from .claims import Doubts, OwnClaim, Renewals, Renewed, call_to_leave, was_there
+from .claims import APART, FURTHEST_APART, SOONEST_LOOK, Doubts, OwnClaim, Renewals, Renewed, call_to_leave, was_there
 from .commands import OVERHEAD, Kept, PreparedLine, Route, Wish, key_of, words
 from .connection import Connections
 from .guarantees import GUARANTEES
 from .inspection import Inspection
+from .joined import A_CROWD, Step, join
 from .replicas import Replicas
 from .scripts import ENTER, NO_CHANNEL, PLACE
 from .subscription import AsyncioSubscriptions, BlockingSubscriptions
@@ -34,10 +35,6 @@ from .topology import topology_of
 
 T = TypeVar("T")
 
-SOONEST_LOOK: Final = 0.02
-APART: Final = 0.01
-"""Seconds between the looks of neighbours in the line, so that the first can do what there is to do for all."""
-FURTHEST_APART: Final = 1.0
 KEEPERS_CONNECTIONS: Final = 2
 """Kept for renewals, so that they stand in no line behind the threads of the caller: one, and one more for when that hangs."""
 
@@ -58,12 +55,12 @@ class RedisBackend:
         self._subscriptions: BlockingSubscriptions | AsyncioSubscriptions
         self.reader: BlockingSubscriptions | None = None
         if runtime.flavour == "asyncio":
-            self._connections = self._for_keeper = Connections(target, AsyncioLink)
+            self._connections = self._for_keeper = Connections(target, partial(AsyncioLink, join=join))
             # One connection for all, on which nobody waits for anybody; but WAIT holds up whatever comes behind it.
             self._for_waits = Connections(target, AsyncioLink)
             self._subscriptions = AsyncioSubscriptions(target, prefix, self._take_note)
         else:
-            self._connections = Connections(target, partial(SharingLink, most=max_connections))
+            self._connections = Connections(target, partial(SharingLink, most=max_connections, join=join))
             self._for_keeper = Connections(target, partial(BlockingLink, most=KEEPERS_CONNECTIONS))
             self._for_waits = Connections(target, partial(BlockingLink, most=max_connections))
             self._subscriptions = self.reader = BlockingSubscriptions(target, prefix, self._take_note)
@@ -134,8 +131,11 @@ class RedisBackend:
             reply: Any = None
             if address is not None and link is not None:
                 try:
-                    request = b"%b$%d\r\n%b\r\n%b" % (line.enter, len(claim_id), claim_id.encode(), rest)
-                    reply = await link.ask(request, until)
+                    if line.crowd and wait and weight == capacity:
+                        reply = await link.ask_along(Step(line, claim_id, rest=rest), until)
+                    else:
+                        request = b"%b$%d\r\n%b\r\n%b" % (line.enter, len(claim_id), claim_id.encode(), rest)
+                        reply = await link.ask(request, until)
                     if type(reply) is ServerError:
                         failed = Failed(address, reply)
                 except NoAnswer as no_answer:
@@ -174,12 +174,11 @@ class RedisBackend:
         ahead, change, ticket, behind = reply
         wait = change / 1000 + min(ahead * APART, FURTHEST_APART)
         look_by = 0.0 if unheard else self._runtime.now() + max(wait, SOONEST_LOOK)
+        told = behind.decode()
         own = self._claims.get(claim_id)
         if own is not None:
             own.look_by = look_by
-            own.behind = told = behind.decode() or own.behind
-        else:
-            told = behind.decode()
+            own.behind = told = told or own.behind
         # A grant that has to be on replicas before it counts is not ours to give.
         return Waiting(ahead, look_by, True, ticket, "" if self.wait_replicas else told)
 
@@ -237,7 +236,11 @@ class RedisBackend:
             try:
                 if heir:
                     # In order: the heir's own leave shall not overtake this one, and make the server look for whom to tell.
-                    reply = await link.ask_in_order(line.request_to_hand_on(claim_id, heir), until)
+                    line.crowd = A_CROWD
+                    reply = await link.ask_in_order(Step(line, claim_id, heir), until)
+                elif line.crowd:
+                    line.crowd -= 1
+                    reply = await link.ask_along(Step(line, claim_id), until)
                 else:
                     reply = await link.ask(line.request_to_leave(claim_id), until)
                 if type(reply) is int:

@@ -17,6 +17,10 @@ from .channel import Answer, Call, Channel
 from .scripts import LEAVE, NO_CHANNEL, RENEW
 
 CLAIMS_PER_CALL: Final = 100
+SOONEST_LOOK: Final = 0.02
+APART: Final = 0.01
+"""Seconds between the looks of neighbours in the line, so that the first can do what there is to do for all."""
+FURTHEST_APART: Final = 1.0
 
 
 class OwnClaim:

@@ -91,15 +91,27 @@ NOWHERE: Final = Route(object(), None, None)
 class PreparedLine:
     """What requests on one line begin with, ready for the wire: the hot path only adds the claim."""
 
-    __slots__ = ("enter", "hand_on", "key", "leave", "route", "size")
+    __slots__ = ("apart_until", "crowd", "enter", "hand_on", "joined", "key", "leave", "route", "size", "unjoined")
 
     def __init__(self, key: bytes) -> None:
         self.key = key
         self.route = NOWHERE
+        self.crowd = 0
+        """Whether several of this client want it: turns were handed on, up to so many releases ago."""
+        self.joined = b""
+        """What a request begins with in which steps are joined, once there was one."""
+        self.unjoined = False
+        """Whether the server did not know how to; then it is told with the next one."""
+        self.apart_until = 0.0
+        """Until when none are joined."""
         self.enter = _beginning(ENTER, key, args=5)
         self.leave = _beginning(LEAVE, key, args=1)
         self.hand_on = _beginning(LEAVE, key, args=3)
         self.size = len(self.enter) + len(self.leave) + len(self.hand_on) + 2 * len(key) + OVERHEAD
+
+    def request_to_enter(self, claim_id: str, rest: bytes) -> bytes:
+        """The whole request, with what comes after the id."""
+        return b"%b$%d\r\n%b\r\n%b" % (self.enter, len(claim_id), claim_id.encode(), rest)
 
     def request_to_leave(self, claim_id: str) -> bytes:
         """The whole request; ids are made of ASCII alone, by the engine: as many bytes as characters."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from ...errors import ClientClosed
+from ..resp.joining import Request
 from ..resp.target import Address, Server
 from .target import Target
 
@@ -19,8 +20,11 @@ class Link(Protocol):
     async def ask(self, request: bytes, until: float) -> Any:
         """The server's answer to one command."""
 
-    async def ask_in_order(self, request: bytes, until: float) -> Any:
-        """The same on a way on which none of these overtakes another, where there is one."""
+    async def ask_in_order(self, request: Request, until: float) -> Any:
+        """The same on a way on which none of these overtakes another, where there is one; it is in no hurry."""
+
+    async def ask_along(self, request: Request, until: float) -> Any:
+        """The same for one that somebody waits for."""
 
     async def ask_all(self, requests: Sequence[bytes], until: float) -> list[Any]:
         """The answers to several commands that were sent together, on one connection."""

@@ -343,10 +343,15 @@ end
 
 -- Whose seat is next before this one, or who holds alone, as far as that is known without a search.
 local function before(seat)
-  if seat == s.head then return s.alone and string.sub(s.alone, 2) or '' end
-  local id = redis.call('HGET', line, 'q' .. seat - 1)
+  local id = seat > s.head and redis.call('HGET', line, 'q' .. seat - 1)
   local first = id and string.match(id, '^!(%d+)')
-  return first and redis.call('HGET', line, 'q' .. first - 1) or id or ''
+  if first then
+    -- Empty seats; the line may begin with them.
+    seat = tonumber(first)
+    id = seat > s.head and redis.call('HGET', line, 'q' .. seat - 1)
+  end
+  if seat > s.head then return id or '' end
+  return s.alone and string.sub(s.alone, 2) or ''
 end
 
 -- What a waiting claim is told: how many are ahead, in how many milliseconds something may change by itself, its ticket, and

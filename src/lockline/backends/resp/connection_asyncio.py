@@ -6,7 +6,8 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from itertools import islice
+from typing import Any, cast
 
 import redis
 
@@ -15,6 +16,7 @@ from ...runtime import clock
 from ...runtime.looping import stay_cancelled
 from .commands import INFO, PUSHED, new_reader
 from .errors import NoAnswer, failed_login, vet
+from .joining import Join, Joined, Request, apart
 from .target import Address, Server
 
 A_MOMENT = 0.001
@@ -113,15 +115,59 @@ class AsyncioConnection(asyncio.Protocol):
         self.ended(why)
 
 
+Asked = tuple[Request, asyncio.Future[Any], float]
+"""One request that travels as a part of another, who waits for its answer, and until when."""
+
+
+class FutureOfMany:
+    """Those who have asked together wait for one answer; to the pipeline one who waits, like another."""
+
+    __slots__ = ("_joined", "_pipeline", "asked")
+
+    def __init__(self, joined: Joined, asked: list[Asked], pipeline: Pipeline) -> None:
+        self.asked = asked
+        self._joined = joined
+        self._pipeline = pipeline
+
+    def done(self) -> bool:
+        """Whoever of them is gone: the others want their answers."""
+        return False
+
+    def set_result(self, reply: Any) -> None:
+        """Give each of them his, or have each ask alone."""
+        try:
+            answers = self._joined.spread(reply)
+            if answers is None:
+                self._pipeline.ask_apart(self.asked)
+                return
+            for (_, answer, _), told in zip(self.asked, answers, strict=True):
+                if not answer.done():
+                    answer.set_result(told)
+        except BaseException as problem:
+            # Struck in the middle: whoever has no answer by now will have none.
+            for _, answer, _ in self.asked:
+                if not answer.done():
+                    fail(answer, NoAnswer(self._pipeline.address, problem, sent=True))
+            raise
+
+
+def fail(answer: asyncio.Future[Any], why: NoAnswer) -> None:
+    """No answer will come."""
+    answer.set_exception(why)
+    # A task that was cancelled never looks: that is no news for the log.
+    answer.exception()
+
+
 class Pipeline:
     """Requests of many tasks on one connection: they go out together, and answers come back in order."""
 
-    def __init__(self, connection: AsyncioConnection) -> None:
+    def __init__(self, connection: AsyncioConnection, join: Join = apart) -> None:
         self.connection = connection
+        self._join = join
         self.address = connection.address
         self._loop = asyncio.get_running_loop()
-        self._pending: deque[tuple[asyncio.Future[Any], float]] = deque()
-        self._unsent: list[bytes] = []
+        self._pending: deque[tuple[asyncio.Future[Any] | FutureOfMany, float]] = deque()
+        self._unsent: list[Request] = []
         self._seen = 0
         """How many were unsent when that was last looked at."""
         self._send_by = 0.0
@@ -135,7 +181,7 @@ class Pipeline:
         """Whether nobody waits for an answer."""
         return not self._pending
 
-    def ask(self, request: bytes, until: float, moment: float = 0.0) -> asyncio.Future[Any]:
+    def ask(self, request: Request, until: float, moment: float = 0.0) -> asyncio.Future[Any]:
         """Send this, after that moment at the latest; its answer, when it comes. Cancelling that leaves its place in the order."""
         return self._put(request, self._deadline(until, moment))
 
@@ -164,7 +210,19 @@ class Pipeline:
             self._set_timer(deadline, now)
         return deadline
 
-    def _put(self, request: bytes, deadline: float) -> asyncio.Future[Any]:
+    def ask_apart(self, asked: list[Asked]) -> None:
+        """Send each of these alone, behind whatever was sent meanwhile; but for those whom nobody waits for any more."""
+        for request, answer, deadline in asked:
+            if answer.done():
+                continue
+            if not self._unsent:
+                self._seen = 0
+                self._loop.call_soon(self._flush)
+            self._send_by = 0.0
+            self._unsent.append(bytes(request))
+            self._pending.append((answer, deadline))
+
+    def _put(self, request: Request, deadline: float) -> asyncio.Future[Any]:
         self._unsent.append(request)
         answer = self._loop.create_future()
         self._pending.append((answer, deadline))
@@ -178,7 +236,37 @@ class Pipeline:
             self._loop.call_soon(self._flush)
             return
         self._unsent = []
-        self.connection.write(b"".join(unsent))
+        if len(unsent) == 1:
+            self.connection.write(bytes(unsent[0]))
+            return
+        try:
+            self.connection.write(self._pack(unsent))
+        except BaseException:
+            # Nobody knows what of it was sent.
+            self.connection.close(ConnectionAbortedError("struck down while it was sending"))
+            raise
+
+    def _pack(self, unsent: list[Request]) -> bytes:
+        """The packet of all these; whoever asks together waits together from now on."""
+        parcels = self._join(unsent)
+        if parcels is None:
+            return b"".join([bytes(request) for request in unsent])
+        before = len(self._pending) - len(unsent)
+        pending = deque(islice(self._pending, before))
+        # Nobody of these was sent, so none is a parcel.
+        waiting = cast("list[tuple[asyncio.Future[Any], float]]", list(islice(self._pending, before, None)))
+        packet = []
+        for parcel in parcels:
+            if isinstance(parcel, int):
+                packet.append(bytes(unsent[parcel]))
+                pending.append(waiting[parcel])
+                continue
+            asked = [(unsent[place], *waiting[place]) for place in parcel.places]
+            packet.append(bytes(parcel))
+            pending.append((FutureOfMany(parcel, asked, self), min([deadline for _, _, deadline in asked])))
+        # In one instruction: whoever fails finds everybody who waits.
+        self._pending = pending
+        return b"".join(packet)
 
     def _set_timer(self, deadline: float, now: float) -> None:
         if self._timer is not None:
@@ -213,11 +301,10 @@ class Pipeline:
         """Whoever still waits for an answer learns that none will come."""
         if self._timer is not None:
             self._timer.cancel()
-        for answer, _ in self._pending:
-            if not answer.done():
-                answer.set_exception(NoAnswer(self.address, why, sent=True))
-                # A task that was cancelled never looks: that is no news for the log.
-                answer.exception()
+        for waiting, _ in self._pending:
+            for answer in [answer for _, answer, _ in waiting.asked] if type(waiting) is FutureOfMany else (waiting,):
+                if not answer.done():
+                    fail(answer, NoAnswer(self.address, why, sent=True))  # type: ignore[arg-type]
         self._pending.clear()
 
 
@@ -240,8 +327,9 @@ class AsyncioLink:
 
     kept_after_fork = True
 
-    def __init__(self, server: Server, vets: bool) -> None:
+    def __init__(self, server: Server, vets: bool, join: Join = apart) -> None:
         self._server = server
+        self._join = join
         self._vets = vets
         self._pipeline: Pipeline | None = None
         self._opening = asyncio.Lock()
@@ -263,7 +351,7 @@ class AsyncioLink:
             return pipeline
 
     async def _make_ready(self, connection: AsyncioConnection, until: float) -> Pipeline:
-        pipeline = Pipeline(await connection.open(until))
+        pipeline = Pipeline(await connection.open(until), self._join)
         try:
             if self._vets:
                 vet((await pipeline.ask_all((INFO,), until))[0], self._server.address)
@@ -275,13 +363,15 @@ class AsyncioLink:
             raise
         return pipeline
 
-    async def ask(self, request: bytes, until: float) -> Any:
+    async def ask(self, request: Request, until: float) -> Any:
         pipeline = self._pipeline
         if pipeline is None or pipeline.connection.broken is not None:
             pipeline = await self.pipeline(until)
         return await pipeline.ask(request, until)
 
-    async def ask_in_order(self, request: bytes, until: float) -> Any:
+    ask_along = ask
+
+    async def ask_in_order(self, request: Request, until: float) -> Any:
         pipeline = self._pipeline
         if pipeline is None or pipeline.connection.broken is not None:
             pipeline = await self.pipeline(until)

@@ -19,6 +19,7 @@ from ...runtime.quiet import hush
 from ..pool import ConnectionPool
 from .commands import INFO, PUSHED, new_reader
 from .errors import DiedIdle, NoAnswer, failed_login, vet
+from .joining import Request
 from .target import Server
 
 T = TypeVar("T")
@@ -295,8 +296,10 @@ class BlockingLink(ConnectionPool[Way]):
     async def ask_all(self, requests: Sequence[bytes], until: float) -> list[Any]:
         return await self.ask(b"", until, requests)  # type: ignore[no-any-return]
 
-    async def ask_in_order(self, request: bytes, until: float) -> Any:
-        return await self.ask(request, until)
+    async def ask_in_order(self, request: Request, until: float) -> Any:
+        return await self.ask(bytes(request), until)
+
+    ask_along = ask_in_order
 
     async def ask(self, request: bytes, until: float, several: Sequence[bytes] = ()) -> Any:
         # Not through a function of both: this is on the way of every acquire and release.

@@ -11,18 +11,19 @@ from __future__ import annotations
 
 import socket
 import weakref
-from _thread import allocate_lock
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
 
-from ...errors import BackendUnavailable, ClientClosed
+from ...errors import ClientClosed
 from ...runtime import clock
 from ...runtime.blocking import ring
 from ...runtime.section import Section
 from .commands import PUSHED
 from .connection_blocking import IDLE, BlockingConnection, BlockingLink, Way
 from .errors import NoAnswer
+from .joining import Join, Request, apart
+from .questions import Parcel, Question, tell_as_sent
 from .target import Server
 
 LOOK_AGAIN: Final = 0.5
@@ -33,30 +34,6 @@ SEATS: Final = 32
 at once, for whatever reason, would take the interpreter from the one that renews."""
 
 
-class Question:
-    """What one thread asks, and the lock that it sleeps on until all its answers are there."""
-
-    __slots__ = ("answers", "gate", "over", "problem", "request", "wanted")
-
-    def __init__(self, request: bytes, wanted: int) -> None:
-        self.request = request
-        self.wanted = wanted
-        """How many answers it gets."""
-        self.gate = allocate_lock()
-        self.gate.acquire()
-        self.over = False
-        self.answers: list[Any] = []
-        self.problem: Exception | None = None
-        """Why no answer will come."""
-
-    def end(self, problem: Exception | None = None) -> None:
-        """All answers are there, or no more will come."""
-        self.problem = problem
-        # Last: whoever sees this sees the rest.
-        self.over = True
-        ring(self.gate)
-
-
 class SharedStream:
     """One connection and those who wait for an answer on it, in the order of their requests."""
 
@@ -64,7 +41,7 @@ class SharedStream:
 
     def __init__(self, connection: BlockingConnection) -> None:
         self.connection = connection
-        self.pending: deque[Question] = deque()
+        self.pending: deque[Question | Parcel] = deque()
         self.broken: Exception | None = None
         # Noted before each piece of work and taken back after it, because a second exception can follow the first so closely that
         # no handler gets to do anything: two signals at once do that. Who comes next, and is alone, finds what they left.
@@ -76,7 +53,7 @@ class SharedStream:
         self.used = self.heard = clock.now()
         """When it was last sent on; and since when, with somebody waiting, nothing has come."""
 
-    def send(self, questions: list[Question]) -> None:
+    def send(self, questions: Sequence[Question | Parcel]) -> None:
         """Send these; if that fails, nobody here will be answered."""
         try:
             self.sends = True
@@ -85,7 +62,7 @@ class SharedStream:
                 self.heard = self.used
             # First: an answer may be here before the next instruction.
             self.pending.extend(questions)
-            self.connection.sock.sendall(b"".join([question.request for question in questions]))
+            self.connection.sock.sendall(b"".join([bytes(question.request) for question in questions]))
             self.sends = False
         except OSError as problem:
             self.fail(problem)
@@ -156,20 +133,26 @@ class SharedStream:
         """If somebody waits and nobody reads, have the one read whose answer comes last: he can read for the others."""
         if self.pending and self.read_by is None:
             for question in reversed(list(self.pending)):
-                if not question.over:
-                    ring(question.gate)
+                if question.call():
                     return
+
+    def awaits(self, question: Question) -> bool:
+        """Whether the answer to this one is still to come."""
+        return any(each.concerns(question) for each in list(self.pending))
 
 
 class SharedConnection:
     """What threads ask through together; opened when it is needed."""
 
-    def __init__(self, opened: Callable[[float], BlockingConnection], server: Server) -> None:
+    def __init__(self, opened: Callable[[float], BlockingConnection], server: Server, join: Join = apart) -> None:
         self._opened = opened
         self._address = server.address
         self._patience = server.patience
+        self._join = join
         self._stream: SharedStream | None = None
         self._unsent: deque[Question] = deque()
+        self._urgent = False
+        """Whether there is one among these that waits for nothing."""
         self._sending = Section()
         self._reading = Section()
 
@@ -179,33 +162,45 @@ class SharedConnection:
         stream = self._stream
         return bool(self._unsent) or (stream is not None and bool(stream.pending))
 
-    def ask(self, request: bytes, wanted: int, until: float) -> list[Any]:
-        """The answers to that many commands."""
+    def ask(self, request: Request, wanted: int, until: float, *, urgent: bool = True) -> list[Any]:
+        """The answers to that many commands.
+
+        What is not urgent is not sent while something is under way, but with whatever there is when that is answered, or with
+        the next one that is: so it waits for one answer more at most, and the requests of a crowd become few.
+        """
         if self._reading.entered() or self._sending.entered():
             return self._ask_apart(request, wanted, until)
         question = Question(request, wanted)
         try:
             self._unsent.append(question)
+            if urgent:
+                self._urgent = True
             # Who is sending now looks for more after his last, as we do here: so nobody's is left lying.
-            while self._unsent and self._sending.attempt(self._send, until):
+            while self._to_be_sent and self._sending.attempt(self._send, until):
                 pass
             return self._answer(question, until)
         except BaseException as problem:
             # What somebody else sends later must not be told as never sent: it would be in force, and nobody would undo it.
             if not question.over and not self._take_back(question):
-                _tell_as_sent(problem)
+                tell_as_sent(problem)
             # Its answer may still come, and is nobody's; nor shall it be called to read for others.
             question.over = True
             raise
         finally:
             self._call_next()
 
-    def _ask_apart(self, request: bytes, wanted: int, until: float) -> list[Any]:
+    @property
+    def _to_be_sent(self) -> bool:
+        """Whether there is something unsent that need not wait for an answer to others."""
+        stream = self._stream
+        return bool(self._unsent) and (self._urgent or stream is None or not stream.pending)
+
+    def _ask_apart(self, request: Request, wanted: int, until: float) -> list[Any]:
         """For a signal handler in a thread that reads or sends here: it would wait for itself, and all others for it."""
         connection = self._opened(until)
         try:
             # They are sent as one anyway; what counts is how many answers come.
-            return connection.ask_all([request, *[b""] * (wanted - 1)], until)
+            return connection.ask_all([bytes(request), *[b""] * (wanted - 1)], until)
         finally:
             connection.close()
 
@@ -223,7 +218,7 @@ class SharedConnection:
     def _call_next(self) -> None:
         """Whatever ends a call, somebody sends what is left to be sent, and somebody reads what is left to be read."""
         try:
-            if self._unsent:
+            if self._to_be_sent:
                 ring(self._unsent[0].gate)
         except IndexError:
             pass  # sent just now
@@ -240,13 +235,36 @@ class SharedConnection:
             stream = self._stream = SharedStream(self._opened(until))
         questions: list[Question] = []
         try:
+            self._urgent = False
             while self._unsent:
-                questions.append(self._unsent.popleft())
-            stream.send(questions)
+                question = self._unsent.popleft()
+                # One may have been given up while it lay there: with the stream on which it was a part of another.
+                if not question.over:
+                    questions.append(question)
+            stream.send(questions if len(questions) == 1 else self._put_together(questions))
         except BaseException as problem:
             for question in questions:
                 question.end(ConnectionAbortedError("the thread that was sending was struck down"))
             raise problem
+
+    def _put_together(self, questions: list[Question]) -> Sequence[Question | Parcel]:
+        """Those that can be joined as one."""
+        parcels = self._join([question.request for question in questions])
+        if parcels is None:
+            return questions
+        return [
+            questions[parcel] if isinstance(parcel, int)
+            else Parcel(parcel, [questions[place] for place in parcel.places], self._send_apart)
+            for parcel in parcels
+        ]  # fmt: skip
+
+    def _send_apart(self, questions: list[Question]) -> None:
+        """Have each of these sent alone, before those that came after them."""
+        for question in reversed(questions):
+            question.request = bytes(question.request)
+            if not question.over:
+                self._unsent.appendleft(question)
+        self._urgent = True
 
     def _died_idle(self, stream: SharedStream) -> bool:
         """Whether the server has closed it while nobody used it: what is not sent then, was surely not received."""
@@ -260,11 +278,14 @@ class SharedConnection:
             if left <= 0:
                 raise self._late(question)
             stream = self._stream
-            if self._unsent and question in self._unsent:
+            if self._to_be_sent and question in self._unsent:
                 # Who was sending could not: perhaps we can.
                 done = self._sending.attempt(self._send, end)
             elif stream is not None and stream.broken is None:
                 done = self._reading.attempt(stream.read, question, end)
+                # Whoever waited for what was read just now.
+                while done and self._to_be_sent and self._sending.attempt(self._send, end):
+                    pass
             else:
                 done = False
             if not done and not question.gate.acquire(True, min(left, LOOK_AGAIN)):
@@ -277,7 +298,7 @@ class SharedConnection:
         if self._take_back(question):
             return NoAnswer(self._address, "no time left to ask", sent=False, late=True)
         stream = self._stream
-        if stream is not None and question in stream.pending and clock.now() >= stream.heard + self._patience:
+        if stream is not None and stream.awaits(question) and clock.now() >= stream.heard + self._patience:
             # Answers come in order: after one that does not come there is nothing to hope for. By how long nothing has come, not by
             # how long this one had: where nobody has much time, nobody would leave a line that is dead.
             stream.fail(TimeoutError("no answer in time"))
@@ -289,7 +310,7 @@ class SharedConnection:
         if stream is not None and stream.broken is not None:
             # Who should have told all of them may have been struck at that.
             stream.fail(stream.broken)
-        if question not in self._unsent and (stream is None or question not in list(stream.pending)):
+        if question not in self._unsent and (stream is None or not stream.awaits(question)):
             question.end(ConnectionAbortedError("the thread that was sending was struck down"))
 
     def forget(self) -> None:
@@ -300,14 +321,6 @@ class SharedConnection:
             # Unless somebody has opened another one meanwhile, and waits there.
             if self._stream is stream:
                 self._stream = None
-
-
-def _tell_as_sent(problem: BaseException) -> None:
-    """The same problem, of one whose request may have been received."""
-    if isinstance(problem, NoAnswer):
-        problem.sent = True
-    elif isinstance(problem, BackendUnavailable):
-        problem.unsent = False
 
 
 class Seat:
@@ -339,7 +352,7 @@ class Seat:
 class SharingLink(BlockingLink):
     """The way to one server, for threads: a few connections of their own, and one that those share who find none free."""
 
-    def __init__(self, server: Server, vets: bool, most: int) -> None:
+    def __init__(self, server: Server, vets: bool, most: int, join: Join = apart) -> None:
         # Two threads may not read and write one TLS session at the same time.
         self._shares = most > 1 and not server.tls
         self._own = most - 1 if self._shares else most
@@ -348,7 +361,7 @@ class SharingLink(BlockingLink):
         # Weakly: a client that was dropped closes its connections by that alone.
         me = weakref.ref(self)
         self._make = lambda: cast(SharingLink, me())._make_one()
-        self._shared = SharedConnection(lambda until: cast(SharingLink, me())._open_shared(until), server)
+        self._shared = SharedConnection(lambda until: cast(SharingLink, me())._open_shared(until), server, join)
 
     def _make_one(self) -> Way:
         made = [one for ref in self._made if (one := ref()) is not None and not one.gone]
@@ -365,15 +378,18 @@ class SharingLink(BlockingLink):
             raise
         return connection
 
-    async def ask_in_order(self, request: bytes, until: float) -> Any:
+    async def ask_in_order(self, request: Request, until: float) -> Any:
         if not self._shares:
             return await super().ask_in_order(request, until)
         if self._closed:
             raise ClientClosed()
-        reply = self._shared.ask(request, 1, until)[0]
+        urgent = isinstance(request, bytes) or not request.patient
+        reply = self._shared.ask(request, 1, until, urgent=urgent)[0]
         if self._closed:
             self.forget()
         return reply
+
+    ask_along = ask_in_order
 
     def forget(self) -> None:
         super().forget()

@@ -1,0 +1,182 @@
+"""Requests of threads that are joined on the connection that they share: each gets its own answer, whatever strikes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any, cast
+
+import pytest
+
+from lockline.backends.redis.connection import Connections
+from lockline.backends.redis.target import understand
+from lockline.backends.resp import questions, shared_blocking
+from lockline.backends.resp.commands import pack
+from lockline.backends.resp.errors import NoAnswer
+from lockline.backends.resp.joining import Joined, Request
+from lockline.backends.resp.shared_blocking import SharedConnection, SharingLink
+from lockline.runtime import clock, section
+from tests.cutting import in_a_thread_of_its_own
+from tests.redis.test_pool import Cut, cut_at
+from tests.servers.process import wait_for
+from tests.servers.redis import RedisServer
+
+pytestmark = pytest.mark.server
+
+OURS = {shared_blocking.__file__, questions.__file__, section.__file__}
+APART = 5
+"""Every so many bunches one has to be sent one by one."""
+
+
+class Word:
+    """Wants to hear itself; with others, as one text of many words."""
+
+    patient = True
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __bytes__(self) -> bytes:
+        return pack(("ECHO", self.text))
+
+
+class Words(Joined):
+    made = 0
+    sent = 0
+
+    def __init__(self, words: dict[int, str]) -> None:
+        self._words = words
+        Words.made += 1
+        self._apart = Words.made % APART == 0
+
+    @property
+    def places(self) -> list[int]:
+        return list(self._words)
+
+    def __bytes__(self) -> bytes:
+        return pack(("ECHO", " ".join(self._words.values())))
+
+    def spread(self, reply: Any) -> Sequence[Any] | None:
+        if self._apart:
+            return None
+        Words.sent += 1
+        return cast(bytes, reply).split(b" ")
+
+
+def join(requests: Sequence[Request]) -> Sequence[int | Joined] | None:
+    words = {place: each.text for place, each in enumerate(requests) if isinstance(each, Word)}
+    if len(words) < 2:
+        return None
+    return [*(place for place in range(len(requests)) if place not in words), Words(words)]
+
+
+@pytest.fixture
+def shared(server: RedisServer) -> Iterator[SharedConnection]:
+    connections = Connections(understand(server.url, "blocking", {}), partial(SharingLink, most=2, join=join))
+    yield cast(SharingLink, connections.to(server.address))._shared
+    connections.close()
+
+
+def say(shared: SharedConnection, text: str, *, urgent: bool = False) -> bytes:
+    request: Request = pack(("ECHO", text)) if urgent else Word(text)
+    return cast(bytes, shared.ask(request, 1, clock.now() + 10, urgent=urgent)[0])
+
+
+class Talkers:
+    """Threads that ask for something of their own again and again, and note whoever got what was not his."""
+
+    def __init__(self, shared: SharedConnection, number: int) -> None:
+        self.wrong: list[tuple[str, bytes]] = []
+        self.answered = [0] * number
+        self._stop = threading.Event()
+        self._shared = shared
+        self._threads = [threading.Thread(target=self._talk, args=(n,)) for n in range(number)]
+
+    def _talk(self, n: int) -> None:
+        count = 0
+        while not self._stop.is_set():
+            count += 1
+            text = f"{n}-{count}"
+            try:
+                answer = say(self._shared, text, urgent=n == 0 and count % 3 == 0)
+            except NoAnswer:
+                continue
+            if answer != text.encode():
+                self.wrong.append((text, answer))
+            self.answered[n] += 1
+
+    def __enter__(self) -> Talkers:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(30)
+        assert not any(thread.is_alive() for thread in self._threads)
+
+
+def test_each_thread_gets_the_answer_to_its_own_part(shared: SharedConnection, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Nobody has to look unasked: who has read sends what waited for it, and calls the next one to read.
+    monkeypatch.setattr(shared_blocking, "LOOK_AGAIN", 60.0)
+    before = Words.sent
+    with Talkers(shared, 12) as talkers:
+        wait_for(lambda: min(talkers.answered) > 50, 30, "answers for everybody")
+    assert not talkers.wrong
+    assert Words.sent > before + 20
+
+
+def test_what_is_patient_waits_for_an_answer_and_no_longer(
+    shared: SharedConnection, server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_blocking, "LOOK_AGAIN", 60.0)
+    say(shared, "open")
+    sent: list[int] = []
+    send = shared_blocking.SharedStream.send
+
+    def note(stream: shared_blocking.SharedStream, asked: Sequence[Any]) -> None:
+        sent.append(len(asked))
+        send(stream, asked)
+
+    monkeypatch.setattr(shared_blocking.SharedStream, "send", note)
+    server.command("CLIENT", "PAUSE", "300", "ALL")
+    answers: list[bytes] = []
+    first = threading.Thread(target=lambda: answers.append(say(shared, "first")))
+    first.start()
+    wait_for(lambda: sent == [1], 5, "one under way")
+    crowd = [threading.Thread(target=lambda n=n: answers.append(say(shared, f"{n}"))) for n in range(6)]
+    for each in crowd:
+        each.start()
+    wait_for(lambda: len(shared._unsent) == 6, 5, "six who wait for its answer")
+    assert sent == [1]
+    for each in (first, *crowd):
+        each.join(10)
+    assert sorted(answers) == sorted([b"first", *(f"{n}".encode() for n in range(6))])
+    # All six as one; if that one had to be sent apart, six more.
+    assert sent in ([1, 1], [1, 1, 6])
+
+
+@in_a_thread_of_its_own
+def test_an_exception_between_any_two_bytecodes_gives_nobody_the_answer_of_another(shared: SharedConnection) -> None:
+    step = 0
+    with Talkers(shared, 4) as talkers:
+        wait_for(lambda: min(talkers.answered) > 0, 30, "answers for everybody")
+        missed = 0
+        while missed < 25 and step < 1500:
+            step += 1
+            seen: Any = [0]
+            try:
+                with cut_at(step, OURS) as seen:
+                    assert say(shared, f"cut-{step}") == f"cut-{step}".encode()
+            except (Cut, NoAnswer):
+                pass
+            # How far it gets depends on who else reads and sends.
+            missed = missed + 1 if seen[0] < step else 0
+        before = list(talkers.answered)
+        wait_for(
+            lambda: all(now > then for now, then in zip(talkers.answered, before, strict=True)), 10, "answers for all"
+        )
+    assert step > 100, "the tracer saw the threads at work"
+    assert not talkers.wrong
