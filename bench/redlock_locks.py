@@ -1,6 +1,6 @@
 """`redlock://` on five servers against pottery and redlock-py on the same five, one server by `redis://`, and bare sockets.
 
-python bench/redlock_locks.py [--seconds 2] [--rounds 12] [--processes 8]
+python bench/redlock_locks.py [--seconds 2] [--rounds 12] [--processes 8] [--profile]
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import argparse
 import asyncio
 import importlib.metadata
 import multiprocessing
-import os
 import select
 import socket
 import sys
@@ -23,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import hiredis
 import redis
-from redis_locks import cpu
+from redlock_profile import Way, blocking, in_a_loop, where_time_goes
 from report import Report
 
 import lockline
@@ -179,35 +178,17 @@ def uncontended(report: Report, five: Servers, url: str, seconds: float, rounds:
     return best
 
 
-def where_time_goes(report: Report, five: Servers, single: RedisServer, seconds: float) -> None:
-    """The CPU that a pair costs, on both sides of the wire: all of it has to be done by the cores there are.
-
-    Whatever a client does, and however it overlaps, pairs cannot follow each other faster than their work divided by the cores.
-    """
-    cores = len(os.sched_getaffinity(0))
-    ways: dict[str, tuple[Pair, list[RedisServer]]] = {
-        "redis://": (one_server_pair(single.url, "spent"), [single]),
-        "bare sockets": (bare_pair(five, "bare spent"), five.nodes),
-        "redlock": (redlock_pair(five, "spent"), five.nodes),
-    }
-    rows: list[dict[str, object]] = []
-    single_pair = 0.0
-    for who, (pair, nodes) in ways.items():
-        timed(pair, 0.3)
-        served, spent = sum(map(cpu, nodes)), time.process_time()
-        took = timed(pair, seconds)
-        pairs = seconds * 1e6 / took
-        client = (time.process_time() - spent) / pairs * 1e6
-        servers_ = (sum(map(cpu, nodes)) - served) / pairs * 1e6
-        single_pair = single_pair or took
-        least = (client + servers_) / cores
-        rows.append(
-            {
-                "who": who, "µs": took, "CPU µs: client": client, "servers": servers_, "in all": client + servers_,
-                f"least on {cores} cores, µs": least, "least, times redis://": least / single_pair,
-            }
-        )  # fmt: skip
-    report.table("where the time of a pair goes", rows)
+def profiled(report: Report, five: Servers, single: RedisServer, seconds: float, rounds: int) -> None:
+    """The CPU that a pair costs, on both sides of the wire, and the bare limit beside it."""
+    one, one_in_a_loop = "redis://, blocking", "redis://, asyncio"
+    ways = [
+        Way(one, blocking(one_server_pair(single.url, "spent")), [single], one),
+        Way("five bare sockets", blocking(bare_pair(five, "bare spent")), five.nodes, one),
+        Way("redlock://, blocking", blocking(redlock_pair(five, "spent")), five.nodes, one),
+        Way(one_in_a_loop, in_a_loop(single.url, "spent in a loop"), [single], one_in_a_loop),
+        Way("redlock://, asyncio", in_a_loop(five.url, "spent in a loop"), five.nodes, one_in_a_loop),
+    ]
+    where_time_goes(report, ways, seconds, rounds)
 
 
 def contender(url: str, seconds: float, pipe: Connection) -> None:
@@ -282,12 +263,16 @@ def main() -> None:
     options.add_argument("--seconds", type=float, default=3.0)
     options.add_argument("--rounds", type=int, default=12)
     options.add_argument("--processes", type=int, default=8)
+    options.add_argument("--profile", action="store_true", help="only where the time of a pair goes")
     chosen = options.parse_args()
     versions = {name: importlib.metadata.version(name) for name in ("redis", "hiredis", "pottery", "redlock-py")}
     report = Report("redlock", versions)
     with servers(5) as five, a_redis() as single:
+        if chosen.profile:
+            profiled(report, five, single, chosen.seconds, chosen.rounds)
+            return
         uncontended(report, five, single.url, chosen.seconds, chosen.rounds)
-        where_time_goes(report, five, single, chosen.seconds)
+        profiled(report, five, single, chosen.seconds, chosen.rounds)
         one_trip(report, five)
         contended(report, five, chosen.seconds * 2, chosen.processes)
         failures(report, five, chosen.seconds)

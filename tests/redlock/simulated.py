@@ -6,7 +6,7 @@ import heapq
 import itertools
 import random
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from typing import Any
 
 from lockline.backends.redlock import commands
@@ -137,22 +137,22 @@ class Universe:
 class SimulatedTalk:
     """One conversation."""
 
-    __slots__ = ("_answers", "_channel", "_due", "_note", "_open", "waiter")
+    __slots__ = ("_channel", "_due", "_note", "_open", "answers", "waiter")
 
     def __init__(self, port: SimulatedFanout, note: TakeAnswer) -> None:
         self._channel = port
         self._note = note
         self._open = True
         self._due = 0
-        self._answers: deque[NodeAnswer] = deque()
+        self.answers: deque[NodeAnswer] = deque()
         self.waiter: tuple[Task, int] | None = None
 
     def send(self, node: int, request: NodeRequest) -> None:
         self._due += 1
         self._channel.send(self, node, request)
 
-    def send_all(self, request: NodeRequest) -> None:
-        for node in range(len(self._channel.labels)):
+    def send_all(self, request: NodeRequest, nodes: Sequence[int] | None = None) -> None:
+        for node in range(len(self._channel.labels)) if nodes is None else nodes:
             self.send(node, request)
 
     def follows(self, node: int, attempt: str, sent: float) -> bool:
@@ -163,15 +163,16 @@ class SimulatedTalk:
         if not self._open:
             self._note(NodeAnswer(node, request, reply))
             return
-        self._answers.append(NodeAnswer(node, request, reply))
+        self.answers.append(NodeAnswer(node, request, reply))
         self._channel.universe.nudge(self)
 
-    async def next(self, until: float) -> NodeAnswer | None:
-        while not self._answers:
-            if not self._due or self._channel.now() >= until:
-                return None
+    async def wait(self, until: float, least: int = 1) -> bool:
+        while len(self.answers) < least and self._due and self._channel.now() < until:
             await Pause(until, self)
-        return self._answers.popleft()
+        return bool(self.answers)
+
+    async def next(self, until: float) -> NodeAnswer | None:
+        return self.answers.popleft() if self.answers or await self.wait(until) else None
 
     def part(self) -> None:
         self._open = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
@@ -29,14 +30,23 @@ TakeAnswer = Callable[[NodeAnswer], None]
 class Talk(Protocol):
     """One conversation with all nodes, on one connection to each: what was sent to a node first, it does first."""
 
+    answers: deque[NodeAnswer]
+    """What has come and nobody has taken yet."""
+
     def send(self, node: int, request: NodeRequest) -> None:
         """Send without waiting. A node that cannot be reached answers with a Failure; what must arrive is repeated."""
 
-    def send_all(self, request: NodeRequest) -> None:
-        """The same request to every node, at once."""
+    def send_all(self, request: NodeRequest, nodes: Sequence[int] | None = None) -> None:
+        """The same request to every node, or to each of these, at once."""
 
     def follows(self, node: int, attempt: str, sent: float) -> bool:
         """Whether the node does what is sent to it now after that attempt's acquire, sent then: one connection for both."""
+
+    async def wait(self, until: float, least: int = 1) -> bool:
+        """Wait for so many answers, or for fewer if no more are due or the time is over; whether there are any.
+
+        More than one, where fewer decide nothing: each wake-up costs, and takes time from servers that share the machine.
+        """
 
     async def next(self, until: float) -> NodeAnswer | None:
         """The next answer; None when no more are due, or none came by then."""

@@ -11,7 +11,7 @@ from ...errors import ClientClosed
 from ...runtime import clock
 from .channel import SETTLE, Fanout, TakeAnswer, connect_timeout, time_to_connect
 from .commands import NodeAnswer, NodeRequest, packed
-from .connection_asyncio import ListeningTime, NodeConnection
+from .connection_asyncio import Awaited, ListeningTime, NodeConnection
 from .rules import majority
 from .target import Node
 
@@ -19,33 +19,35 @@ from .target import Node
 class AsyncioTalk:
     """One round of requests; its answers are queued for whoever asks next, and noted after it has ended."""
 
-    __slots__ = ("_answers", "_channel", "_due", "_missed", "_note", "_open", "_waiter")
+    __slots__ = ("_channel", "_due", "_least", "_missed", "_note", "_open", "_waiter", "answers")
 
     def __init__(self, channel: AsyncioFanout, note: TakeAnswer) -> None:
         self._channel = channel
         self._note = note
         self._open = True
         self._due = 0
-        self._answers: deque[NodeAnswer] = deque()
+        self._least = 1
+        self.answers: deque[NodeAnswer] = deque()
         self._waiter: asyncio.Future[None] | None = None
         self._missed = channel.listening.missed
 
     def send(self, node: int, request: NodeRequest) -> None:
-        self._send(node, request, packed(request, self._channel.cluster))
+        self.send_all(request, (node,))
 
-    def send_all(self, request: NodeRequest) -> None:
-        data = packed(request, self._channel.cluster)
-        for node in range(len(self._channel.labels)):
-            self._send(node, request, data)
+    def send_all(self, request: NodeRequest, nodes: Sequence[int] | None = None) -> None:
+        channel = self._channel
+        data = packed(request, channel.cluster)
+        channel.listening.beat()
+        awaited, now = Awaited(self, request, channel.listening.now()), clock.now()
+        connections = channel.connections
+        for one in connections if nodes is None else [connections[node] for node in nodes]:
+            self._due += 1
+            one.send(awaited, data, now)
 
     def follows(self, node: int, attempt: str, sent: float) -> bool:
         # There is one connection to a node at a time: if it was there then, the acquire went over it.
         one = self._channel.connections[node]
         return one.up and one.since <= sent
-
-    def _send(self, node: int, request: NodeRequest, data: bytes) -> None:
-        self._due += 1
-        self._channel.connections[node].send(request, data, self)
 
     def take(self, answer: NodeAnswer) -> None:
         """An answer, or the news that there will be none."""
@@ -53,21 +55,24 @@ class AsyncioTalk:
         if not self._open:
             self._note(answer)
             return
-        self._answers.append(answer)
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        self.answers.append(answer)
+        waiter = self._waiter
+        if waiter is not None and (len(self.answers) >= self._least or not self._due) and not waiter.done():
+            waiter.set_result(None)
 
     @property
     def open(self) -> bool:
         return self._open
 
-    async def next(self, until: float) -> NodeAnswer | None:
+    async def wait(self, until: float, least: int = 1) -> bool:
         listening = self._channel.listening
-        while not self._answers:
+        answers = self.answers
+        self._least = least
+        while len(answers) < least and self._due:
             # What a busy loop could not hear in time was not late: the time that it missed is added.
             left = until + listening.missed - self._missed - clock.now()
-            if not self._due or left <= 0:
-                return None
+            if left <= 0:
+                break
             loop = asyncio.get_running_loop()
             self._waiter = loop.create_future()
             timer = loop.call_later(min(left, 60.0), _settle, self._waiter)
@@ -76,12 +81,15 @@ class AsyncioTalk:
             finally:
                 timer.cancel()
                 self._waiter = None
-        return self._answers.popleft()
+        return bool(answers)
+
+    async def next(self, until: float) -> NodeAnswer | None:
+        return self.answers.popleft() if self.answers or await self.wait(until) else None
 
     def part(self) -> None:
         self._open = False
-        while self._answers:
-            self._note(self._answers.popleft())
+        while self.answers:
+            self._note(self.answers.popleft())
 
 
 def _settle(waiter: asyncio.Future[None]) -> None:

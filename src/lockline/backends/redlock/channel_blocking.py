@@ -47,7 +47,9 @@ class Wakeup:
         self._gate.acquire()
 
     def call(self) -> None:
-        ring(self._gate)
+        # One that was called already finds whatever was noted before this, too.
+        if self._gate.locked():
+            ring(self._gate)
 
     def wait(self, seconds: float) -> bool:
         """Whether it was called by then."""
@@ -77,6 +79,7 @@ class BlockingFanout(Fanout):
     def __init__(self, nodes: Sequence[Node], node_timeout: float) -> None:
         super().__init__([node.label for node in nodes], node_timeout)
         self._nodes = nodes
+        self._needed = majority(len(nodes))
         self._begin()
 
     def _begin(self) -> None:
@@ -117,7 +120,7 @@ class BlockingFanout(Fanout):
                 # What the servers said when they were greeted may be out of date: greet them again.
                 bundle.close()
                 self._no_spares()
-            if up < majority(len(self.labels)) or self.membership.cluster is None:
+            if up < self._needed or self.membership.cluster is None:
                 self._connect(bundle, note, until)
             if self.membership.cluster is None:
                 raise self.membership.error()
@@ -156,7 +159,7 @@ class BlockingFanout(Fanout):
             up = bundle.begin(note)
             now = clock.now()
             missing = [one.node for one in bundle.connections if one.sock is None]
-            if up >= majority(len(self.labels)) and self.membership.cluster is not None:
+            if up >= self._needed and self.membership.cluster is not None:
                 settled = min(settled, now + SETTLE)
             if now >= min(until, settled) or failed.issuperset(missing):
                 return
@@ -189,6 +192,18 @@ class BlockingFanout(Fanout):
             # Many calls asked for it while the server was silent, and none of them waits any more.
             connection.close()
         return True
+
+    def take_spare(self, node: int) -> BlockingConnection | None:
+        """A connection to this node that nobody uses yet; if there is none, the background makes one."""
+        spares = self.spares[node]
+        # Mostly there is none, for as long as a node is away: no exception for that.
+        if spares:
+            try:
+                return spares.popleft()
+            except IndexError:
+                pass  # taken by another thread in this moment
+        self.want(node)
+        return None
 
     def want(self, node: int) -> None:
         """A connection to this node is missing: let the background make one."""

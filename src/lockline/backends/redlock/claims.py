@@ -44,7 +44,10 @@ class Removal:
 
     def begin(self, nodes: int) -> list[int]:
         """The nodes to be asked in a round that begins: those that have not answered in an earlier one."""
-        self.repeated = self.repeated is not None
+        if self.repeated is None:
+            self.repeated = False
+            return list(range(nodes))
+        self.repeated = True
         answered = self.removed | self.missing | self.gone
         return [node for node in range(nodes) if node not in answered]
 
@@ -64,6 +67,8 @@ class Removal:
         needed = rules.majority(nodes)
         if len(self.removed) >= needed:
             return True
+        if not self.missing and not self.never:
+            return None
         return False if len(self.missing | self.never) > nodes - needed else None
 
     def verdict(self, nodes: int) -> bool | None:
@@ -107,22 +112,24 @@ class Attempt:
     def note(self, answer: NodeAnswer) -> None:
         """What a node answered to an acquire or a promote, in time or late."""
         node, request, reply = answer
+        op, _ = request
         if isinstance(reply, NodeFailure):
-            if request.op == "acquire":
+            if op == "acquire":
                 self.refusals[node] = reply
                 if reply.kind in ("unreachable", "refused"):
                     self.never_done.add(node)
             return
-        if request.op not in ("acquire", "promote"):
+        if op not in ("acquire", "promote"):
             return
         if reply[0] == b"yes":
             number = int(reply[1])
             self.numbers[node] = number
-            self.refusals.pop(node, None)
+            if self.refusals:
+                self.refusals.pop(node, None)
             if number > self.high:
                 self.high = number
             return
-        if request.op == "promote":
+        if op == "promote":
             self.numbers.pop(node, None)
         self.refusals[node] = reply
         if reply[0] == b"no" and reply[1]:

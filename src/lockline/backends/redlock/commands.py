@@ -162,14 +162,15 @@ def keys_and_arguments(request: NodeRequest, cluster: str) -> tuple[tuple[str, .
 
 def packed(request: NodeRequest, cluster: str, *, whole: bool = False) -> bytes:
     """The command for the wire; `whole` sends the script itself, for a server that has forgotten it."""
-    if request.op == "raw":
-        return pack(request.args)
-    if request.op == "scan":
-        cursor, prefix = request.args
+    op, args = request
+    if op == "raw":
+        return pack(args)
+    if op == "scan":
+        cursor, prefix = args
         pattern = "".join(f"\\{letter}" if letter in "*?[]\\^-" else letter for letter in prefix)
         return pack(("SCAN", cursor, "MATCH", f"{scripts.LEASE}{pattern}*", "COUNT", "1000"))
     keys, arguments = keys_and_arguments(request, cluster)
-    script = scripts.SCRIPTS[request.op]
+    script = scripts.SCRIPTS[op]
     if whole:
         return script.in_full(keys, arguments)
     return pack_texts(("EVALSHA", script.sha, str(len(keys)), *keys, *map(str, arguments)))

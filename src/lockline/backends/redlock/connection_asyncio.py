@@ -13,7 +13,7 @@ from ..resp.commands import HELLO, PING, PUSHED, ServerError, flat, pack
 from ..resp.connection_asyncio import AsyncioConnection, Pipeline
 from .answers import nothing
 from .channel import LAST_CHANCE, TROUBLE, OwedReleases
-from .commands import SETTINGS, TIDYING, NodeAnswer, NodeFailure, NodeRequest, packed
+from .commands import SETTINGS, TIDYING, NodeAnswer, NodeFailure, NodeRequest, new_answer, packed
 from .membership import LOOK_AGAIN, PREPARATION, durable, greet, greeting
 
 if TYPE_CHECKING:
@@ -66,20 +66,19 @@ class NodeConnection:
         loop = asyncio.get_running_loop()
         self._worker = TaskWorker(lambda: loop.create_task(self._live(), name=f"lockline-redlock-{node}"), lasting=True)
 
-    def send(self, request: NodeRequest, data: bytes, talk: AsyncioTalk | None) -> None:
+    def send(self, awaited: Awaited, data: bytes, now: float) -> None:
+        """Send these bytes, which are that request. Whoever sends lets the loop's listening time beat first."""
         if not self.up:
+            talk, request, _ = awaited
             self._owed.add(request)
             if talk is not None:
                 talk.take(NodeAnswer(self.node, request, NodeFailure("unreachable", self.problem)))
             return
-        listening = self._channel.listening
-        now = clock.now()
         if now > self._looked + LOOK_AGAIN:
             self._looked = now
-            self._due.append(Awaited(None, SETTINGS, listening.now()))
+            self._due.append(Awaited(None, SETTINGS, awaited.since))
             self._write(pack(SETTINGS.args))
-        self._due.append(Awaited(talk, request, listening.now()))
-        listening.beat()
+        self._due.append(awaited)
         # No drain: a node that does not read is given up after its timeout, long before much has piled up.
         self._write(data)
 
@@ -191,6 +190,10 @@ class NodeConnection:
             self._lose(NodeFailure("error", "an answer that nobody asked for"))
             return
         talk, request, _ = self._due.popleft()
+        if talk is not None and type(reply) is list:
+            # Nearly all of them.
+            talk.take(new_answer((self.node, request, reply)))
+            return
         if isinstance(reply, ServerError):
             text = str(reply)
             if text.startswith("NOSCRIPT") and (request.op in TIDYING or self._still_wanted(talk, request)):
@@ -240,8 +243,12 @@ class NodeConnection:
 
     def _repeat(self) -> None:
         self._repeats = None
+        listening = self._channel.listening
         for request in self._owed.due() if self.up else ():
-            self.send(request, packed(request, self._channel.cluster), None)
+            listening.beat()
+            self.send(
+                Awaited(None, request, listening.now()), packed(request, self._channel.cluster), self._channel.now()
+            )
 
     def _lose(self, failure: NodeFailure) -> None:
         if not self.up:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import select
 from collections import deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...runtime import clock
@@ -115,7 +116,7 @@ class Bundle:
         """Of no use any more."""
         self._note: TakeAnswer | None = None
         self._due = 0
-        self._answers: deque[NodeAnswer] = deque()
+        self.answers: deque[NodeAnswer] = deque()
 
     def begin(self, note: TakeAnswer | None) -> int:
         """Ready for a conversation; to how many nodes there is a connection."""
@@ -124,22 +125,21 @@ class Bundle:
         self._round += 1
         self._note = note
         self._due = 0
-        self._answers.clear()
+        self.answers.clear()
         self.read(0)
         up = 0
+        overdue, long_ago = now - channel.node_timeout, now - LOOK_AGAIN
         for one in self.connections:
-            if one.sock is not None and one.due and now - one.due[0].since > channel.node_timeout:
+            if one.due and one.due[0].since < overdue:
                 self._lose(one, NodeFailure("timed out", f"no answer for {now - one.due[0].since:.2f} s"))
             if one.sock is None:
-                try:
-                    connection = channel.spares[one.node].popleft()
-                except IndexError:
-                    channel.want(one.node)
+                connection = channel.take_spare(one.node)
+                if connection is None:
                     continue
                 fd = one.adopt(connection)
                 self._by_fd[fd] = one
                 self._poll.register(fd, select.POLLIN)
-            if one.lasting or (note is not None and now > one.looked + LOOK_AGAIN):
+            if one.lasting or (one.looked < long_ago and note is not None):
                 self._look_at_settings(one)
             up += one.sock is not None
         return up
@@ -177,12 +177,13 @@ class Bundle:
             self._packed = (request, packed(request, self._channel.cluster))
         self._send(self.connections[node], request, self._packed[1])
 
-    def send_all(self, request: NodeRequest) -> None:
+    def send_all(self, request: NodeRequest, nodes: Sequence[int] | None = None) -> None:
         data = packed(request, self._channel.cluster)
         # The same as `_send` to each, without its costs: this is the path of every acquire and release.
         due = Due(self._round, request, self.began, self._note)
         length = len(data)
-        for one in self.connections:
+        connections = self.connections
+        for one in connections if nodes is None else [connections[node] for node in nodes]:
             sock = one.sock
             if sock is None or one.tls:
                 self._send(one, request, data)
@@ -195,7 +196,7 @@ class Bundle:
                     self._lose(one, NodeFailure("error", "the server does not read"))
             except OSError as problem:
                 self._lose(one, NodeFailure("error", f"the connection broke: {problem}"))
-            self._torn = False
+        self._torn = False
 
     def follows(self, node: int, attempt: str, sent: float) -> bool:
         # A conversation keeps its connections or loses them. In a later one, only where the answer is still to come is it clear
@@ -207,45 +208,48 @@ class Bundle:
         if one.sock is None:
             # What the latest connection died of, whoever tried to make it; else what this one did.
             problem = self._channel.membership.problems.get(one.node, one.problem)
-            self._answers.append(NodeAnswer(one.node, request, NodeFailure("unreachable", problem)))
+            self.answers.append(NodeAnswer(one.node, request, NodeFailure("unreachable", problem)))
             self._channel.owe(one.node, request)
             return
         self._write(one, Due(self._round, request, self.began, self._note), data)
 
-    async def next(self, until: float) -> NodeAnswer | None:
-        answers = self._answers
-        while not answers:
-            if not self._due:
-                return None
+    async def wait(self, until: float, least: int = 1) -> bool:
+        answers = self.answers
+        while len(answers) < least and self._due:
             left = until - clock.now()
             if left <= 0:
-                return None
+                break
             self.read(left)
-        return answers.popleft()
+        return bool(answers)
+
+    async def next(self, until: float) -> NodeAnswer | None:
+        return self.answers.popleft() if self.answers or await self.wait(until) else None
 
     def read(self, seconds: float) -> None:
         """Take in what has come, waiting at most so long for it."""
+        of_now = self._round if self._note is not None else None
         for fd, _ in self._poll.poll(seconds * 1000):
             one = self._by_fd[fd]
             self._torn = True
             try:
+                connection = one.connection
+                assert connection is not None
                 data = one.receive() if one.tls else one.sock.recv(65536)
                 if not data:
                     raise ConnectionResetError("the server closed it")
-                connection = one.connection
-                assert connection is not None
                 connection.feed(data)
-                while one.connection is connection and (reply := connection.gets()) is not Ellipsis:
-                    if (
-                        type(reply) is list
-                        and one.due
-                        and one.due[0].asked_in == self._round
-                        and self._note is not None
-                    ):
-                        self._due -= 1
-                        self._answers.append(new_answer((one.node, one.due.popleft().request, reply)))
-                    else:
+                gets, all_due = connection.gets, one.due
+                while one.connection is connection and (reply := gets()) is not Ellipsis:
+                    if type(reply) is not list or not all_due:
                         self._take(one, reply)
+                        continue
+                    # Nearly all of them; the same as `_take` does with these, without its costs.
+                    asked_in, request, _, note = all_due.popleft()
+                    if asked_in == of_now:
+                        self._due -= 1
+                        self.answers.append(new_answer((one.node, request, reply)))
+                    elif note is not None:
+                        note(new_answer((one.node, request, reply)))
             except (BlockingIOError, InterruptedError, TimeoutError):
                 pass
             except OSError as problem:
@@ -277,7 +281,7 @@ class Bundle:
     def _hand_on(self, due: Due, answer: NodeAnswer) -> None:
         if due.asked_in == self._round and self._note is not None:
             self._due -= 1
-            self._answers.append(answer)
+            self.answers.append(answer)
         elif due.note is not None:
             due.note(answer)
 
@@ -298,8 +302,8 @@ class Bundle:
 
     def part(self) -> None:
         note, self._note = self._note, None
-        while self._answers and note is not None:
-            note(self._answers.popleft())
+        while self.answers and note is not None:
+            note(self.answers.popleft())
         if self._torn or self._channel.closed:
             self.drop()
         else:

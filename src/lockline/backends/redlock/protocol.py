@@ -88,8 +88,15 @@ class Protocol:
         target: int | None = None
         lifting: set[int] = set()
         waiting = nodes
+        # Fewer answers decide hardly anything, one way or the other.
+        least = needed
+        answers = talk.answers
         first_majority = 0.0
         while True:
+            while answers:
+                answer = answers.popleft()
+                attempt.note(answer)
+                waiting -= answer.request.op == "acquire"
             token = rules.agreed(numbers, needed)
             if token is not None:
                 if rules.left(attempt.ttl, self.drift, attempt.sent, channel.now()) <= 0:
@@ -114,15 +121,12 @@ class Protocol:
                         if number < target and node not in lifting:
                             lifting.add(node)
                             talk.send(node, commands.promote(attempt.name, attempt.id, target))
-            answer = await talk.next(pause)
-            if answer is None:
-                if channel.now() >= until or (not waiting and (target is not None or len(numbers) < needed)):
-                    attempt.silent = waiting
-                    return False
-                continue
-            attempt.note(answer)
-            if answer.request.op == "acquire":
-                waiting -= 1
+            if not await talk.wait(pause, least) and (
+                channel.now() >= until or (not waiting and (target is not None or len(numbers) < needed))
+            ):
+                attempt.silent = waiting
+                return False
+            least = 1
 
     async def _undo(self, talk: Talk, attempt: Attempt, until: float) -> None:
         """Take back what was given, and what may still be given."""
@@ -250,8 +254,24 @@ class Protocol:
         One round; QuorumNotReached when too few answered. Asked again, it goes on from there, and what an earlier round may have
         removed is not missing. The channel, too, repeats it to each node until that has answered or the ttl is over.
         """
-        await self._release((attempt,), until)
-        there = attempt.removal.verdict(len(self.channel.labels))
+        channel = self.channel
+        nodes = len(channel.labels)
+        removal = attempt.removal
+        talk = await channel.talk(removal.hear, until)
+        try:
+            until = min(until, channel.now() + channel.patience(attempt.ttl))
+            self._send_release(talk, attempt)
+            answers = talk.answers
+            least = rules.majority(nodes)
+            while await talk.wait(until, least):
+                while answers:
+                    removal.hear(answers.popleft())
+                if removal.certain(nodes) is not None:
+                    break
+                least = 1
+        finally:
+            talk.part()
+        there = removal.verdict(nodes)
         if there is None:
             what = f"the release of {attempt.name!r} was not confirmed by a majority"
             raise unreached(self.channel, what, attempt.removal.replies, yes="removed")
@@ -259,14 +279,6 @@ class Protocol:
 
     async def release_all(self, attempts: Sequence[Attempt], until: float) -> list[bool]:
         """As `release`, for many holds in one conversation; QuorumNotReached if any of them was not confirmed by a majority."""
-        await self._release(attempts, until)
-        verdicts = [attempt.removal.verdict(len(self.channel.labels)) for attempt in attempts]
-        if left := [at for at, there in enumerate(verdicts) if there is None]:
-            what = f"{len(left)} of {len(attempts)} releases were not confirmed by a majority"
-            raise unreached(self.channel, what, attempts[left[0]].removal.replies, yes="removed")
-        return [there is True for there in verdicts]
-
-    async def _release(self, attempts: Sequence[Attempt], until: float) -> None:
         channel = self.channel
         nodes = len(channel.labels)
         removals = {attempt.id: attempt.removal for attempt in attempts}
@@ -274,23 +286,24 @@ class Protocol:
         def hear(answer: NodeAnswer) -> None:
             removals[answer.request.args[1]].hear(answer)
 
-        talk = await channel.talk(attempts[0].removal.hear if len(attempts) == 1 else hear, until)
+        talk = await channel.talk(hear, until)
         try:
             until = min(until, channel.now() + channel.patience(max([attempt.ttl for attempt in attempts])))
             for attempt in attempts:
                 self._send_release(talk, attempt)
             undecided = set(removals)
-            while undecided:
-                answer = await talk.next(until)
-                if answer is None:
-                    break
+            while undecided and (answer := await talk.next(until)) is not None:
+                hear(answer)
                 released = answer.request.args[1]
-                removal = removals[released]
-                removal.hear(answer)
-                if removal.certain(nodes) is not None:
+                if removals[released].certain(nodes) is not None:
                     undecided.discard(released)
         finally:
             talk.part()
+        verdicts = [attempt.removal.verdict(nodes) for attempt in attempts]
+        if left := [at for at, there in enumerate(verdicts) if there is None]:
+            what = f"{len(left)} of {len(attempts)} releases were not confirmed by a majority"
+            raise unreached(self.channel, what, attempts[left[0]].removal.replies, yes="removed")
+        return [there is True for there in verdicts]
 
     def _send_release(self, talk: Talk, attempt: Attempt) -> None:
         removal = attempt.removal
@@ -298,12 +311,19 @@ class Protocol:
         known = commands.release(attempt.name, attempt.id, high, 0)
         nodes = len(self.channel.labels)
         asked = removal.begin(nodes)
-        removal.never = attempt.never_done - attempt.numbers.keys()
         if len(asked) == nodes == len(attempt.numbers):
+            removal.never = set()
             talk.send_all(known)
             return
+        removal.never = attempt.never_done - attempt.numbers.keys()
+        # All that have done the acquire get the same bytes, and so do all that may still be about to.
+        alike: dict[NodeRequest, list[int]] = {}
         for node in asked:
             if node in attempt.never_done:
                 removal.replies[node] = attempt.refusals[node]
+            elif attempt.knows(node):
+                alike.setdefault(known, []).append(node)
             else:
-                talk.send(node, known if attempt.knows(node) else self._bury(talk, node, attempt, high))
+                alike.setdefault(self._bury(talk, node, attempt, high), []).append(node)
+        for request, alike_nodes in alike.items():
+            talk.send_all(request, alike_nodes)
