@@ -36,7 +36,7 @@ class Line:
         self._connection = self.redis.connection_pool.get_connection()
 
     def ask(self, *requests: bytes) -> list[Any]:
-        self._connection.send_packed_command([b"".join(requests)])
+        self._connection.send_packed_command([b"".join(requests)])  # type: ignore[no-untyped-call]
         return [self._answer() for _ in requests]
 
     def _answer(self) -> Any:
@@ -72,7 +72,7 @@ class Line:
 
     def everything(self) -> tuple[dict[bytes, bytes], int]:
         """All fields as they are, and when the key ends."""
-        return self.redis.hgetall(self.key), int(self.redis.execute_command("PEXPIRETIME", self.key))  # type: ignore[return-value]
+        return self.redis.hgetall(self.key), int(self.redis.execute_command("PEXPIRETIME", self.key))  # type: ignore[return-value,no-untyped-call]
 
     def put(self, **numbers: float) -> None:
         """Change what the state says."""

@@ -90,8 +90,8 @@ def test_a_server_that_does_not_know_how_is_told_with_the_next_bunch(line: Line)
     line.redis.script_flush()
     (bunch,) = join([line.enter("b"), line.enter("c")]) or ()
     assert bunch.spread(hiredis.ReplyError("NOSCRIPT No matching script.")) is None  # type: ignore[union-attr]
-    assert b"EVAL\r\n" in bytes(bunch)  # type: ignore[arg-type]
-    assert b"EVALSHA\r\n" in bytes(bunch)  # type: ignore[arg-type]
+    assert b"EVAL\r\n" in bytes(bunch)
+    assert b"EVALSHA\r\n" in bytes(bunch)
 
 
 # -- whom one stands behind ------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 from kazoo.client import KazooClient
@@ -157,11 +158,15 @@ def test_a_waiter_whose_node_was_taken_away_stands_in_line_anew_when_its_turn_wo
     got: list[queue.Queue[lockline.Lease]] = [queue.Queue() for _ in clients]
     nodes: list[str] = []
     threads = []
+
+    def has_members(many: int) -> bool:
+        return len(kazoo.get_children(folder)) == many
+
     for at, client in enumerate(clients):
         body = threading.Thread(target=lambda got=got[at], client=client: got.put(client.lock("x", ttl=60).acquire()))
         body.start()
         threads.append(body)
-        wait_for(lambda at=at: len(kazoo.get_children(folder)) == at + 1, 10, "one more in the line")
+        wait_for(partial(has_members, at + 1), 10, "one more in the line")
         nodes += set(kazoo.get_children(folder)) - set(nodes)
     first = got[0].get(timeout=10)
     kazoo.delete(f"{folder}/{nodes[2]}")

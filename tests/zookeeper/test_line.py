@@ -90,7 +90,7 @@ def test_a_second_look_at_a_line_finds_what_reading_all_of_it_would_find(
     if data.draw(st.booleans()):
         names += [lighter_name(seen.node, 1) for seen in left if seen.weight > 1]
     names += data.draw(st.sampled_from([[], ["0"], ["keep"], ["~"]]))
-    own, read = (OwnNode(Claim("x", f"c{at}", "", "", *claims[at], 1.0, 0.0, None), "/x") for _ in range(2))
+    own, read = (OwnNode(Claim("x", f"c{at}", "", "permit", *claims[at], 1.0, 0.0, ""), "/x") for _ in range(2))
     for node in (own, read):
         node.take_in(line[: at + 2], at)
     seen = read_line(names)
