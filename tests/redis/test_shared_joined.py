@@ -78,9 +78,9 @@ def shared(server: RedisServer) -> Iterator[SharedConnection]:
     connections.close()
 
 
-def say(shared: SharedConnection, text: str, *, urgent: bool = False) -> bytes:
+def say(shared: SharedConnection, text: str, *, urgent: bool = False, seconds: float = 10.0) -> bytes:
     request: Request = pack(("ECHO", text)) if urgent else Word(text)
-    return cast(bytes, shared.ask(request, 1, clock.now() + 10, urgent=urgent)[0])
+    return cast(bytes, shared.ask(request, 1, clock.now() + seconds, urgent=urgent)[0])
 
 
 class Talkers:
@@ -156,6 +156,46 @@ def test_what_is_patient_waits_for_an_answer_and_no_longer(
     assert sorted(answers) == sorted([b"first", *(f"{n}".encode() for n in range(6))])
     # All six as one; if that one had to be sent apart, six more.
     assert sent in ([1, 1], [1, 1, 6])
+
+
+def asked(shared: SharedConnection, answers: dict[str, object], text: str, **how: Any) -> threading.Thread:
+    """A thread that asks for this, and notes what it heard."""
+
+    def ask() -> None:
+        try:
+            answers[text] = say(shared, text, **how)
+        except NoAnswer as problem:
+            answers[text] = problem
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize("hasty", [False, True])
+def test_what_is_urgent_takes_along_what_waits_and_somebody_reads_for_all(
+    shared: SharedConnection, server: RedisServer, monkeypatch: pytest.MonkeyPatch, hasty: bool
+) -> None:
+    """Also where those who are not patient give up, the one that reads among them."""
+    monkeypatch.setattr(shared_blocking, "LOOK_AGAIN", 60.0 if hasty else 0.05)
+    monkeypatch.setattr(Words, "made", 0)
+    say(shared, "open")
+    stream = shared._stream
+    assert stream is not None
+    answers: dict[str, object] = {}
+    server.command("CLIENT", "PAUSE", "1000", "ALL")
+    threads = [asked(shared, answers, "reader", urgent=True, seconds=0.5 if hasty else 10)]
+    wait_for(lambda: len(stream.pending) == 1, 5, "one under way")
+    threads += [asked(shared, answers, f"patient-{n}") for n in range(2)]
+    wait_for(lambda: len(shared._unsent) == 2, 5, "two who wait for its answer")
+    threads.append(asked(shared, answers, "urgent", urgent=True, seconds=0.2 if hasty else 10))
+    wait_for(lambda: len(stream.pending) == 3 or "urgent" in answers, 5, "all under way")
+    assert len(stream.pending) == 3
+    for thread in threads:
+        thread.join(30)
+    assert [answers[f"patient-{n}"] for n in range(2)] == [b"patient-0", b"patient-1"]
+    if not hasty:
+        assert (answers["reader"], answers["urgent"]) == (b"reader", b"urgent")
 
 
 @in_a_thread_of_its_own

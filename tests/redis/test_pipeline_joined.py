@@ -1,0 +1,99 @@
+"""Requests of tasks that are joined on their one connection: each gets its own answer, and whoever is gone costs the others none."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Any, cast
+
+import pytest
+
+from lockline.backends.redis.connection import Connections
+from lockline.backends.redis.target import understand
+from lockline.backends.resp.commands import pack
+from lockline.backends.resp.connection_asyncio import AsyncioLink
+from lockline.backends.resp.errors import NoAnswer
+from lockline.runtime import clock
+from tests.redis.test_shared_joined import APART, Word, Words, join
+from tests.redis.test_together import on_a_loop
+from tests.servers.redis import RedisServer
+
+pytestmark = pytest.mark.server
+
+WORDS = [f"word-{n}" for n in range(6)]
+
+
+class Talk:
+    """Tasks that ask together for a word each, beside one that asks for something else; and what the loop complains of."""
+
+    def __init__(self, server: RedisServer) -> None:
+        self._connections = Connections(understand(server.url, "asyncio", {}), partial(AsyncioLink, join=join))
+        self.link = cast(AsyncioLink, self._connections.to(server.address))
+        self.complaints: list[Any] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: self.complaints.append(context))
+
+    async def begin(self) -> list[asyncio.Task[Any]]:
+        """All under way, as one packet."""
+        until = clock.now() + 10
+        await self.link.ask(pack(("ECHO", "open")), until)
+        requests: list[Any] = [*map(Word, WORDS[:3]), pack(("ECHO", "plain")), *map(Word, WORDS[3:])]
+        tasks = [asyncio.create_task(self.link.ask_along(request, until)) for request in requests]
+        pipeline = self.link._pipeline
+        assert pipeline is not None
+        # In one turn of the loop they ask, in the next one all of it is sent.
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert pipeline._pending
+        assert not pipeline._unsent
+        return tasks
+
+    async def end(self) -> None:
+        self._connections.close()
+        await asyncio.sleep(0)
+        assert not self.complaints
+
+
+HEARD = [b"word-0", b"word-1", b"word-2", b"plain", b"word-3", b"word-4", b"word-5"]
+
+
+@pytest.mark.parametrize("apart", [False, True])
+@on_a_loop
+async def test_each_task_gets_its_own_answer_also_where_it_had_to_be_asked_again(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch, apart: bool
+) -> None:
+    monkeypatch.setattr(Words, "made", APART - 1 if apart else 0)
+    talk = Talk(server)
+    assert await asyncio.gather(*await talk.begin()) == HEARD
+    assert Words.made == (APART if apart else 1)
+    await talk.end()
+
+
+@pytest.mark.parametrize("apart", [False, True])
+@on_a_loop
+async def test_whoever_is_cancelled_on_the_way_leaves_the_others_their_answers(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch, apart: bool
+) -> None:
+    monkeypatch.setattr(Words, "made", APART - 1 if apart else 0)
+    talk = Talk(server)
+    tasks = await talk.begin()
+    for gone in (1, 3):
+        tasks[gone].cancel()
+    heard = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [each for each in heard if isinstance(each, bytes)] == [
+        told for n, told in enumerate(HEARD) if n not in (1, 3)
+    ]
+    await talk.end()
+
+
+@on_a_loop
+async def test_a_connection_that_breaks_is_told_to_each(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Words, "made", 0)
+    talk = Talk(server)
+    tasks = await talk.begin()
+    pipeline = talk.link._pipeline
+    assert pipeline is not None
+    pipeline.connection.close(ConnectionResetError("by the test"))
+    heard = await asyncio.gather(*tasks, return_exceptions=True)
+    assert all(isinstance(each, NoAnswer) and each.sent for each in heard)
+    assert len({id(each) for each in heard}) == len(heard), "each has an error of its own, which it may mark"
+    await talk.end()
