@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from ...errors import ConfigError
 from ..rule import Offer
-from .transaction import transaction_of
+from .transaction import by_libpq, transaction_of
 
 FIELDS: Final = ("resource", "lock", "token", "grant")
 PLACE: Final = ("resource", "lock")
@@ -139,10 +139,10 @@ def _bound(text: str, table: str, style: str, resource: str, offer: Offer) -> tu
     """The statement as the driver wants it, and the values for it."""
     sql, order = _rendered(text, table, style)
     if style != "named":
-        if not order:
-            return sql, ()
         if order == FIELDS:
             return sql, (resource, *offer)
+        if not order:
+            return sql, ()
         if order == PLACE:
             return sql, (resource, offer.lock)
     values = dict(zip(FIELDS, (resource, *offer), strict=True))
@@ -212,6 +212,9 @@ class PsycopgConnection(SqlConnection):
         kind: Any = type(connection)
         # Cursors of our own: the user's may give rows as dictionaries or objects.
         self.awaits, self._cursor, self._row = _psycopg(kind)
+
+    def in_transaction(self) -> bool | None:
+        return by_libpq(self._connection)
 
     async def execute(self, text: str, table: str, resource: str, offer: Offer, rows: bool) -> Done:
         sql, values = _bound(text, table, "format", resource, offer)

@@ -16,14 +16,14 @@ OPEN: Final = (2, 3)
 
 def transaction_of(connection: Any) -> bool | None:
     """Whether the next statement on this driver's connection is part of a transaction; None if the driver does not know."""
-    for asks in (_by_libpq, _by_sqlite, _by_server_status, _by_attributes):
+    for asks in (by_libpq, _by_sqlite, _by_server_status, _by_attributes):
         known = asks(connection)
         if known is not None:
             return known
     return None
 
 
-def _by_libpq(connection: Any) -> bool | None:
+def by_libpq(connection: Any) -> bool | None:
     """psycopg 3."""
     wire = getattr(connection, "pgconn", None)
     if wire is None:
