@@ -97,3 +97,27 @@ async def test_a_connection_that_breaks_is_told_to_each(server: RedisServer, mon
     assert all(isinstance(each, NoAnswer) and each.sent for each in heard)
     assert len({id(each) for each in heard}) == len(heard), "each has an error of its own, which it may mark"
     await talk.end()
+
+
+@on_a_loop
+async def test_what_has_to_be_asked_again_goes_before_what_was_asked_later(server: RedisServer) -> None:
+    """Who came first stands first: nobody of the same client overtakes one whose joined request was not done."""
+    talk = Talk(server)
+    until = clock.now() + 10
+    await talk.link.ask(pack(("ECHO", "open")), until)
+    pipeline = talk.link._pipeline
+    assert pipeline is not None
+    written: list[bytes] = []
+    write = pipeline.connection.write
+
+    def note(data: bytes) -> None:
+        written.append(data)
+        write(data)
+
+    pipeline.connection.write = note  # type: ignore[method-assign]
+    first = [asyncio.get_running_loop().create_future() for _ in range(2)]
+    later = pipeline.ask(pack(("ECHO", "later")), until)
+    pipeline.ask_apart([(pack(("ECHO", f"first-{n}")), answer, until) for n, answer in enumerate(first)])
+    assert await asyncio.gather(*first, later) == [b"first-0", b"first-1", b"later"]
+    assert written == [b"".join(pack(("ECHO", word)) for word in ("first-0", "first-1", "later"))]
+    await talk.end()

@@ -211,16 +211,20 @@ class Pipeline:
         return deadline
 
     def ask_apart(self, asked: list[Asked]) -> None:
-        """Send each of these alone, behind whatever was sent meanwhile; but for those whom nobody waits for any more."""
-        for request, answer, deadline in asked:
-            if answer.done():
-                continue
-            if not self._unsent:
-                self._seen = 0
-                self._loop.call_soon(self._flush)
-            self._send_by = 0.0
-            self._unsent.append(bytes(request))
-            self._pending.append((answer, deadline))
+        """Send each of these alone, before what was not sent yet; but for those whom nobody waits for any more."""
+        again = [one for one in asked if not one[1].done()]
+        if not again:
+            return
+        if not self._unsent:
+            self._seen = 0
+            self._loop.call_soon(self._flush)
+        self._send_by = 0.0
+        sent = len(self._pending) - len(self._unsent)
+        pending = list(self._pending)
+        pending[sent:sent] = [(answer, deadline) for _, answer, deadline in again]
+        unsent = [bytes(request) for request, _, _ in again]
+        # Together: answers are given in the order of the requests.
+        self._unsent, self._pending = [*unsent, *self._unsent], deque(pending)
 
     def _put(self, request: Request, deadline: float) -> asyncio.Future[Any]:
         self._unsent.append(request)
