@@ -21,7 +21,7 @@ from ..resp.target import Address
 from . import doctor, hand_over, keeping
 from .batches import Batches
 from .channel import Answer, Call, Channel, Failed
-from .claims import APART, FURTHEST_APART, SOONEST_LOOK, Doubts, OwnClaim, Renewals, Renewed, call_to_leave, was_there
+from .claims import APART, FURTHEST_APART, SOONEST_LOOK, Doubts, LivesOn, OwnClaim, Renewals, call_to_leave, was_there
 from .commands import OVERHEAD, Kept, PreparedLine, Route, Wish, key_of, words
 from .connection import Connections
 from .guarantees import GUARANTEES
@@ -276,14 +276,14 @@ class RedisBackend:
         outcomes = await self._renewals.renew(claims, keys, until)
         fates: list[Gone | Unanswered | None] = []
         for claim, outcome in zip(claims, outcomes, strict=True):
-            if isinstance(outcome, Renewed):
+            if isinstance(outcome, LivesOn):
                 fates.append(None)
                 self._learn(claim.id, outcome)
             else:
                 fates.append(outcome if isinstance(outcome, Gone) else Unanswered(outcome))
         return fates
 
-    def _learn(self, claim_id: str, renewed: Renewed) -> None:
+    def _learn(self, claim_id: str, renewed: LivesOn) -> None:
         """If the claim waits: perhaps it holds and the message was lost, perhaps it should look earlier."""
         own = self._claims.get(claim_id)
         if own is None or own.state != "waits":

@@ -41,14 +41,14 @@ class OwnClaim:
     """Whether it held the last time that the keeper came by: short holds shall not cost a subscription."""
 
 
-class Renewed(NamedTuple):
+class LivesOn(NamedTuple):
     """The claim lives on."""
 
     look_in: float
     """Seconds after which one that waits has to look again; none for one that holds, or that nobody can tell."""
 
 
-Fate = Renewed | Gone | BackendUnavailable
+Fate = LivesOn | Gone | BackendUnavailable
 
 
 class Renewals:
@@ -113,7 +113,7 @@ def _fate(answer: Any, told: bool, address: Address) -> Fate:
     if answer == 0:
         return Gone()
     # Who waits and cannot be told has to look by itself, and listens from then on.
-    return Renewed(-answer / 1000 if answer < 0 and told else 0.0)
+    return LivesOn(-answer / 1000 if answer < 0 and told else 0.0)
 
 
 def call_to_leave(key: bytes, claim_id: str, doubtful: bool, heir: str = "") -> Call:
