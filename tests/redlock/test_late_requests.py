@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -165,6 +166,33 @@ def test_an_acquire_that_comes_after_its_undo_by_an_older_connection_is_refused(
         asyncio.run(story())
     finally:
         three[2].thaw()
+
+
+@both
+def test_an_acquire_that_comes_after_the_release_of_the_lease_is_refused(three: Servers, flavour: str) -> None:
+    """Granted by the two others, and given back over another connection, before the third server has heard of it at all."""
+
+    async def story() -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            late = await stack.enter_async_context(Delaying(three[2].port))
+            target = f"redlock://127.0.0.1:{three[0].port},127.0.0.1:{three[1].port},127.0.0.1:{late.port}"
+            one = await asyncio.to_thread(Flavour, flavour, target)
+            try:
+                await asyncio.to_thread(
+                    one.do, (await asyncio.to_thread(one.do, one.client.lock("warm").acquire)).release
+                )
+                late.trap = True
+                lease = await asyncio.to_thread(one.do, one.client.lock("x", ttl=30, renew=False).acquire)
+                await asyncio.to_thread(one.do, lease.release)
+                buried = partial(three[2].command, "KEYS", "lockline:redlock:gone:*")
+                await asyncio.to_thread(wait_for, buried, 10, "the release at the third server")
+                late.let_go.set()
+                await asyncio.wait_for(late.passed_on.wait(), 5)
+                assert not three[2].command("EXISTS", LEASE), "nobody's lease, for thirty seconds"
+            finally:
+                await asyncio.to_thread(one.close)
+
+    asyncio.run(story())
 
 
 @both
