@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Container, Sequence
+from collections.abc import Callable, Container, Sequence, Set
 from functools import partial
 from typing import Any, Final, Literal
 
@@ -16,7 +16,7 @@ from ...core.rule import admitted, blockers
 from ...runtime import Runtime
 from .answers import CUT
 from .channel import KazooChannel
-from .commands import LIGHTER, ClaimNode, LineCommands, checked, is_cut, lighter_name, read_line, refusal, written
+from .commands import ClaimNode, LineCommands, checked, is_cut, lighter_name, read_line, refusal, written
 from .exchange import AT_ONCE
 from .session import Session
 
@@ -101,12 +101,12 @@ class OwnNode:
         assert self.mine is not None
         self.holds = self.holds or admitted([*self.ahead, self.mine]) > len(self.ahead)
 
-    def close_up(self, names: Collection[str]) -> bool:
-        """Take in which of those ahead are still among these; False where the line has to be read for that.
+    def close_up(self, names: Set[str]) -> bool:
+        """Take in which of those ahead are still among these, none of whom became lighter; False where the line has to be read.
 
         Nobody comes in ahead, so who was there before is all there can be. No need to read the names of those behind.
         """
-        if self.mine is None or self.mine.node not in names or max(names) >= LIGHTER:
+        if self.mine is None or self.mine.node not in names:
             return False
         self.ahead = [place for place in self.ahead if place.node in names]
         self.holds = self.holds or admitted([*self.ahead, self.mine]) > len(self.ahead)

@@ -95,7 +95,8 @@ class LeanHandler(SequentialThreadingHandler):  # type: ignore[misc]
         ):
             return self.exchange(readers[0], readers[1], timeout), [], []
         for reader in readers:
-            if isinstance(reader, ReadAhead) and reader.ahead:
+            # Also what came in one piece with what was read before it, over TLS: no poll sees that.
+            if isinstance(reader, (ReadAhead, ssl.SSLSocket)) and reader.pending():
                 return [reader], [], []
         numbers = [one.fileno() for one in (*readers, *writers)]
         if writers or numbers != self._polled:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Final
 
@@ -18,7 +18,7 @@ from kazoo.protocol.states import EventType
 
 from .channel import KazooChannel
 from .claims import OwnNode
-from .commands import ClaimNode, read_line
+from .commands import LIGHTER, ClaimNode, read_line
 from .requests import Names, WatchOnly
 
 log = logging.getLogger("lockline.zookeeper")
@@ -30,19 +30,28 @@ FEW: Final = 64
 class View:
     """A line as it was read, or why it was not."""
 
-    __slots__ = ("_line", "_places", "answer", "names")
+    __slots__ = ("_line", "_places", "_plain", "answer", "names")
 
     def __init__(self, answer: Any) -> None:
         self.answer = answer
-        self.names: Collection[str] | None = None
+        self.names: frozenset[str] | None = None
         """The nodes that stand there; None if nobody knows."""
         if isinstance(answer, list):
-            self.names = answer
+            # Two thousand may be told of this view, and each looks for all that stand ahead of it.
+            self.names = frozenset(answer)
         elif isinstance(answer, problems.NoNodeError):
             # Where the parent is gone, nobody stands.
-            self.names = ()
+            self.names = frozenset()
+        self._plain: bool | None = None
         self._line: list[ClaimNode] = []
         self._places: dict[str, int] | None = None
+
+    @property
+    def plain(self) -> bool:
+        """Whether somebody stands there, and nobody has become lighter: then names alone say who is still there."""
+        if self._plain is None:
+            self._plain = bool(self.names) and max(self.names or ()) < LIGHTER
+        return self._plain
 
     def place_of(self, node: OwnNode) -> tuple[list[ClaimNode], int | None]:
         """The line, and where this claim stands in it; read when the first asks."""
@@ -203,7 +212,7 @@ class Subscription:
         """The line was read again."""
         knows = node.holds and not node.stale
         node.stale = view.names is None
-        if view.names is not None and not node.close_up(view.names):
+        if view.names is not None and not (view.plain and node.close_up(view.names)):
             node.take_in(*view.place_of(node))
         if not knows or node.stale or node.gone:
             self._go_on(node)
