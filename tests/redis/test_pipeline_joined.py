@@ -97,3 +97,24 @@ async def test_a_connection_that_breaks_is_told_to_each(server: RedisServer, mon
     assert all(isinstance(each, NoAnswer) and each.sent for each in heard)
     assert len({id(each) for each in heard}) == len(heard), "each has an error of its own, which it may mark"
     await talk.end()
+
+
+@on_a_loop
+async def test_a_connection_that_breaks_before_they_are_sent_is_told_to_each_and_is_no_news_for_the_loop(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever hands on is held back for others, by some turns of the loop: in these the connection may end."""
+    monkeypatch.setattr(Words, "made", 0)
+    talk = Talk(server)
+    until = clock.now() + 10
+    await talk.link.ask(pack(("ECHO", "open")), until)
+    tasks = [asyncio.create_task(talk.link.ask_in_order(Word(word), until)) for word in WORDS]
+    await asyncio.sleep(0)
+    pipeline = talk.link._pipeline
+    assert pipeline is not None
+    assert len(pipeline._unsent) == len(WORDS)
+    pipeline.connection.close(ConnectionResetError("by the test"))
+    heard = await asyncio.gather(*tasks, return_exceptions=True)
+    assert all(isinstance(each, NoAnswer) for each in heard)
+    await asyncio.sleep(0.01)
+    await talk.end()

@@ -306,6 +306,8 @@ class Pipeline:
                 if not answer.done():
                     fail(answer, NoAnswer(self.address, why, sent=True))  # type: ignore[arg-type]
         self._pending.clear()
+        # Nor is what was still to go along: it has nobody left who waits for it.
+        self._unsent = []
 
 
 @asynccontextmanager
