@@ -13,6 +13,7 @@ from lockline.backends.redis.target import understand
 from lockline.backends.resp.commands import pack
 from lockline.backends.resp.connection_asyncio import AsyncioLink
 from lockline.backends.resp.errors import NoAnswer
+from lockline.backends.resp.target import Server
 from lockline.runtime import clock
 from tests.redis.test_shared_joined import APART, Word, Words, join
 from tests.redis.test_together import on_a_loop
@@ -117,4 +118,24 @@ async def test_a_connection_that_breaks_before_they_are_sent_is_told_to_each_and
     heard = await asyncio.gather(*tasks, return_exceptions=True)
     assert all(isinstance(each, NoAnswer) for each in heard)
     await asyncio.sleep(0.01)
+    await talk.end()
+
+
+@on_a_loop
+async def test_whoever_is_late_makes_no_connection_first(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes milliseconds to make one: a crowd of which nobody has time left would cost each other theirs, for half a minute."""
+    made: list[Server] = []
+    make = Server.connection
+
+    def note(server: Server) -> Any:
+        made.append(server)
+        return make(server)
+
+    talk = Talk(server)
+    monkeypatch.setattr(Server, "connection", note)
+    with pytest.raises(NoAnswer, match="no time left to connect"):
+        await talk.link.ask(pack(("ECHO", "late")), clock.now())
+    assert not made
+    assert await talk.link.ask(pack(("ECHO", "in time")), clock.now() + 10) == b"in time"
+    assert len(made) == 1
     await talk.end()
