@@ -13,6 +13,7 @@ from lockline.backends.redis.target import understand
 from lockline.backends.resp.commands import pack
 from lockline.backends.resp.connection_asyncio import AsyncioLink
 from lockline.backends.resp.errors import NoAnswer
+from lockline.backends.resp.target import Server
 from lockline.runtime import clock
 from tests.redis.test_shared_joined import APART, Word, Words, join
 from tests.redis.test_together import on_a_loop
@@ -120,4 +121,45 @@ async def test_what_has_to_be_asked_again_goes_before_what_was_asked_later(serve
     pipeline.ask_apart([(pack(("ECHO", f"first-{n}")), answer, until) for n, answer in enumerate(first)])
     assert await asyncio.gather(*first, later) == [b"first-0", b"first-1", b"later"]
     assert written == [b"".join(pack(("ECHO", word)) for word in ("first-0", "first-1", "later"))]
+    await talk.end()
+
+
+@on_a_loop
+async def test_a_connection_that_breaks_before_they_are_sent_is_told_to_each_and_is_no_news_for_the_loop(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever hands on is held back for others, by some turns of the loop: in these the connection may end."""
+    monkeypatch.setattr(Words, "made", 0)
+    talk = Talk(server)
+    until = clock.now() + 10
+    await talk.link.ask(pack(("ECHO", "open")), until)
+    tasks = [asyncio.create_task(talk.link.ask_in_order(Word(word), until)) for word in WORDS]
+    await asyncio.sleep(0)
+    pipeline = talk.link._pipeline
+    assert pipeline is not None
+    assert len(pipeline._unsent) == len(WORDS)
+    pipeline.connection.close(ConnectionResetError("by the test"))
+    heard = await asyncio.gather(*tasks, return_exceptions=True)
+    assert all(isinstance(each, NoAnswer) for each in heard)
+    await asyncio.sleep(0.01)
+    await talk.end()
+
+
+@on_a_loop
+async def test_whoever_is_late_makes_no_connection_first(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes milliseconds to make one: a crowd of which nobody has time left would cost each other theirs, for half a minute."""
+    made: list[Server] = []
+    make = Server.connection
+
+    def note(server: Server) -> Any:
+        made.append(server)
+        return make(server)
+
+    talk = Talk(server)
+    monkeypatch.setattr(Server, "connection", note)
+    with pytest.raises(NoAnswer, match="no time left to connect"):
+        await talk.link.ask(pack(("ECHO", "late")), clock.now())
+    assert not made
+    assert await talk.link.ask(pack(("ECHO", "in time")), clock.now() + 10) == b"in time"
+    assert len(made) == 1
     await talk.end()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import pytest
 
@@ -196,6 +197,65 @@ def test_what_is_urgent_takes_along_what_waits_and_somebody_reads_for_all(
     assert [answers[f"patient-{n}"] for n in range(2)] == [b"patient-0", b"patient-1"]
     if not hasty:
         assert (answers["reader"], answers["urgent"]) == (b"reader", b"urgent")
+
+
+def test_who_cannot_send_what_others_want_still_tells_that_its_own_was_sent(
+    shared: SharedConnection, server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else nobody would withdraw what may be in force."""
+    say(shared, "open")
+    stream = shared._stream
+    assert stream is not None
+    answers: dict[str, object] = {}
+    server.command("CLIENT", "PAUSE", "300", "ALL")
+    threads = [asked(shared, answers, "sent")]
+    wait_for(lambda: len(stream.pending) == 1, 5, "one under way")
+    threads += [asked(shared, answers, "unsent", seconds=0.5)]
+    wait_for(lambda: len(shared._unsent) == 1, 5, "one who waits for its answer")
+
+    def refuse(_: float) -> NoReturn:
+        raise NoAnswer(server.address, ConnectionRefusedError(), sent=False)
+
+    monkeypatch.setattr(shared, "_opened", refuse)
+    stream.connection.sock.shutdown(socket.SHUT_RDWR)
+    for thread in threads:
+        thread.join(30)
+    assert {text: cast(NoAnswer, problem).sent for text, problem in answers.items()} == {"sent": True, "unsent": False}
+
+
+def test_what_is_patient_and_was_not_sent_in_time_is_told_as_such(
+    shared: SharedConnection, server: RedisServer
+) -> None:
+    say(shared, "open")
+    stream = shared._stream
+    assert stream is not None
+    answers: dict[str, object] = {}
+    server.command("CLIENT", "PAUSE", "500", "ALL")
+    threads = [asked(shared, answers, "sent")]
+    wait_for(lambda: len(stream.pending) == 1, 5, "one under way")
+    threads += [asked(shared, answers, "unsent", seconds=0.1)]
+    for thread in threads:
+        thread.join(30)
+    assert answers["sent"] == b"sent"
+    assert not cast(NoAnswer, answers["unsent"]).sent
+
+
+def test_what_is_patient_is_read_for_when_all_have_given_up_whom_it_waits_for(
+    shared: SharedConnection, server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_blocking, "LOOK_AGAIN", 60.0)
+    say(shared, "open")
+    stream = shared._stream
+    assert stream is not None
+    answers: dict[str, object] = {}
+    server.command("CLIENT", "PAUSE", "500", "ALL")
+    threads = [asked(shared, answers, "hasty", seconds=0.2)]
+    wait_for(lambda: len(stream.pending) == 1, 5, "one under way")
+    threads += [asked(shared, answers, "patient", seconds=3)]
+    for thread in threads:
+        thread.join(30)
+    assert cast(NoAnswer, answers["hasty"]).sent
+    assert answers["patient"] == b"patient"
 
 
 @in_a_thread_of_its_own

@@ -40,7 +40,8 @@ class AsyncioConnection(asyncio.Protocol):
         self.broken: Exception | None = None
         self.replied: Callable[[Any], None] = _nobody
         self.ended: Callable[[Exception], None] = _nobody
-        self._connection = server.connection()
+        self._server = server
+        self._connection: Any = None
         self._loop = asyncio.get_running_loop()
         self._login: asyncio.Timeout | None = None
         self._writer: asyncio.StreamWriter | None = None
@@ -50,10 +51,11 @@ class AsyncioConnection(asyncio.Protocol):
 
     async def open(self, until: float) -> AsyncioConnection:
         """Connect and log in."""
-        connection = self._connection
         left = until - clock.now()
         if left <= 0:
             raise NoAnswer(self.address, "no time left to connect", sent=False, late=True)
+        # Not before: the library takes milliseconds to make one, and in a crowd that is late already each would cost the next its time.
+        connection = self._connection = self._server.connection()
         try:
             async with asyncio.timeout(left) as self._login:
                 try:
@@ -310,6 +312,8 @@ class Pipeline:
                 if not answer.done():
                     fail(answer, NoAnswer(self.address, why, sent=True))  # type: ignore[arg-type]
         self._pending.clear()
+        # Nor is what was still to go along: it has nobody left who waits for it.
+        self._unsent = []
 
 
 @asynccontextmanager

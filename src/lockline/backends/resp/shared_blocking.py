@@ -12,7 +12,7 @@ from __future__ import annotations
 import socket
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, cast
 
 from ...errors import ClientClosed
@@ -129,10 +129,11 @@ class SharedStream:
         except OSError:
             pass  # it is down already
 
-    def call_reader(self) -> None:
+    def call_reader(self, behind: Iterable[Question]) -> None:
         """If somebody waits and nobody reads, have the one read whose answer comes last: he can read for the others."""
         if self.pending and self.read_by is None:
-            for question in reversed(list(self.pending)):
+            # If all of these have given up: one of those who wait to be sent when they are answered.
+            for question in (*reversed(list(self.pending)), *behind):
                 if question.call():
                     return
 
@@ -180,8 +181,9 @@ class SharedConnection:
                 pass
             return self._answer(question, until)
         except BaseException as problem:
-            # What somebody else sends later must not be told as never sent: it would be in force, and nobody would undo it.
-            if not question.over and not self._take_back(question):
+            # What was sent, by whomever, must not be told as never sent, also where it was what others wanted that could not be sent
+            # after it: it would be in force, and nobody would undo it.
+            if not self._take_back(question):
                 tell_as_sent(problem)
             # Its answer may still come, and is nobody's; nor shall it be called to read for others.
             question.over = True
@@ -224,7 +226,7 @@ class SharedConnection:
             pass  # sent just now
         stream = self._stream
         if stream is not None:
-            stream.call_reader()
+            stream.call_reader(self._unsent)
 
     def _send(self, until: float) -> None:
         """Send what there is to be sent, whosever it is."""
@@ -295,7 +297,7 @@ class SharedConnection:
         return question.answers
 
     def _late(self, question: Question) -> NoAnswer:
-        if self._take_back(question):
+        if question in self._unsent:
             return NoAnswer(self._address, "no time left to ask", sent=False, late=True)
         stream = self._stream
         if stream is not None and stream.awaits(question) and clock.now() >= stream.heard + self._patience:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from ..servers.process import ServerProcess, wait_for
 from .face import Address, Servers
+
+UNHURRIED: Final = {"znode.container.checkIntervalMs": "60000"}
+"""Empty parents are looked for every minute, as everywhere: one that goes in the middle of a schedule makes two steps of an acquire."""
 
 
 class ZookeeperFamily(Servers):
@@ -19,7 +22,7 @@ class ZookeeperFamily(Servers):
 
         super().__init__(folder, wants)
         self._three = Ensemble(folder) if wants in ("replica", "three") else None
-        self._servers = self._three.servers if self._three else [ZooKeeper(folder / "zk")]
+        self._servers = self._three.servers if self._three else [ZooKeeper(folder / "zk", properties=UNHURRIED)]
         self.labels = [f"ZooKeeper {n + 1}" for n in range(3)] if self._three else ["ZooKeeper"]
         for number, server in enumerate(self._servers):
             server.env = self.clock_env(number)
