@@ -14,6 +14,7 @@ import lockline
 from lockline.backends.redlock import cluster
 from tests.calm import calm
 from tests.servers.process import wait_for
+from tests.servers.proxy import Proxy
 from tests.servers.redis import RedisServer
 
 from .operating import LONGEST, a_token, nodes_of
@@ -169,3 +170,15 @@ def test_a_log_whose_first_rewrite_is_still_to_come_is_not_on_the_disk() -> None
         state_of(three, 0)
         assert node.command("HGET", "lockline:redlock:node", "durable") == "0"
         node.command("CONFIG", "SET", "rdb-key-save-delay", "0")
+
+
+@both
+def test_doctor_waits_a_moment_for_a_server_that_is_slow_to_connect(three: Servers, flavour: str) -> None:
+    """A majority is enough to talk; but one that comes a little later is not called away."""
+    with Proxy(("127.0.0.1", three.nodes[2].port)) as proxy:
+        proxy.delay(0.08)
+        ports = [three.nodes[0].port, three.nodes[1].port, proxy.port]
+        url = "redlock://" + ",".join(f"127.0.0.1:{port}" for port in ports)
+        with client_of(flavour, url) as client:
+            found = client.do(lambda: client.client.examine())
+            assert not [finding for finding in found if finding.level == "error"]

@@ -15,42 +15,37 @@ from .scripts import FREED
 OLDEST = (6, 2)
 FAR_APART = 1.0
 """Seconds by which servers' clocks may differ before it is worth a word."""
+A_SECOND_CHANCE, A_PAUSE = 0.5, 0.05
+"""For how long a server that is away is asked again before that is told of it, and how often."""
+QUESTIONS = {
+    "info": NodeRequest("raw", ("INFO",)),
+    "time": NodeRequest("raw", ("TIME",)),
+    "policy": NodeRequest("raw", ("CONFIG", "GET", "maxmemory-policy")),
+    "disk": SETTINGS,
+    "publish": NodeRequest("raw", ("PUBLISH", FREED, "")),
+    "save": NodeRequest("raw", ("CONFIG", "GET", "save")),
+    "gate": NodeRequest("highest", ()),
+}
 
 
 async def examine(channel: Fanout, until: float) -> list[Finding]:
     """Persistence, eviction, clocks, versions, independence of every node."""
-    replies: dict[tuple[int, str], Reply] = {}
-    asked = {
-        "info": NodeRequest("raw", ("INFO",)),
-        "time": NodeRequest("raw", ("TIME",)),
-        "policy": NodeRequest("raw", ("CONFIG", "GET", "maxmemory-policy")),
-        "disk": SETTINGS,
-        "publish": NodeRequest("raw", ("PUBLISH", FREED, "")),
-        "save": NodeRequest("raw", ("CONFIG", "GET", "save")),
-        "gate": NodeRequest("highest", ()),
-    }
+    patience = min(until, channel.now() + A_SECOND_CHANCE)
+    while True:
+        try:
+            replies, clocks = await _ask(channel, until)
+        except QuorumNotReached as unreached:
+            return [
+                Finding("error", f"{label}: {what}", str(unreached).partition(" (")[0])
+                for label, what in unreached.nodes.items()
+            ]
+        away = [reply for reply in replies.values() if isinstance(reply, NodeFailure) and reply.kind == "unreachable"]
+        if not away or channel.now() >= patience:
+            break
+        # A majority is enough to begin with: the connection to another may just not be there yet.
+        channel.hurry()
+        await channel.sleep(A_PAUSE)
     findings: list[Finding] = []
-    try:
-        talk = await channel.talk(nothing, until)
-    except QuorumNotReached as unreached:
-        return [
-            Finding("error", f"{label}: {what}", str(unreached).partition(" (")[0])
-            for label, what in unreached.nodes.items()
-        ]
-    try:
-        sent = channel.now()
-        for request in asked.values():
-            talk.send_all(request)
-        words = {request: word for word, request in asked.items()}
-        clocks: dict[int, float] = {}
-        while (answer := await talk.next(min(until, sent + max(1.0, 4 * channel.patience(60.0))))) is not None:
-            node, request, reply = answer
-            replies[node, words[request]] = reply
-            if words[request] == "time" and not isinstance(reply, NodeFailure):
-                # Against the moment half-way between question and answer.
-                clocks[node] = int(reply[0]) + int(reply[1]) / 1e6 - (channel.now() + sent) / 2
-    finally:
-        talk.part()
     for node, label in enumerate(channel.labels):
         about = replies.get((node, "info"))
         if about is None or isinstance(about, NodeFailure):
@@ -62,6 +57,27 @@ async def examine(channel: Fanout, until: float) -> list[Finding]:
         findings.extend(_gate(label, replies.get((node, "gate"))))
     findings.extend(_together(clocks))
     return findings
+
+
+async def _ask(channel: Fanout, until: float) -> tuple[dict[tuple[int, str], Reply], dict[int, float]]:
+    """What each node said to each question, and by how much its clock is ahead."""
+    replies: dict[tuple[int, str], Reply] = {}
+    clocks: dict[int, float] = {}
+    talk = await channel.talk(nothing, until)
+    try:
+        sent = channel.now()
+        for request in QUESTIONS.values():
+            talk.send_all(request)
+        words = {request: word for word, request in QUESTIONS.items()}
+        while (answer := await talk.next(min(until, sent + max(1.0, 4 * channel.patience(60.0))))) is not None:
+            node, request, reply = answer
+            replies[node, words[request]] = reply
+            if words[request] == "time" and not isinstance(reply, NodeFailure):
+                # Against the moment half-way between question and answer.
+                clocks[node] = int(reply[0]) + int(reply[1]) / 1e6 - (channel.now() + sent) / 2
+    finally:
+        talk.part()
+    return replies, clocks
 
 
 def _parse(reply: Any) -> dict[str, str]:
