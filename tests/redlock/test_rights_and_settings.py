@@ -176,7 +176,7 @@ def test_a_log_whose_first_rewrite_is_still_to_come_is_not_on_the_disk() -> None
 def test_doctor_waits_a_moment_for_a_server_that_is_slow_to_connect(three: Servers, flavour: str) -> None:
     """A majority is enough to talk; but one that comes a little later is not called away."""
     with Proxy(("127.0.0.1", three.nodes[2].port)) as proxy:
-        proxy.delay(0.08)
+        proxy.delay(0.03)
         ports = [three.nodes[0].port, three.nodes[1].port, proxy.port]
         url = "redlock://" + ",".join(f"127.0.0.1:{port}" for port in ports)
         with client_of(flavour, url) as client:

@@ -15,7 +15,7 @@ from .scripts import FREED
 OLDEST = (6, 2)
 FAR_APART = 1.0
 """Seconds by which servers' clocks may differ before it is worth a word."""
-A_SECOND_CHANCE, A_PAUSE = 0.5, 0.05
+A_SECOND_CHANCE, A_PAUSE = 1.0, 0.05
 """For how long a server that is away is asked again before that is told of it, and how often."""
 QUESTIONS = {
     "info": NodeRequest("raw", ("INFO",)),
