@@ -153,13 +153,13 @@ def test_agents_that_are_all_slow_are_given_the_time_that_they_need(
     consul: ConsulCluster, prefix: str, client_of: Clients, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Going from one to the next with each silence, nobody would ever hear an answer."""
-    monkeypatch.setattr(channel, "A_CONNECTION", 0.3)
+    monkeypatch.setattr(channel, "A_CONNECTION", 0.2)
     place = ("127.0.0.1", consul.servers[0].port)
     with Proxy(place) as one, Proxy(place) as two:
         client = client_of(f"consul://127.0.0.1:{one.port},127.0.0.1:{two.port}/{prefix}?session_ttl=1")
         held = client.lock("held", ttl=5).acquire(timeout=5)
         for proxy in (one, two):
-            proxy.delay(0.25)
+            proxy.delay(0.15)
         began = time.monotonic()
         with client.lock("x", ttl=60).acquire(timeout=20):
             pass
