@@ -221,12 +221,11 @@ class Pipeline:
             self._seen = 0
             self._loop.call_soon(self._flush)
         self._send_by = 0.0
-        sent = len(self._pending) - len(self._unsent)
-        pending = list(self._pending)
+        sent, pending = len(self._pending) - len(self._unsent), list(self._pending)
         pending[sent:sent] = [(answer, deadline) for _, answer, deadline in again]
-        unsent = [bytes(request) for request, _, _ in again]
+        unsent = [bytes(request) for request, _, _ in again] + self._unsent
         # Together: answers are given in the order of the requests.
-        self._unsent, self._pending = [*unsent, *self._unsent], deque(pending)
+        self._unsent, self._pending = unsent, deque(pending)
 
     def _put(self, request: Request, deadline: float) -> asyncio.Future[Any]:
         self._unsent.append(request)
