@@ -38,6 +38,8 @@ class SqlConnection:
     """One open connection of somebody's."""
 
     awaits = False
+    prepares = False
+    """Whether it has something to make ready."""
     usual_dialect = "other"
 
     def __init__(self, connection: Any, dialect: str | None) -> None:
@@ -257,6 +259,8 @@ class AsyncpgConnection(SqlConnection):
 
 class SqlAlchemyConnection(SqlConnection):
     """A connection or a session of SQLAlchemy 2, blocking or not."""
+
+    prepares = True
 
     def __init__(self, connection: Any, dialect: str | None) -> None:
         super().__init__(connection, dialect)

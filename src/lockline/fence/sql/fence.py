@@ -95,9 +95,11 @@ class SqlFence:
         return Visit(connection, self.table, resource, offer, self.exact, writes, self._trusted)
 
     async def _enter(self, visit: Visit) -> None:
-        await visit.connection.prepare()
+        connection = visit.connection
+        if connection.prepares:
+            await connection.prepare()
         try:
-            mark = await DIALECTS[visit.connection.dialect].enter(visit)
+            mark = await DIALECTS[connection.dialect].enter(visit)
         except Exception as problem:
             if is_lost_race(problem):
                 await self._explain(visit, problem)
