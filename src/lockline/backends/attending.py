@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Protocol
+from typing import Final, Protocol
 
 from ..runtime import Running, Runtime
+
+A_WHILE: Final = 0.25
+"""Seconds between two visits of the keeper that count: it may come twice in a moment, and that is no long hold."""
 
 
 class Attended(Protocol):
@@ -25,11 +28,15 @@ class Attending:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._listener: Running | None = None
+        self._came = 0.0
+        """When the keeper last came by."""
 
     def look(self, claims: Iterable[Attended], listen: Callable[[], Awaitable[None]]) -> None:
         """The keeper has come by."""
-        if self._listener is not None and self._listener.alive():
+        now = self._runtime.now()
+        if now < self._came + A_WHILE or (self._listener is not None and self._listener.alive()):
             return
+        self._came = now
         unheard = [own for own in claims if own.state == "holds"]
         if any(own.attended for own in unheard):
             # Beside the keeper: it has deadlines to watch and must not wait for a connection.

@@ -11,7 +11,8 @@ from ...core.claim import DETACHED, Claim, Gone, Grant, Line, Record, Unanswered
 from ...core.lasting import renew_for
 from ...core.waiting import Hints
 from ...errors import BackendUnavailable
-from ...runtime import Running, Runtime
+from ...runtime import Runtime
+from ..attending import Attending
 from ..resp.commands import ServerError, pack
 from ..resp.connection_asyncio import AsyncioLink
 from ..resp.connection_blocking import BlockingLink
@@ -79,7 +80,7 @@ class RedisBackend:
         self._claims: dict[str, OwnClaim] = {}
         self._doubts = Doubts()
         self._expected = keeping.Expected()
-        self._listener: Running | None = None
+        self._attending = Attending(self._runtime)
 
     def forked(self) -> None:
         for connections in (self._for_waits, self._for_keeper, self._connections):
@@ -364,17 +365,7 @@ class RedisBackend:
 
     async def attend(self) -> None:
         self._subscriptions.drain()
-        if self._listener is not None and self._listener.alive():
-            return
-        unheard = [own for own in list(self._claims.values()) if own.state == "holds"]
-        if any(own.attended for own in unheard):
-            # Beside the keeper: it has deadlines to watch and must not wait for a connection.
-            try:
-                self._listener = self._runtime.spawn(self._listen_for_holders, "lockline-listen")
-            except RuntimeError:
-                pass  # no thread to be had now
-        for own in unheard:
-            own.attended = True
+        self._attending.look(list(self._claims.values()), self._listen_for_holders)
 
     async def _listen_for_holders(self) -> None:
         """Let claims that have held for a while be told of an eviction: their renewal brings the channel along."""
@@ -391,8 +382,7 @@ class RedisBackend:
             self._hints.remind(claim_id)
 
     async def close(self) -> None:
-        if self._listener is not None:
-            await self._listener.join(self._runtime.now() + 1.0)
+        await self._attending.close()
         await self._subscriptions.close()
         for connections in (self._for_waits, self._for_keeper, self._connections):
             connections.close()
