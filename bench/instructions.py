@@ -2,8 +2,8 @@
 
     python bench/instructions.py --baseline …/src [--only memory redis]
 
-Counted by valgrind's callgrind (Debian: `apt-get install valgrind`), not timed: the same code gives the same figure, whatever else the
-machine is doing, so that a few per cent can be seen where seconds differ by ten. The servers are real, and their own work is not counted;
+Counted by valgrind's callgrind (Debian: `apt-get install valgrind`), not timed: a few per cent can be seen where seconds differ by ten.
+What has threads beside it, or looks for an answer before it sleeps, still differs: by some per cent on redis, by a fifth on redlock. Repeat those. The servers are real, and their own work is not counted;
 a wait in the kernel counts for nothing.
 """
 
