@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import pytest
 
@@ -56,20 +56,23 @@ class Talkers:
         self._shared = shared
         self._threads = [threading.Thread(target=self._talk, args=(n,)) for n in range(number)]
 
+    def _ask(self, text: str, n: int, count: int) -> bytes:
+        return echo(self._shared, text)
+
     def _talk(self, n: int) -> None:
         count = 0
         while not self._stop.is_set():
             count += 1
             text = f"{n}-{count}"
             try:
-                answer = echo(self._shared, text)
+                answer = self._ask(text, n, count)
             except NoAnswer:
                 continue
             if answer != text.encode():
                 self.wrong.append((text, answer))
             self.answered[n] += 1
 
-    def __enter__(self) -> Talkers:
+    def __enter__(self) -> Self:
         for thread in self._threads:
             thread.start()
         return self
@@ -78,6 +81,7 @@ class Talkers:
         self._stop.set()
         for thread in self._threads:
             thread.join(30)
+        assert not any(thread.is_alive() for thread in self._threads)
 
 
 def test_each_thread_gets_the_answer_to_its_own_question(share: Share, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from lockline.backends.resp.shared_blocking import SharedConnection, SharingLink
 from lockline.runtime import clock, section
 from tests.cutting import in_a_thread_of_its_own
 from tests.redis.test_pool import Cut, cut_at
+from tests.redis.test_shared import Talkers
 from tests.servers.process import wait_for
 from tests.servers.redis import RedisServer
 
@@ -84,46 +85,18 @@ def say(shared: SharedConnection, text: str, *, urgent: bool = False, seconds: f
     return cast(bytes, shared.ask(request, 1, clock.now() + seconds, urgent=urgent)[0])
 
 
-class Talkers:
-    """Threads that ask for something of their own again and again, and note whoever got what was not his."""
+class JoinedTalkers(Talkers):
+    """The same by words that can be joined, and now and then by one that cannot wait."""
 
-    def __init__(self, shared: SharedConnection, number: int) -> None:
-        self.wrong: list[tuple[str, bytes]] = []
-        self.answered = [0] * number
-        self._stop = threading.Event()
-        self._shared = shared
-        self._threads = [threading.Thread(target=self._talk, args=(n,)) for n in range(number)]
-
-    def _talk(self, n: int) -> None:
-        count = 0
-        while not self._stop.is_set():
-            count += 1
-            text = f"{n}-{count}"
-            try:
-                answer = say(self._shared, text, urgent=n == 0 and count % 3 == 0)
-            except NoAnswer:
-                continue
-            if answer != text.encode():
-                self.wrong.append((text, answer))
-            self.answered[n] += 1
-
-    def __enter__(self) -> Talkers:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join(30)
-        assert not any(thread.is_alive() for thread in self._threads)
+    def _ask(self, text: str, n: int, count: int) -> bytes:
+        return say(self._shared, text, urgent=n == 0 and count % 3 == 0)
 
 
 def test_each_thread_gets_the_answer_to_its_own_part(shared: SharedConnection, monkeypatch: pytest.MonkeyPatch) -> None:
     # Nobody has to look unasked: who has read sends what waited for it, and calls the next one to read.
     monkeypatch.setattr(shared_blocking, "LOOK_AGAIN", 60.0)
     before = Words.sent
-    with Talkers(shared, 12) as talkers:
+    with JoinedTalkers(shared, 12) as talkers:
         wait_for(lambda: min(talkers.answered) > 50, 30, "answers for everybody")
     assert not talkers.wrong
     assert Words.sent > before + 20
@@ -261,7 +234,7 @@ def test_what_is_patient_is_read_for_when_all_have_given_up_whom_it_waits_for(
 @in_a_thread_of_its_own
 def test_an_exception_between_any_two_bytecodes_gives_nobody_the_answer_of_another(shared: SharedConnection) -> None:
     step = 0
-    with Talkers(shared, 4) as talkers:
+    with JoinedTalkers(shared, 4) as talkers:
         wait_for(lambda: min(talkers.answered) > 0, 30, "answers for everybody")
         missed = 0
         while missed < 25 and step < 1500:
