@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeVar
 
 from ..errors import ConfigError
 from . import Reader, clock
+from .alarm import LONGEST, Alarm, settle
 from .awaiting import waits_for
 from .fork import tell_after_fork
 
@@ -55,7 +56,7 @@ class LoopSignal:
             waiter = loop.create_future()
             self._waiters.add(waiter)
             # The loop's clock stops in suspend: wake at times and look at ours.
-            timer = loop.call_later(60.0 if left is None else min(left, 60.0), _settle, waiter)
+            timer = loop.call_later(LONGEST if left is None else min(left, LONGEST), settle, waiter)
             try:
                 # Set by another thread between the look above and the registration.
                 if not self._flag:
@@ -86,11 +87,6 @@ async def stay_cancelled(call: Awaitable[T]) -> T:
             raise asyncio.CancelledError
 
 
-def _settle(waiter: asyncio.Future[None]) -> None:
-    if not waiter.done():
-        waiter.set_result(None)
-
-
 def _running_loop() -> asyncio.AbstractEventLoop | None:
     try:
         return asyncio.get_running_loop()
@@ -115,9 +111,9 @@ class _TaskSlot:
             return
         loop = waiter.get_loop()
         if _running_loop() is loop:
-            _settle(waiter)
+            settle(waiter)
         elif not loop.is_closed():
-            loop.call_soon_threadsafe(_settle, waiter)
+            loop.call_soon_threadsafe(settle, waiter)
 
 
 class LoopMailbox:
@@ -126,6 +122,7 @@ class LoopMailbox:
     def __init__(self, stray: Callable[[str], None]) -> None:
         self._slots: dict[str, _TaskSlot] = {}
         self._stray = stray
+        self._alarm: Alarm | None = None
 
     def open(self, key: str) -> None:
         if key not in self._slots:
@@ -151,20 +148,23 @@ class LoopMailbox:
 
     async def wait(self, key: str, until: float) -> bool:
         slot = self._slots[key]
+        if slot.mail:
+            # Here before it was waited for, in one packet with the answers to others perhaps: these stand behind it when it goes
+            # on, and one of them is its heir.
+            await asyncio.sleep(0)
+        alarm = self._alarm
         while not slot.mail:
-            left = until - clock.now()
-            if left <= 0:
+            if until <= clock.now():
                 return False
-            loop = asyncio.get_running_loop()
-            slot.waiter = waiter = loop.create_future()
-            # The loop's clock stops in suspend: wake at times and look at ours.
-            timer = loop.call_later(min(left, 60.0), _settle, waiter)
+            if alarm is None or alarm.loop is not asyncio.get_running_loop():
+                alarm = self._alarm = Alarm(asyncio.get_running_loop())
+            slot.waiter = waiter = alarm.loop.create_future()
             try:
+                alarm.wake(waiter, until)
                 # Put by another thread between the look above and the registration.
                 if not slot.mail:
                     await waiter
             finally:
-                timer.cancel()
                 slot.waiter = None
         slot.mail = False
         return True
