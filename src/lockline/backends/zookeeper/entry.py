@@ -14,7 +14,7 @@ from .answers import CUT
 from .channel import KazooChannel
 from .claims import Claims, OwnNode
 from .commands import LineCommands, checked
-from .requests import Names
+from .requests import ChildNames
 from .session import PROOFS
 from .subscription import Look, Subscription, View
 
@@ -80,7 +80,7 @@ class NodeMaker:
                 self._subscription.looks.end(node.parent, look, View(answers[-1]), [see])
                 done.set()
 
-            batch = self._channel.post(*requests, Names(node.parent, None), proof=True, then=both)
+            batch = self._channel.post(*requests, ChildNames(node.parent, None), proof=True, then=both)
             self._subscription.looks.begin(node.parent, look)
         else:
 

@@ -10,7 +10,7 @@ from kazoo.protocol.serialization import Create2, GetChildren, GetData
 _NUMBER: Final = struct.Struct("!i")
 
 
-class Names(GetChildren):  # type: ignore[misc]
+class ChildNames(GetChildren):  # type: ignore[misc]
     """The names below a node."""
 
     @classmethod

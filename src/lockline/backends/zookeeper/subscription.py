@@ -19,7 +19,7 @@ from kazoo.protocol.states import EventType
 from .channel import KazooChannel
 from .claims import OwnNode
 from .commands import LIGHTER, ClaimNode, read_line
-from .requests import Names, WatchOnly
+from .requests import ChildNames, WatchOnly
 
 log = logging.getLogger("lockline.zookeeper")
 
@@ -122,7 +122,7 @@ class Looks:
         def answered(answers: list[Any]) -> None:
             self.end(parent, look, View(answers[0]), those)
 
-        self._channel.post(Names(parent, None), then=answered)
+        self._channel.post(ChildNames(parent, None), then=answered)
         self.begin(parent, look)
 
     def end(self, parent: str, look: Look, view: View, those: list[Tell]) -> None:
