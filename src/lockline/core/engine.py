@@ -299,6 +299,7 @@ class Engine:
         elif live.lost is None:
             live.find_gone()
             doubt(heir, self._hints)
+        live.heir = None
         handle._open = False
         self._keeper.strike(live.claim)
         if live.lost is not None or live._signal is not None:

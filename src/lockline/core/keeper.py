@@ -166,7 +166,7 @@ class Keeper:
             self.owe(claim, kept_until)
             return False
         try:
-            await end(self._backend, claim, kept_until - now, until)
+            there = await end(self._backend, claim, kept_until - now, until)
         except BaseException as problem:
             self.owe(claim, kept_until)
             if isinstance(problem, LocklineError):
@@ -174,7 +174,7 @@ class Keeper:
             raise
         else:
             live = self.books.get(claim.id)
-            if live is not None and kept_until <= now:
+            if there and live is not None and kept_until <= now:
                 close_up(live, self.books)
             self.strike(claim)
             return True
