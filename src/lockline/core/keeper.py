@@ -263,10 +263,10 @@ class Keeper:
                 else:
                     soonest = min(soonest, live.ask_at)
                 continue
-            if live.due <= now or talked_of:
-                ripe.append(live)
-            else:
-                soon.append(live)
+            if talked_of:
+                # Until it was asked for: perhaps others are, as many as may be.
+                live.due = now
+            (ripe if live.due <= now else soon).append(live)
         # What was said before an answer that is still under way has to be asked for again.
         self._talked_of.intersection_update(asked)
         if ripe:
