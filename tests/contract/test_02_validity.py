@@ -76,6 +76,28 @@ def test_a_waiter_whose_own_place_ran_out_is_never_handed_a_dead_lease(world: Sc
     granted.release()
 
 
+def test_a_turn_that_ran_out_while_it_was_to_be_renewed_is_handed_to_nobody(world: Scene) -> None:
+    """Little was left of the waiter's time when its turn came, and no answer made it more before that was over."""
+    if not world.world.has_lines:
+        pytest.skip("whoever waits has no time that could run out")
+    alice, bob = world.party(), world.party()
+    ttl = world.ttl(1.0)
+    lease = alice.lock("x").acquire()
+    faults = Faults(bob)
+    faults.hang("renew")
+    (waits,) = world.queue_up("x", bob.lock("x", ttl=ttl).acquire.start)
+    engine = bob.client.real._engine
+    (live,) = engine._keeper.books.values()
+    world.wait_for(lambda: live.deadline - live.runtime.now() < ttl / 4, 2 * ttl, "the last quarter of its time")
+    lease.release()
+    granted = waits.result(10)
+    assert granted.valid
+    assert [held.id for held in world.line("x").holders] == [granted.id]
+    faults.heal()
+    granted.release()
+    assert not engine._mine
+
+
 def test_a_lease_runs_out_with_no_word_from_the_store(world: Scene) -> None:
     alice, bob = world.party(), world.party()
     ttl = world.ttl(0.4)

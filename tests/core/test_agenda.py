@@ -12,6 +12,7 @@ from lockline import BackendUnavailable
 from lockline.core import agenda, keeper
 from lockline.core.agenda import Agenda
 from tests.calm import calm
+from tests.contract.faults import Faults
 from tests.contract.parties import ThreadParty
 
 
@@ -81,6 +82,31 @@ def test_one_that_is_evicted_between_two_rounds_hears_of_it(alice: ThreadParty, 
     alice.client.evict("x3")
     eventually(lambda: not leases[3].valid)
     assert sum(lease.valid for lease in leases) == 4
+
+
+def test_one_that_is_evicted_while_as_many_are_asked_for_as_may_be_hears_of_it(
+    alice: ThreadParty, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper, "AT_ONCE", 1)
+    engine = alice.client.real._engine
+    busy, lease = alice.lock("busy", ttl=60).acquire(), alice.lock("x", ttl=60).acquire()
+    faults = Faults(alice)
+    answered = faults.hold("renew", times=1)
+    engine._hints.heard(busy.id)
+    eventually(lambda: faults.count("renew") == 1)
+    rounds: list[object] = []
+    go_through_all = engine._keeper._go_through_all
+
+    async def noted(now: float) -> None:
+        await go_through_all(now)
+        rounds.append(now)
+
+    engine._keeper._go_through_all = noted
+    alice.client.evict("x")
+    eventually(lambda: rounds)
+    answered.set()
+    eventually(lambda: not lease.valid)
+    busy.release()
 
 
 def test_what_is_noted_between_two_rounds_is_due_then() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from lockline.core.claim import WHOLE, Claim, Waiting
 from lockline.core.live import LiveClaim
-from lockline.core.succession import close_up, follow, hand_turn_on
+from lockline.core.succession import close_up, doubt, follow, hand_turn_on
 from lockline.core.waiting import Hints
 from lockline.runtime.blocking import BlockingRuntime
 
@@ -132,3 +132,16 @@ def test_a_writer_that_became_a_reader_hands_nothing_on() -> None:
     line = Line("a", "b", weight=WHOLE, capacity=WHOLE)
     line["a"].claim = line["a"].claim._replace(weight=1, kind="read")
     assert line.release("a") is None
+
+
+def test_whoever_has_the_turn_of_one_that_was_not_there_any_more_hands_nothing_on() -> None:
+    line = Line("a", "b", "c", "d", "e")
+    heir = line.release("a")
+    line["b"].grant(42)
+    line.release("b")
+    line["c"].grant(43)
+    doubt(heir, line.hints)
+    assert line.hints.take() == ["b", "c", "d", "e"]
+    assert line.release("c") is None
+    assert line["d"].turn is None
+    assert line["d"].heir is line["e"]

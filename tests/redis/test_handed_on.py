@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lockline import BackendUnavailable, LeaseLost, LocklineError
+from lockline import AcquireTimeout, BackendUnavailable, LeaseLost, LocklineError
 from tests.contract.faults import Faults
 from tests.contract.parties import Party
 from tests.contract.scene import Scene
@@ -220,6 +220,87 @@ def test_a_turn_on_a_line_that_was_wiped_away_is_found_out_at_once(server: Redis
         lease.release()
     granted = waits.result(5)
     scene.wait_for(lambda: not granted.valid, what="the loss, long before a renewal is due")
+
+
+def test_on_a_line_that_was_wiped_away_no_turn_goes_on_once_the_first_of_them_has_heard(
+    server: RedisServer, scene: Scene
+) -> None:
+    """The turn has gone on by then: not whom the first one named, but whoever has it now is asked for and hands nothing on."""
+    alice, xavier = scene.party(), scene.party("xavier")
+    siblings = [scene.sibling(alice) for _ in range(3)]
+    lease = alice.lock("x", ttl=60).acquire()
+    seconds, thirds, fourths = scene.queue_up("x", *(one.lock("x", ttl=60).acquire.start for one in siblings))
+    know_where_they_stand(alice, scene)
+    faults = Faults(alice)
+    first_leave, second_leave = faults.hold("leave", times=1), faults.hold("leave", times=1)
+    first_release = lease.release.start()
+    second = seconds.result(5)
+    second_release = second.release.start()
+    third = thirds.result(5)
+    server.command("FLUSHALL")
+    stranger = xavier.lock("x", ttl=60).acquire()
+    first_leave.set()
+    with pytest.raises(LeaseLost):
+        first_release.result(5)
+    scene.wait_for(lambda: not third.valid, what="the loss of the one that is at work")
+    with pytest.raises(LeaseLost):
+        third.release()
+    # Nor has the one behind it to wait for its next renewal: it stands in the line again, behind the stranger.
+    scene.wait_for_line("x", holders=1, waiters=1)
+    assert not fourths.done
+    second_leave.set()
+    with pytest.raises(LeaseLost):
+        second_release.result(5)
+    stranger.release()
+    fourths.result(5).release()
+
+
+def test_one_that_gives_up_where_it_does_not_stand_any_more_lets_nobody_close_up(
+    server: RedisServer, scene: Scene
+) -> None:
+    """Who was gone before it left tells nothing of those around it."""
+    alice = scene.party()
+    bob, carol = scene.sibling(alice), scene.sibling(alice)
+    lease = alice.lock("x", ttl=60).acquire()
+    impatient, waits = scene.queue_up(
+        "x", lambda: bob.lock("x", ttl=60).acquire.start(timeout=scene.ttl(1.0)), carol.lock("x", ttl=60).acquire.start
+    )
+    know_where_they_stand(alice, scene)
+    engine = alice.client.real._engine
+    last = next(one for one in engine._keeper.books.values() if one.heir is None)
+    # The keeper is not to find out before.
+    renewed = Faults(alice).hold("renew")
+    server.command("FLUSHALL")
+    with pytest.raises(AcquireTimeout):
+        impatient.result(10)
+    with pytest.raises(LeaseLost):
+        lease.release()
+    assert last.turn is None
+    renewed.set()
+    engine._hints.heard(last.claim.id)
+    waits.result(5).release()
+
+
+def test_nothing_is_handed_to_one_that_has_been_told_that_it_is_gone(server: RedisServer, scene: Scene) -> None:
+    alice = scene.party()
+    bob = scene.sibling(alice)
+    lease = alice.lock("x", ttl=60).acquire()
+    (waits,) = scene.queue_up("x", bob.lock("x", ttl=60).acquire.start)
+    know_where_they_stand(alice, scene)
+    engine = alice.client.real._engine
+    (gone,) = [one for one in engine._keeper.books.values() if one.token is None]
+    faults = Faults(alice)
+    let_through = faults.hold("leave")
+    server.command("FLUSHALL")
+    engine._hints.heard(gone.claim.id)
+    scene.wait_for(lambda: faults.count("leave") == 1, what="its withdrawal")
+    released = lease.release.start()
+    scene.wait_for(lambda: faults.count("leave") == 2, what="the release")
+    assert gone.turn is None
+    let_through.set()
+    with pytest.raises(LeaseLost):
+        released.result(5)
+    waits.result(5).release()
 
 
 def test_who_knows_that_it_holds_is_sent_nothing_and_asks_for_nothing(server: RedisServer, scene: Scene) -> None:

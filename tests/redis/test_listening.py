@@ -8,6 +8,7 @@ from typing import TypeVar
 import pytest
 import redis
 
+import lockline
 from lockline import BackendUnavailable
 from lockline.backends.redis.subscription import AsyncioSubscriptions, BlockingSubscriptions
 from lockline.backends.redis.target import understand
@@ -144,3 +145,35 @@ def test_all_look_when_a_task_overtakes_the_mending_of_a_subscription(server: Re
             await subscriptions.close()
 
     asyncio.run(story())
+
+
+def test_an_eviction_that_is_read_before_the_one_whose_turn_it_is_has_begun_is_heard(
+    server: RedisServer, flavour: str
+) -> None:
+    """Both messages lie there when it wakes, and two hints are one: it stands in the line again, and does not begin what is over."""
+    with Scene(Place(server.url), flavour) as scene, lockline.connect(server.url) as operator:
+        alice, bob = scene.party(), scene.party()
+        lease = alice.lock("x", ttl=60).acquire()
+        (waits,) = scene.queue_up("x", bob.lock("x", ttl=60).acquire.start)
+        subscriptions = bob.client.real._engine.backend._subscriptions
+        (live,) = bob.client.real._engine._keeper.books.values()
+        scene.wait_for(lambda: subscriptions.open, what="a subscription")
+        note = subscriptions._take_note
+        evicted: list[int] = []
+
+        def both_at_once(message: str) -> str:
+            if evicted:
+                return ""  # the message of the eviction: it was read before
+            told = note(message)
+            if message.startswith(f"{live.claim.id} "):
+                evicted.append(operator.evict("x"))
+                note(live.claim.id)
+            return str(told)
+
+        subscriptions._take_note = both_at_once
+        lease.release()
+        granted = waits.result(5)
+        assert evicted == [1]
+        assert granted.id != live.claim.id
+        assert [held.id for held in scene.line("x").holders] == [granted.id]
+        granted.release()

@@ -136,8 +136,7 @@ class Engine:
                 return None
             # The place in the line was lost with the store's memory, or while nobody could renew it. Nothing was
             # held, so nothing is lost but the place: stand at the end of the line, until the caller's own deadline.
-            self._keeper.drop(live)
-            await self._keeper.withdraw(claim, deadline)
+            await self._give_back(live, deadline)
             # A store that answers slower than the ttl would keep us here for ever.
             if deadline is not None and self.runtime.now() >= deadline:
                 raise await waiting.timeout_error(self.backend, live, began, deadline)
@@ -192,10 +191,10 @@ class Engine:
             # Nobody renews it, or nobody could for a while: what is handed over shall be worth having.
             try:
                 await self.extend(live, claim.ttl)
-            except LeaseLost:
-                # Evicted between the grant and our hearing of it: nobody held anything yet.
-                return False
-            except BackendUnavailable:
+            except (LeaseLost, BackendUnavailable):
+                # Evicted between the grant and our hearing of it, or over before the store answered: nobody held anything yet.
+                if live.remaining() <= 0:
+                    return False
                 if not live.renews:
                     raise
         if self.closed:
@@ -300,6 +299,7 @@ class Engine:
         elif live.lost is None:
             live.find_gone()
             doubt(heir, self._hints)
+        live.heir = None
         handle._open = False
         self._keeper.strike(live.claim)
         if live.lost is not None or live._signal is not None:

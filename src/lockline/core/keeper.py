@@ -166,7 +166,7 @@ class Keeper:
             self.owe(claim, kept_until)
             return False
         try:
-            await end(self._backend, claim, kept_until - now, until)
+            there = await end(self._backend, claim, kept_until - now, until)
         except BaseException as problem:
             self.owe(claim, kept_until)
             if isinstance(problem, LocklineError):
@@ -174,7 +174,7 @@ class Keeper:
             raise
         else:
             live = self.books.get(claim.id)
-            if live is not None and kept_until <= now:
+            if there and live is not None and kept_until <= now:
                 close_up(live, self.books)
             self.strike(claim)
             return True
@@ -263,10 +263,10 @@ class Keeper:
                 else:
                     soonest = min(soonest, live.ask_at)
                 continue
-            if live.due <= now or talked_of:
-                ripe.append(live)
-            else:
-                soon.append(live)
+            if talked_of:
+                # Until it was asked for: perhaps others are, as many as may be.
+                live.due = now
+            (ripe if live.due <= now else soon).append(live)
         # What was said before an answer that is still under way has to be asked for again.
         self._talked_of.intersection_update(asked)
         if ripe:

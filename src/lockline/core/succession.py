@@ -11,7 +11,8 @@ travels beside. Why that is right:
 - It does not matter when the `leave` arrives, or whether. Until then the line shows one who has let go, and the heir behind it; a
   stranger sees both, and waits. One that is lost is repeated, or the ttl of the one who let go clears the way: for the heir,
   which is next. Nor does it matter why it is gone from the line: evicted there, it has made way for the heir as well.
-- Who is lost hands nothing on: its deadline is over, so nobody here knows what the line has become.
+- Who is lost hands nothing on: its deadline is over, so nobody here knows what the line has become. Nor does whoever has its turn
+  by the word of one that the store turns out not to have had: the store may have lost them all.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def close_up(live: LiveClaim, known: Mapping[str, LiveClaim]) -> None:
 
 def hand_turn_on(live: LiveClaim, now: float, hints: Hints) -> LiveClaim | None:
     """The claim that holds from now on because this one lets go, woken; None if the store has to say who is next."""
-    heir, live.heir = live.heir, None
+    heir = live.heir
     if heir is None or live.lost is not None or not (live.alone and heir.alone):
         return None
     if heir.state is not WAITING or heir.lost is not None or heir.turn is not None:
@@ -69,7 +70,14 @@ def named(heir: LiveClaim | None) -> dict[str, str]:
 
 
 def doubt(heir: LiveClaim | None, hints: Hints) -> None:
-    """Who handed its turn on was not there any more: perhaps the store has lost all it knew, so ask for the heir at once."""
-    if heir is not None:
+    """Who handed its turn on was not there any more: perhaps the store has lost all it knew, so ask for everybody behind it at once.
+
+    The turn may have gone on since: whoever has it by now hands nothing on by itself.
+    """
+    while heir is not None:
         # Not by a hint to itself: it may not have taken the first one yet, and two are one.
         hints.for_keeper(heir.claim.id)
+        behind = heir.heir
+        if heir.turn is not None:
+            heir.heir = None
+        heir = behind

@@ -347,13 +347,13 @@ class RedisBackend:
             self._expected.take_note(message)
             return ""
         claim_id, _, token = message.partition(" ")
-        if not token:
-            return claim_id
         own = self._claims.get(claim_id)
-        if own is None:
+        if own is not None:
+            # What was said last counts: its turn may be over before it has fetched it.
+            own.token = int(token) if token else None
+        elif token:
             # It knows: its own client has let it in, and the release that names it was overtaken by another.
             return ""
-        own.token = int(token)
         return claim_id
 
     async def watch(self, name: str, watcher: str, until: float) -> bool:

@@ -300,10 +300,10 @@ class SqlBackend:
     def take_note(self, message: str) -> str:
         """The claim that a push speaks of; whoever read it hands it on to that."""
         claim_id, _, token = message.partition(" ")
-        own = self._claims.get(claim_id) if token else None
-        # What is no number was sent by a stranger: then it is a hint, as everything that is pushed.
-        if own is not None and own.state == "waits" and token.isdecimal():
-            own.token = int(token)
+        own = self._claims.get(claim_id)
+        if own is not None and own.state == "waits":
+            # What is no number is a hint, as everything that is pushed: its turn may be over before it has fetched it, so it asks.
+            own.token = int(token) if token.isdecimal() else None
         return claim_id
 
     async def attend(self) -> None:
