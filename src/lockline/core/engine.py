@@ -211,6 +211,7 @@ class Engine:
     async def _give_back(self, live: LiveClaim, until: float | None = None, cut: BaseException | None = None) -> None:
         """Nobody wants this claim any more; nothing has to be undone of what was never sent, and so never answered."""
         live.give_up(None if cut is None else type(cut))
+        self._hints.forget(live.claim.id)
         self._keeper.drop(live)
         self._forget(live)
         if not live.ends and getattr(cut, "unsent", isinstance(cut, NotHeld)):
@@ -233,11 +234,11 @@ class Engine:
         key, name = live.key, live.claim.name
         if self._exclusive.get(name) is live:
             self._exclusive.pop(name, None)
-        mine = self._mine.get(key)
-        if mine and live in mine:
+        mine = self._mine.get(key) or []
+        if live in mine:
             mine.remove(live)
-            if not mine:
-                self._mine.pop(key, None)
+        if not mine:
+            self._mine.pop(key, None)  # also one that whoever was cut short had left empty
 
     # -- release and change ------------------------------------------------------------------------
 
@@ -272,9 +273,9 @@ class Engine:
             # close() has withdrawn it; there is nobody left to ask.
             handle._open = False
             raise live.loss()
+        first = live.begin_release()  # cut off before this it is kept as ever, and after it given back
         self._keeper.drop(live)
         self._forget(live)
-        first = live.begin_release()
         hands_on = first and live.heir is not None and live.kept_until <= now
         heir = hand_turn_on(live, now, self._hints) if hands_on else None
         # What is lost is only cleared away, which the keeper can do as well.
@@ -318,8 +319,7 @@ class Engine:
 
     async def extend(self, live: LiveClaim, ttl: object) -> None:
         """Make the claim good for at least that long from now, once; its regular renewal goes on as before."""
-        seconds = a_ttl(ttl)
-        await self._change(live, live.claim._replace(ttl=seconds))
+        await self._change(live, live.claim._replace(ttl=a_ttl(ttl)))
 
     async def stop_writing(self, handle: Handle) -> None:
         """This handle only reads from now on; the claim itself with the last handle that writes."""

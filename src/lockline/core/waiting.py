@@ -147,13 +147,12 @@ class Overdue(Exception):
 async def turn(
     hints: Hints, place: Asks, live: LiveClaim, stands: Waiting, deadline: float | None, known: Mapping[str, LiveClaim]
 ) -> Grant | None:
-    """The grant once it is the claim's turn; None when its place was lost. Overdue at the caller's deadline."""
+    """The grant once it is the claim's turn; None when its place was lost. Overdue at the caller's deadline.
+
+    Cut short, whoever gives the claim back sees to it that no hint for it is expected any more: nobody here could, at every instruction.
+    """
     hints.expect(live.claim.id)
-    try:
-        grant = await _turn(hints, place, live, stands, deadline, known)
-    except BaseException:
-        hints.forget(live.claim.id)
-        raise
+    grant = await _turn(hints, place, live, stands, deadline, known)
     hints.stop_expecting(live.claim.id)
     return grant
 
