@@ -200,6 +200,9 @@ class BlockingSubscriptions(Subscriptions):
         for one in list(self.open.values()):
             for claim_id in self._hear(one):
                 self.hints.heard(claim_id)
+            if one.gone or not one.still_works():
+                self._lose(one)
+                self.hints.heard_all()  # nobody waits who would mend it
 
     def _hear(self, one: BlockingSubscription) -> list[str]:
         try:
