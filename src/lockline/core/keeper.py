@@ -221,7 +221,7 @@ class Keeper:
             await self._take_over_orphans()
         if self._kept:
             await self._backend.attend()
-        self._talked_of.update(self.hints.take())
+        self._talked_of.update(self.hints.take(self._kept))
         for claim_id in list(self.hints.early):
             # Never to wait, or withdrawn. One by one: a claim that came while we looked keeps its hint.
             if claim_id not in self.books:

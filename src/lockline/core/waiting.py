@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from ..errors import AcquireTimeout, BackendUnavailable, ClientClosed, LocklineError, printable
@@ -59,6 +59,8 @@ class Hints:
         """In a child: nobody waits, and nothing was heard."""
         self._mailbox: Mailbox = self._runtime.mailbox(self._not_expected, self._reader)
         self._unread: list[str] = []
+        self._missed = False
+        """Whether something may have been said that nobody heard."""
         self.early: set[str] = set()
         """Claims whose hint was here before the answer that told them to wait."""
 
@@ -73,7 +75,8 @@ class Hints:
         self._unread.append(claim_id)
 
     def heard_all(self) -> None:
-        """Nobody knows what was missed: everyone who waits looks again."""
+        """Nobody knows what was missed: everyone who waits looks again, and the keeper asks for what is held when it next looks round."""
+        self._missed = True
         self._mailbox.deliver_all()
 
     def _not_expected(self, claim_id: str) -> None:
@@ -130,9 +133,12 @@ class Hints:
         """Have this called as well, for those who wait for something else than a hint."""
         self._at_close.append(end)
 
-    def take(self) -> list[str]:
-        """Claims that do not wait and that a push spoke of since the last call."""
+    def take(self, kept: Iterable[str]) -> list[str]:
+        """Claims that do not wait and that a push spoke of since the last call; all of these, if one may have been missed."""
         unread, self._unread = self._unread, []
+        if self._missed:
+            self._missed = False
+            unread += [claim_id for claim_id in list(kept) if not self._mailbox.is_open(claim_id)]
         return unread
 
 

@@ -11,6 +11,7 @@ class WakePipe:
 
     def __init__(self) -> None:
         self._ends: tuple[int, int] | None = None
+        self._rung = False
 
     def fileno(self) -> int:
         """What is polled."""
@@ -18,10 +19,14 @@ class WakePipe:
             self._ends = os.pipe()
             for end in self._ends:
                 os.set_blocking(end, False)
+            if self._rung:
+                self.ring()
         return self._ends[0]
 
     def ring(self) -> None:
-        """Wake whoever polls it; safe from any thread."""
+        """Wake whoever polls it, or is about to; safe from any thread."""
+        # Before the look: whoever makes the pipe in this moment finds it.
+        self._rung = True
         if self._ends is not None:
             with suppress(BlockingIOError):  # full of wake-ups already
                 os.write(self._ends[1], b"!")

@@ -132,6 +132,9 @@ class BlockingEtcdLink(EtcdLink):
         """Read for others until then, or until nudged."""
         self._wait(_taken_lock(), lambda: self._nudged, until)
         self._nudged = False
+        self._tell_if_lost()
+
+    def _tell_if_lost(self) -> None:
         if self.grpc.broken is not None and self.lost is not None:
             self.lost()
 
@@ -158,6 +161,7 @@ class BlockingEtcdLink(EtcdLink):
         """Read what is there, without waiting."""
         if not self._ended:
             self._reading.attempt(self._read, 0.0, self._poller)
+            self._tell_if_lost()
         self._let_go_if_ended()
 
     def _wait(self, lock: LockType, done: Callable[[], bool], until: float) -> bool:

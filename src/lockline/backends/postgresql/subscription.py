@@ -196,6 +196,9 @@ class ThreadPushes(Notified):
             return
         for claim_id in self._hear(session):
             self.hints.heard(claim_id)
+        if self._session is not session or not self._still_works(session):
+            self._lose(session)
+            self.hints.heard_all()  # nobody waits who would mend it
 
     def nudge(self) -> None:
         """Make a running `receive` return."""

@@ -165,6 +165,12 @@ class RedisBackend:
         # On a channel that nobody listens to yet it looks at once, and brings along the one that it will hear.
         return self._waits(claim_id, reply, unheard=channel == NO_CHANNEL)
 
+    def _note_unheard(self, claim_id: str, key: bytes) -> OwnClaim:
+        """It holds, and cannot be told of an eviction."""
+        own = self._claims[claim_id] = OwnClaim()
+        own.state, own.key = "holds", key
+        return own
+
     def _prepare(self, wish: Wish) -> bytes:
         """What claims of one kind have in common, ready for the wire."""
         text = pack(words(wish)).partition(b"\r\n")[2]
@@ -226,9 +232,10 @@ class RedisBackend:
         name, claim_id = claim[0], claim[1]
         # Whatever becomes of the request: nobody waits for this claim any more, and the heir holds.
         self._claims.pop(claim_id, None)
-        if heir:
-            self._claims.pop(heir, None)
         line = self._lines.get(name) or self._line(name)
+        if heir and (own := self._claims.pop(heir, None)) is not None and not own.look_by:
+            # It came before we listened, and has its turn before it could look.
+            self._note_unheard(heir, line.key)
         route = line.route
         _, address, link = route if route.epoch is self._topology.epoch else self._route(line)
         failed: Failed | None = None
@@ -276,17 +283,20 @@ class RedisBackend:
         keys = [line.key if (line := lines.get(claim.name)) else key_of(claim.name, self.prefix) for claim in claims]
         outcomes = await self._renewals.renew(claims, keys, until)
         fates: list[Gone | Unanswered | None] = []
-        for claim, outcome in zip(claims, outcomes, strict=True):
+        for claim, key, outcome in zip(claims, keys, outcomes, strict=True):
             if isinstance(outcome, LivesOn):
                 fates.append(None)
-                self._learn(claim.id, outcome)
+                self._learn(claim.id, key, outcome)
             else:
                 fates.append(outcome if isinstance(outcome, Gone) else Unanswered(outcome))
         return fates
 
-    def _learn(self, claim_id: str, renewed: LivesOn) -> None:
+    def _learn(self, claim_id: str, key: bytes, renewed: LivesOn) -> None:
         """If the claim waits: perhaps it holds and the message was lost, perhaps it should look earlier."""
         own = self._claims.get(claim_id)
+        if own is None and not renewed.told:
+            # It holds, and the server may know of no channel that we still listen to: the next visit of the keeper's brings one.
+            self._note_unheard(claim_id, key).attended = True
         if own is None or own.state != "waits":
             return
         if not renewed.look_in or self._runtime.now() + renewed.look_in + SOONEST_LOOK < own.look_by:
@@ -327,8 +337,7 @@ class RedisBackend:
             return fate
         self._claims.pop(old, None)
         if channel == NO_CHANNEL and not kept:
-            own = self._claims[claim.id] = OwnClaim()
-            own.state, own.key = "holds", key
+            self._note_unheard(claim.id, key)
         if self.wait_replicas:
             await self._replicate(claim, key, until)
         return fate

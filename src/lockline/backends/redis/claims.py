@@ -46,6 +46,8 @@ class LivesOn(NamedTuple):
 
     look_in: float
     """Seconds after which one that waits has to look again; none for one that holds, or that nobody can tell."""
+    told: bool
+    """Whether the server knows from this renewal where we listen."""
 
 
 Fate = LivesOn | Gone | BackendUnavailable
@@ -113,7 +115,7 @@ def _fate(answer: Any, told: bool, address: Address) -> Fate:
     if answer == 0:
         return Gone()
     # Who waits and cannot be told has to look by itself, and listens from then on.
-    return LivesOn(-answer / 1000 if answer < 0 and told else 0.0)
+    return LivesOn(-answer / 1000 if answer < 0 and told else 0.0, told)
 
 
 def call_to_leave(key: bytes, claim_id: str, doubtful: bool, heir: str = "") -> Call:

@@ -7,7 +7,6 @@ connection broke or went silent, is made to look: on every new subscription all 
 from __future__ import annotations
 
 import asyncio
-import os
 import secrets
 import select
 from collections.abc import Callable, Sequence
@@ -18,6 +17,7 @@ from ...core.waiting import Hints, begun
 from ...errors import BackendUnavailable, ClientClosed
 from ...runtime import clock
 from ...runtime.section import Inside, Late, Section
+from ...runtime.wake_pipe import WakePipe
 from ..resp import subscription
 from ..resp.connection_asyncio import alone
 from ..resp.errors import NoAnswer
@@ -64,20 +64,17 @@ class BlockingSubscriptions(Subscriptions):
 
     def __init__(self, target: Target, prefix: str, take_note: Callable[[str], str]) -> None:
         super().__init__(target, prefix, take_note)
-        self._wake: tuple[int, int] | None = None
+        self._wake = WakePipe()
         self.forked()
 
     def forked(self) -> None:
-        if self._wake is not None:
-            for end in self._wake:
-                os.close(end)
+        self._wake.close()
         self.open: dict[Address, BlockingSubscription] = {}
         self.trackers: dict[Address, BlockingTracker] = {}
         self._broken: set[Address] = set()
         self._channels = {}
         self._reading = Section()
         self._opening = Section()
-        self._wake = None
         self._closed = False
         self._version = 0
         self._poll_for = -1
@@ -175,16 +172,15 @@ class BlockingSubscriptions(Subscriptions):
                 told += self._hear(one)
             elif not one.still_works():
                 self._lose(one)
-        wake = self._wake_pipe()[0]
-        if wake in ready:
-            os.read(wake, 4096)
+        if self._wake.fileno() in ready:
+            self._wake.clear()
         return told
 
     def _prepare_poll(self) -> None:
         version = self._version
         poll = select.poll()
         polled = {one.sock.fileno(): one for one in (*self.open.values(), *self.trackers.values())}
-        for fd in (self._wake_pipe()[0], *polled):
+        for fd in (self._wake.fileno(), *polled):
             poll.register(fd, select.POLLIN)
         self._poll = poll
         self._polled = polled
@@ -200,6 +196,9 @@ class BlockingSubscriptions(Subscriptions):
         for one in list(self.open.values()):
             for claim_id in self._hear(one):
                 self.hints.heard(claim_id)
+            if one.gone or not one.still_works():
+                self._lose(one)
+                self.hints.heard_all()  # nobody waits who would mend it
 
     def _hear(self, one: BlockingSubscription) -> list[str]:
         try:
@@ -237,20 +236,9 @@ class BlockingSubscriptions(Subscriptions):
             self.hints.heard_all()
             self._broken.discard(address)
 
-    def _wake_pipe(self) -> tuple[int, int]:
-        if self._wake is None:
-            self._wake = os.pipe()
-            for end in self._wake:
-                os.set_blocking(end, False)
-        return self._wake
-
     def nudge(self) -> None:
         """Make a running `receive` return."""
-        if self._wake is not None:
-            try:
-                os.write(self._wake[1], b"!")
-            except BlockingIOError:
-                pass  # full of wake-ups already
+        self._wake.ring()
 
     async def close(self) -> None:
         # First: one that is being opened is closed by who opens it, or by the look below.
@@ -264,11 +252,6 @@ class BlockingSubscriptions(Subscriptions):
                 except KeyError:
                     pass  # lost by its reader just now
         self.nudge()
-
-    def __del__(self) -> None:
-        wake, self._wake = getattr(self, "_wake", None), None
-        for end in wake or ():
-            os.close(end)
 
 
 class AsyncioSubscriptions(Subscriptions):

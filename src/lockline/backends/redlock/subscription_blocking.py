@@ -162,9 +162,7 @@ class BlockingHints(HintSource):
 
     def receive(self, seconds: float) -> list[str]:
         """Listen for at most so long; what is heard is handed out on the way."""
-        if len(self._listeners) < len(self._nodes):
-            # One that ended is tried again at times.
-            self._changing.attempt(self._connect)
+        self._connect_again()
         # Not for too long in one go: what is quiet is asked whether it still works.
         seconds = min(seconds, RETRY, QUIET)
         if not self._reading.attempt(self._read, seconds):
@@ -174,8 +172,14 @@ class BlockingHints(HintSource):
 
     def drain(self) -> None:
         """Take in what lies there, if nobody else is listening."""
-        if self._listeners:
+        if self._channels:
+            self._connect_again()
             self._reading.attempt(self._read, 0)
+
+    def _connect_again(self) -> None:
+        """One that ended is tried again at times."""
+        if len(self._listeners) < len(self._nodes):
+            self._changing.attempt(self._connect)
 
     def _read(self, seconds: float) -> None:
         nudger = self._nudger

@@ -129,7 +129,7 @@ class SqlBackend:
         if stands.ahead is None:
             self._claims.pop(claim_id, None)
             return None
-        return self._waits(claim_id, stands, at_once=at_once)
+        return self._waits(claim_id, stands, at_once=at_once, heard=channel is not None)
 
     def _note_grant(self, claim_id: str, *, heard: bool) -> None:
         if heard:
@@ -137,7 +137,7 @@ class SqlBackend:
         else:
             self._claims[claim_id] = SqlClaim("holds")
 
-    def _waits(self, claim_id: str, stands: Stands, *, at_once: bool) -> Waiting:
+    def _waits(self, claim_id: str, stands: Stands, *, at_once: bool, heard: bool) -> Waiting:
         """It looks again when the first one ahead may have expired, and not in the same moment as its neighbours."""
         ahead, change = stands.ahead or 0, stands.change or 0.0
         apart = min(ahead * APART, FURTHEST_APART)
@@ -150,7 +150,7 @@ class SqlBackend:
         look_by = 0.0 if at_once else self.now() + min(max(change + apart, SOONEST_LOOK), most)
         own = self._claims.get(claim_id)
         if own is not None:
-            own.look_by = look_by
+            own.look_by, own.heard = look_by, heard
         return Waiting(ahead, look_by, ticket=stands.mine or 0, behind=stands.behind or "" if stands.mine else "")
 
     async def place(self, claim: Claim, until: float) -> Grant | Waiting | Gone:
@@ -198,7 +198,9 @@ class SqlBackend:
         # Whatever becomes of the request: nobody waits for this claim any more.
         self._claims.pop(claim.id, None)
         if heir:
-            self._note_grant(heir, heard=self._channel_now is not None)
+            # One that came before we listened may have its turn before it could look.
+            own = self._claims.get(heir)
+            self._note_grant(heir, heard=self._channel_now is not None and (own is None or own.heard))
         call = RoutineCall("leave", (*self._places(claim.name), claim.id, claim.id in self._doubts, heir or None))
         ((there,),), repeated = await self.channel.run(call, until)
         self._doubts.pop(claim.id, None)
@@ -242,8 +244,8 @@ class SqlBackend:
         fates: list[Gone | Unanswered | None] = []
         most = self.database.claims_per_call
         for at in range(0, len(claims), most):
-            some = claims[at : at + most]
-            call = calls.renew([self._places(claim.name) for claim in some], some, self._channel_now)
+            some, channel = claims[at : at + most], self._channel_now
+            call = calls.renew([self._places(claim.name) for claim in some], some, channel)
             try:
                 rows, _ = await self._keepers.run(call, until)
             except BackendUnavailable as problem:
@@ -251,8 +253,15 @@ class SqlBackend:
             else:
                 fates += [None if lives else Gone() for (lives,) in rows]
                 for claim, (lives,) in zip(some, rows, strict=True):
-                    if not lives and claim.id in self._claims and self._claims[claim.id].state == "holds":
+                    own = self._claims.get(claim.id)
+                    if not lives and own is not None and own.state == "holds":
                         self._claims.pop(claim.id, None)
+                    elif (
+                        lives and own is None and channel is None and self._pushes is not None and self._pushes.possible
+                    ):
+                        # It holds, and was heard up to now: the next visit of the keeper's has us listen anew.
+                        self._note_grant(claim.id, heard=False)
+                        self._claims[claim.id].attended = True
         return fates
 
     async def last(self, claim: Claim, ttl: float, until: float) -> bool:
@@ -332,11 +341,12 @@ class SqlBackend:
         except Exception:
             # Not now; a renewal finds an eviction too, only later.
             return
+        if channel is None:
+            return  # nobody can be told, as we know now: from now on it is asked for them
         for claim_id, own in list(self._claims.items()):
             if own.state == "holds" and own.attended:
                 self._claims.pop(claim_id, None)
-                if channel is not None:
-                    self._hints.remind(claim_id)
+                self._hints.remind(claim_id)
 
     async def close(self) -> None:
         await self._attending.close()

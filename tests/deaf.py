@@ -1,0 +1,56 @@
+"""Holders that their store cannot reach any more, or not yet: they hear of an eviction all the same, long before their ttl."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+import pytest
+
+from lockline.core import waiting
+from lockline.core.claim import Waiting
+from lockline.core.live import LiveClaim
+from lockline.core.succession import follow
+
+from .contract.scene import Scene
+from .contract.worlds import Place
+from .servers.proxy import Proxy
+
+TTL = 60.0
+"""A third of it is more than anybody here waits."""
+A_WHILE = 2.0
+"""By then one who holds listens."""
+SOON = 6.0
+
+
+def hears_of_its_eviction(url: str, port: int, flavour: str, how: str) -> None:
+    """One who holds, and whose connections are `cut`, or `strand`: nothing passes on them any more, and nobody is told."""
+    with Proxy(("127.0.0.1", port)) as proxy:
+        far = Place(url.replace(f":{port}", f":{proxy.port}"))
+        with Scene(Place(url), flavour) as near, Scene(far, flavour) as scene:
+            # Not renewed: nobody asks for it unless there is a reason.
+            lease = scene.party().lock("x", ttl=TTL, renew=False).acquire()
+            time.sleep(A_WHILE)
+            getattr(proxy, how)()
+            time.sleep(A_WHILE)
+            assert near.evict("x") == 1
+            near.wait_for(lambda: not lease.real.valid, SOON, "the loss of the lease")
+
+
+def an_heir_that_never_looked_hears_of_its_eviction(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its client did not listen when it came, and has handed its turn on to it before it could look."""
+    with Scene(Place(url), "sync") as scene:
+        alice = scene.party()
+        bob = scene.sibling(alice)
+        held = alice.lock("x", ttl=TTL).acquire()
+
+        def then_release(live: LiveClaim, stands: Waiting, known: Mapping[str, LiveClaim]) -> None:
+            follow(live, stands, known)
+            held.release()
+
+        monkeypatch.setattr(waiting, "follow", then_release)
+        lease = bob.lock("x", ttl=TTL, renew=False).acquire()
+        monkeypatch.undo()
+        time.sleep(A_WHILE)
+        assert scene.evict("x") == 1
+        scene.wait_for(lambda: not lease.real.valid, SOON, "the loss of the lease")
