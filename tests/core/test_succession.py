@@ -141,7 +141,7 @@ def test_whoever_has_the_turn_of_one_that_was_not_there_any_more_hands_nothing_o
     line.release("b")
     line["c"].grant(43)
     doubt(heir, line.hints)
-    assert line.hints.take() == ["b", "c", "d", "e"]
+    assert line.hints.take(()) == ["b", "c", "d", "e"]
     assert line.release("c") is None
     assert line["d"].turn is None
     assert line["d"].heir is line["e"]
