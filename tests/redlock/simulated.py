@@ -161,9 +161,9 @@ class SimulatedTalk:
     def take(self, node: int, request: NodeRequest, reply: Reply) -> None:
         self._due -= 1
         if not self._open:
-            self._note(NodeAnswer(node, request, reply))
+            self._note((node, request, reply))
             return
-        self.answers.append(NodeAnswer(node, request, reply))
+        self.answers.append((node, request, reply))
         self._channel.universe.nudge(self)
 
     async def wait(self, until: float, least: int = 1) -> bool:

@@ -111,19 +111,18 @@ class BlockingFanout(Fanout):
             raise ClientClosed()
         self._used = clock.now()
         # Its own are for when the others are in use: those have their connections already.
-        bundle = (self._bundles.take_free() or self._kept.take(until)) if kept else self._bundles.take(until)
+        bundle = self._bundles.take_free() or (self._kept if kept else self._bundles).take(until)
         if bundle is None:
             raise busy()
         try:
-            up = bundle.begin(note)
-            if self.membership.cluster is None:
-                # What the servers said when they were greeted may be out of date: greet them again.
-                bundle.close()
-                self._no_spares()
-            if up < self._needed or self.membership.cluster is None:
+            if bundle.begin(note) < self._needed or self.membership.cluster is None:
+                if self.membership.cluster is None:
+                    # What the servers said when they were greeted may be out of date: greet them again.
+                    bundle.close()
+                    self._no_spares()
                 self._connect(bundle, note, until)
-            if self.membership.cluster is None:
-                raise self.membership.error()
+                if self.membership.cluster is None:
+                    raise self.membership.error()
         except BaseException:
             bundle.part()
             raise

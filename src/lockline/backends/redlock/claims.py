@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from random import Random
-from typing import TypeVar
+from typing import Final, Literal, TypeVar
 
 from ...core.claim import Claim
 from ...errors import QuorumNotReached
@@ -24,20 +24,24 @@ LOOK_EVERY = 2.0
 """How often a waiter tries although nothing was heard: the net under the hints."""
 
 
+Fate = Literal["removed", "missing", "gone"]
+"""Of a lease at a node that was asked to forget it. removed: it had it, and has it no more. missing: it had none when it was first
+asked, because it had run out there or was evicted. gone: it has none now; an earlier request, whose answer did not come, may have
+removed it."""
+NEVER_DONE: Final = ("unreachable", "refused")
+"""Failures of an acquire that show that the node has not done it, and will not."""
+
+
 class Removal:
     """The end of one attempt, node by node, over every round in which it was asked for."""
 
-    __slots__ = ("gone", "missing", "never", "removed", "repeated", "replies")
+    __slots__ = ("fates", "never", "repeated", "replies")
 
     def __init__(self) -> None:
-        self.removed: set[int] = set()
-        """Nodes that had the lease, and have it no more."""
-        self.missing: set[int] = set()
-        """Nodes that had no such lease when they were first asked: it had run out there, or was evicted."""
-        self.never: set[int] = set()
+        self.fates: dict[int, Fate] = {}
+        """Of the lease at each node that has answered."""
+        self.never: Collection[int] = ()
         """Nodes that never had it. Their word is not needed to know that too few have it; that it was removed they do not confirm."""
-        self.gone: set[int] = set()
-        """Nodes that have none now; an earlier request, whose answer did not come, may have removed it."""
         self.replies: dict[int, Reply] = {}
         self.repeated: bool | None = None
         """Whether the nodes that have not answered yet were asked before the round that is under way; None before the first."""
@@ -48,8 +52,7 @@ class Removal:
             self.repeated = False
             return list(range(nodes))
         self.repeated = True
-        answered = self.removed | self.missing | self.gone
-        return [node for node in range(nodes) if node not in answered]
+        return [node for node in range(nodes) if node not in self.fates]
 
     def hear(self, answer: NodeAnswer) -> None:
         """What a node answered, in time or late."""
@@ -58,31 +61,32 @@ class Removal:
         if isinstance(reply, NodeFailure):
             return
         if reply[0] == b"yes":
-            self.removed.add(node)
-        elif reply[0] == b"no" and node not in self.removed and node not in self.missing:
-            (self.gone if self.repeated else self.missing).add(node)
+            self.fates[node] = "removed"
+        elif reply[0] == b"no":
+            self.fates.setdefault(node, "gone" if self.repeated else "missing")
 
     def certain(self, nodes: int) -> bool | None:
         """Whether a majority held it, as soon as no other node's answer can change that; else None."""
         needed = rules.majority(nodes)
-        if len(self.removed) >= needed:
+        fates = list(self.fates.values())
+        if fates.count("removed") >= needed:
             return True
-        if not self.missing and not self.never:
+        if "missing" not in fates and not self.never:
             return None
-        return False if len(self.missing | self.never) > nodes - needed else None
+        without = {node for node, fate in list(self.fates.items()) if fate == "missing"}.union(self.never)
+        return False if len(without) > nodes - needed else None
 
     def verdict(self, nodes: int) -> bool | None:
         """Whether a majority held it, as far as can be told; None while too few have answered."""
         certain = self.certain(nodes)
-        answered = self.removed | self.missing | self.gone
-        return True if certain is None and len(answered) >= rules.majority(nodes) else certain
+        return True if certain is None and len(self.fates) >= rules.majority(nodes) else certain
 
 
 class Attempt:
     """One try for one lease: what each node has said about it. Once granted it is the hold itself."""
 
     __slots__ = (
-        "high", "id", "info", "name", "never_done", "numbers", "out_of_reach", "promoted", "refusals", "removal", "sent", "silent", "token", "ttl", "undone",
+        "high", "id", "info", "name", "numbers", "out_of_reach", "promoted", "refusals", "removal", "sent", "silent", "token", "ttl", "undone",
     )  # fmt: skip
 
     def __init__(self, name: str, attempt_id: str, ttl: float, info: str) -> None:
@@ -95,8 +99,6 @@ class Attempt:
         self.numbers: dict[int, int] = {}
         """Nodes that hold my lease, and under which number."""
         self.refusals: dict[int, Reply] = {}
-        self.never_done: set[int] = set()
-        """Nodes that the acquire did not get to, or that refused it with an error."""
         self.silent = 0
         """How many nodes had said nothing when the time was over."""
         self.high = 0
@@ -111,13 +113,10 @@ class Attempt:
 
     def note(self, answer: NodeAnswer) -> None:
         """What a node answered to an acquire or a promote, in time or late."""
-        node, request, reply = answer
-        op, _ = request
+        node, (op, _), reply = answer
         if isinstance(reply, NodeFailure):
             if op == "acquire":
                 self.refusals[node] = reply
-                if reply.kind in ("unreachable", "refused"):
-                    self.never_done.add(node)
             return
         if op not in ("acquire", "promote"):
             return
@@ -142,11 +141,17 @@ class Attempt:
         )
         return failures + self.silent > nodes - needed
 
+    def never_done(self) -> dict[int, NodeFailure]:
+        """Nodes that the acquire did not get to, or that refused it with an error."""
+        refusals = list(self.refusals.items())
+        return {node: why for node, why in refusals if isinstance(why, NodeFailure) and why.kind in NEVER_DONE}
+
     def knows(self, node: int) -> bool:
         """Whether the node has done the acquire, or never will: then a release can leave no trace."""
-        if node in self.numbers or node in self.never_done:
-            return True
-        return node in self.refusals and not isinstance(self.refusals[node], NodeFailure)
+        refusal = self.refusals.get(node)
+        if refusal is None:
+            return node in self.numbers
+        return not isinstance(refusal, NodeFailure) or refusal.kind in NEVER_DONE
 
 
 class Extension:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import Any, Final, Literal, NamedTuple
 
 from ..resp.commands import pack, pack_texts
@@ -28,16 +26,8 @@ class NodeFailure(NamedTuple):
 Reply = list[Any] | NodeFailure
 
 
-class NodeAnswer(NamedTuple):
-    """What one node said to one request."""
-
-    node: int
-    request: NodeRequest
-    reply: Reply
-
-
-new_answer: Callable[[tuple[int, NodeRequest, Reply]], NodeAnswer] = partial(tuple.__new__, NodeAnswer)
-"""One of them, made without a step of Python: each acquire makes as many as there are nodes."""
+NodeAnswer = tuple[int, NodeRequest, Reply]
+"""What one node said to one request. No type of its own: each acquire makes as many as there are nodes."""
 
 
 TIDYING: Final = ("release", "hide")

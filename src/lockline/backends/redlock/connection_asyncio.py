@@ -13,7 +13,7 @@ from ..resp.commands import HELLO, PING, PUSHED, ServerError, flat, pack
 from ..resp.connection_asyncio import AsyncioConnection, Pipeline
 from .answers import nothing
 from .channel import LAST_CHANCE, TROUBLE, OwedReleases
-from .commands import SETTINGS, TIDYING, NodeAnswer, NodeFailure, NodeRequest, new_answer, packed
+from .commands import SETTINGS, TIDYING, NodeFailure, NodeRequest, packed
 from .membership import LOOK_AGAIN, PREPARATION, durable, greet, greeting
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class NodeConnection:
             talk, request, _ = awaited
             self._owed.add(request)
             if talk is not None:
-                talk.take(NodeAnswer(self.node, request, NodeFailure("unreachable", self.problem)))
+                talk.take((self.node, request, NodeFailure("unreachable", self.problem)))
             return
         if now > self._looked + LOOK_AGAIN:
             self._looked = now
@@ -192,7 +192,7 @@ class NodeConnection:
         talk, request, _ = self._due.popleft()
         if talk is not None and type(reply) is list:
             # Nearly all of them.
-            talk.take(new_answer((self.node, request, reply)))
+            talk.take((self.node, request, reply))
             return
         if isinstance(reply, ServerError):
             text = str(reply)
@@ -216,7 +216,7 @@ class NodeConnection:
             if not self._owed:
                 self._pause = SHORTEST
         if talk is not None:
-            talk.take(NodeAnswer(self.node, request, reply))
+            talk.take((self.node, request, reply))
 
     def _take_push(self, message: list[Any]) -> None:
         if message[0] in (b"subscribe", b"unsubscribe"):
@@ -260,7 +260,7 @@ class NodeConnection:
         for talk, request, _ in due:
             self._owed.add(request)
             if talk is not None:
-                talk.take(NodeAnswer(self.node, request, failure))
+                talk.take((self.node, request, failure))
         # Wakes the task that then opens a new one.
         self._lost.set()
         if self._connection is not None:

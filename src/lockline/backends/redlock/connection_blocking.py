@@ -9,14 +9,14 @@ from __future__ import annotations
 import select
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ...runtime import clock
 from ..pool import SharedPool
 from ..resp.commands import ServerError
 from ..resp.connection_blocking import BlockingConnection
 from .channel import TakeAnswer
-from .commands import SETTINGS, TIDYING, NodeAnswer, NodeFailure, NodeRequest, new_answer, packed
+from .commands import SETTINGS, TIDYING, NodeAnswer, NodeFailure, NodeRequest, Reply, packed
 from .membership import LOOK_AGAIN, durable
 
 if TYPE_CHECKING:
@@ -26,20 +26,14 @@ NO_ROUND = -1
 """Of what is asked beside every conversation."""
 
 
-class Due(NamedTuple):
-    """A request whose answer is still to come."""
-
-    asked_in: int
-    """The conversation that it belongs to."""
-    request: NodeRequest
-    since: float
-    note: TakeAnswer | None
+Due = tuple[int, NodeRequest, float, TakeAnswer | None]
+"""A request whose answer is still to come: the conversation that it belongs to, since when, and who notes it after that one."""
 
 
 class BundledConnection:
     """The connection to one node, and the answers that are due on it."""
 
-    __slots__ = ("connection", "due", "lasting", "looked", "node", "problem", "sock", "tls")
+    __slots__ = ("connection", "due", "feed", "gets", "lasting", "looked", "node", "problem", "sock", "tls")
 
     def __init__(self, node: int) -> None:
         self.node = node
@@ -55,8 +49,8 @@ class BundledConnection:
 
     def adopt(self, connection: BlockingConnection) -> int:
         self.connection = connection
-        self.sock = connection.sock
-        self.tls = connection.tls
+        self.sock, self.tls = connection.sock, connection.tls
+        self.feed, self.gets = connection.feed, connection.gets
         if not self.tls:
             # A socket with a timeout asks the kernel twice for everything; ours are polled together anyway.
             self.sock.setblocking(False)
@@ -94,7 +88,7 @@ class BundledConnection:
 
     def is_due(self, op: str, attempt: str) -> bool:
         """Whether the answer to that request of that attempt is still to come."""
-        return any(due.request.op == op and due.request.args[1] == attempt for due in self.due)
+        return any(request.op == op and request.args[1] == attempt for _, request, _, _ in self.due)
 
 
 class Bundle:
@@ -127,11 +121,12 @@ class Bundle:
         self._due = 0
         self.answers.clear()
         self.read(0)
-        up = 0
         overdue, long_ago = now - channel.node_timeout, now - LOOK_AGAIN
         for one in self.connections:
-            if one.due and one.due[0].since < overdue:
-                self._lose(one, NodeFailure("timed out", f"no answer for {now - one.due[0].since:.2f} s"))
+            if one.due:
+                _, _, since, _ = one.due[0]
+                if since < overdue:
+                    self._lose(one, NodeFailure("timed out", f"no answer for {now - since:.2f} s"))
             if one.sock is None:
                 connection = channel.take_spare(one.node)
                 if connection is None:
@@ -141,16 +136,16 @@ class Bundle:
                 self._poll.register(fd, select.POLLIN)
             if one.lasting or (one.looked < long_ago and note is not None):
                 self._look_at_settings(one)
-            up += one.sock is not None
-        return up
+        return len(self._by_fd)
 
     def _look_at_settings(self, one: BundledConnection) -> None:
         """Ask how the server writes to its disk, and tell it what it said: its record has to be as true as its settings."""
         sock = one.sock
 
         def told(answer: NodeAnswer) -> None:
-            if answer.request is SETTINGS and one.sock is sock:
-                one.lasting = durable(answer.reply)
+            _, request, reply = answer
+            if request is SETTINGS and one.sock is sock:
+                one.lasting = durable(reply)
 
         request = SETTINGS
         if one.lasting:
@@ -160,37 +155,33 @@ class Bundle:
                 return
         else:
             one.looked = self.began
-        self._write(one, Due(NO_ROUND, request, self.began, told), packed(request, self._channel.cluster, whole=True))
-
-    def _write(self, one: BundledConnection, due: Due, data: bytes) -> None:
+        data = packed(request, self._channel.cluster, whole=True)
         self._torn = True
-        one.due.append(due)
-        self._due += due.asked_in == self._round
-        try:
-            one.write(data, self._channel.node_timeout)
-        except OSError as broken:
-            self._lose(one, NodeFailure("error", f"the connection broke: {broken}"))
+        self._send(one, (NO_ROUND, request, self.began, told), data)
         self._torn = False
 
     def send(self, node: int, request: NodeRequest) -> None:
         if request is not self._packed[0]:
             self._packed = (request, packed(request, self._channel.cluster))
-        self._send(self.connections[node], request, self._packed[1])
+        self._torn = True
+        self._due += 1
+        self._send(self.connections[node], (self._round, request, self.began, self._note), self._packed[1])
+        self._torn = False
 
     def send_all(self, request: NodeRequest, nodes: Sequence[int] | None = None) -> None:
         data = packed(request, self._channel.cluster)
-        # The same as `_send` to each, without its costs: this is the path of every acquire and release.
-        due = Due(self._round, request, self.began, self._note)
         length = len(data)
-        connections = self.connections
-        for one in connections if nodes is None else [connections[node] for node in nodes]:
+        due = (self._round, request, self.began, self._note)
+        connections = self.connections if nodes is None else [self.connections[node] for node in nodes]
+        self._torn = True
+        self._due += len(connections)
+        for one in connections:
             sock = one.sock
             if sock is None or one.tls:
-                self._send(one, request, data)
+                self._send(one, due, data)
                 continue
-            self._torn = True
+            # The same as `_send`, without its costs: this is the path of every acquire and release.
             one.due.append(due)
-            self._due += 1
             try:
                 if sock.send(data) != length:
                     self._lose(one, NodeFailure("error", "the server does not read"))
@@ -204,14 +195,18 @@ class Bundle:
         one = self.connections[node]
         return one.sock is not None and (self.began <= sent or one.is_due("acquire", attempt))
 
-    def _send(self, one: BundledConnection, request: NodeRequest, data: bytes) -> None:
+    def _send(self, one: BundledConnection, due: Due, data: bytes) -> None:
         if one.sock is None:
             # What the latest connection died of, whoever tried to make it; else what this one did.
             problem = self._channel.membership.problems.get(one.node, one.problem)
-            self.answers.append(NodeAnswer(one.node, request, NodeFailure("unreachable", problem)))
-            self._channel.owe(one.node, request)
+            self._hand_on(one, due, NodeFailure("unreachable", problem))
+            self._channel.owe(one.node, due[1])
             return
-        self._write(one, Due(self._round, request, self.began, self._note), data)
+        one.due.append(due)
+        try:
+            one.write(data, self._channel.node_timeout)
+        except OSError as broken:
+            self._lose(one, NodeFailure("error", f"the connection broke: {broken}"))
 
     async def wait(self, until: float, least: int = 1) -> bool:
         answers = self.answers
@@ -227,63 +222,65 @@ class Bundle:
 
     def read(self, seconds: float) -> None:
         """Take in what has come, waiting at most so long for it."""
+        ready = self._poll.poll(seconds * 1000)
         of_now = self._round if self._note is not None else None
-        for fd, _ in self._poll.poll(seconds * 1000):
+        answers = self.answers
+        self._torn = True
+        for fd, _ in ready:
             one = self._by_fd[fd]
-            self._torn = True
             try:
-                connection = one.connection
-                assert connection is not None
                 data = one.receive() if one.tls else one.sock.recv(65536)
                 if not data:
                     raise ConnectionResetError("the server closed it")
-                connection.feed(data)
-                gets, all_due = connection.gets, one.due
-                while one.connection is connection and (reply := gets()) is not Ellipsis:
-                    if type(reply) is not list or not all_due:
+                feed, gets, due = one.feed, one.gets, one.due
+                feed(data)
+                while (reply := gets()) is not Ellipsis:
+                    if type(reply) is not list or not due:
                         self._take(one, reply)
+                        if one.sock is None:
+                            break
                         continue
                     # Nearly all of them; the same as `_take` does with these, without its costs.
-                    asked_in, request, _, note = all_due.popleft()
+                    asked_in, request, _, note = due.popleft()
                     if asked_in == of_now:
                         self._due -= 1
-                        self.answers.append(new_answer((one.node, request, reply)))
+                        answers.append((one.node, request, reply))
                     elif note is not None:
-                        note(new_answer((one.node, request, reply)))
+                        note((one.node, request, reply))
             except (BlockingIOError, InterruptedError, TimeoutError):
                 pass
             except OSError as problem:
                 # Also one that speaks nonsense.
                 self._lose(one, NodeFailure("error", f"the connection broke: {problem}"))
-            self._torn = False
+        self._torn = False
 
     def _take(self, one: BundledConnection, reply: Any) -> None:
         if not one.due:
             self._lose(one, NodeFailure("error", "an answer that nobody asked for"))
             return
-        due = one.due.popleft()
-        request = due.request
-        now = due.asked_in == self._round and self._note is not None
+        due = asked_in, request, _, note = one.due.popleft()
+        now = asked_in == self._round and self._note is not None
         if isinstance(reply, ServerError):
             text = str(reply)
             again = now and not (request.op == "acquire" and one.is_due("release", request.args[1]))
             if text.startswith("NOSCRIPT") and (again or request.op in TIDYING):
                 # Somebody flushed the scripts; a restart would have broken the connection.
-                one.due.append(due._replace(since=clock.now()))
+                one.due.append((asked_in, request, clock.now(), note))
                 one.write(packed(request, self._channel.cluster, whole=True), self._channel.node_timeout)
                 return
             reply = NodeFailure("refused", text)
             if request.op == "release":
                 self._channel.owe(one.node, request)
                 self._channel.want(one.node)
-        self._hand_on(due, new_answer((one.node, request, reply)))
+        self._hand_on(one, due, reply)
 
-    def _hand_on(self, due: Due, answer: NodeAnswer) -> None:
-        if due.asked_in == self._round and self._note is not None:
+    def _hand_on(self, one: BundledConnection, due: Due, reply: Reply) -> None:
+        asked_in, request, _, note = due
+        if asked_in == self._round and self._note is not None:
             self._due -= 1
-            self.answers.append(answer)
-        elif due.note is not None:
-            due.note(answer)
+            self.answers.append((one.node, request, reply))
+        elif note is not None:
+            note((one.node, request, reply))
 
     def _lose(self, one: BundledConnection, failure: NodeFailure) -> None:
         if failure.kind == "timed out":
@@ -296,8 +293,8 @@ class Bundle:
             except (KeyError, ValueError, OSError):
                 pass
         for due in one.drop(f"{failure.kind}: {failure.text}"):
-            self._channel.owe(one.node, due.request)
-            self._hand_on(due, NodeAnswer(one.node, due.request, failure))
+            self._channel.owe(one.node, due[1])
+            self._hand_on(one, due, failure)
         self._channel.want(one.node)
 
     def part(self) -> None:
@@ -314,8 +311,8 @@ class Bundle:
         """Of no use any more: what is due on it will not be heard, what must arrive is repeated."""
         self.gone = True
         for one in self.connections:
-            for due in one.due:
-                self._channel.owe(one.node, due.request)
+            for _, request, _, _ in one.due:
+                self._channel.owe(one.node, request)
         self.close()
         self._pool.make_room()
 

@@ -75,7 +75,8 @@ async def _ask(
             answer = await talk.next(until)
             if answer is None:
                 break
-            replies[answer.node] = answer.reply
+            node, _, reply = answer
+            replies[node] = reply
             if enough(answer):
                 break
     finally:
@@ -94,11 +95,11 @@ async def look(channel: Fanout, name: str, until: float) -> SeenLine:
     def take(answer: NodeAnswer) -> bool:
         nonlocal asked, answered
         asked += 1
-        reply = answer.reply
+        node, _, reply = answer
         if not isinstance(reply, NodeFailure) and reply[0] == b"yes":
             answered += 1
             if reply[1]:
-                leases[answer.node] = (*parse_lease(reply[1]), int(reply[2]))
+                leases[node] = (*parse_lease(reply[1]), int(reply[2]))
             for claim, shown in zip(reply[4][::2], reply[4][1::2], strict=True):
                 ends, _, info = shown.decode().partition(" ")
                 if int(ends) > int(reply[3]):
@@ -139,7 +140,8 @@ async def _tell_majority(channel: Fanout, request: NodeRequest, until: float) ->
 
     def enough(answer: NodeAnswer) -> bool:
         nonlocal told
-        told += not isinstance(answer.reply, NodeFailure)
+        _, _, reply = answer
+        told += not isinstance(reply, NodeFailure)
         return told >= rules.majority(len(channel.labels))
 
     await _ask(channel, request, until, enough)

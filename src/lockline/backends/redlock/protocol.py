@@ -87,16 +87,14 @@ class Protocol:
         numbers = attempt.numbers
         target: int | None = None
         lifting: set[int] = set()
-        waiting = nodes
         # Fewer answers decide hardly anything, one way or the other.
         least = needed
         answers = talk.answers
         first_majority = 0.0
         while True:
             while answers:
-                answer = answers.popleft()
-                attempt.note(answer)
-                waiting -= answer.request.op == "acquire"
+                attempt.note(answers.popleft())
+            waiting = nodes - len(numbers) - len(attempt.refusals)
             token = rules.agreed(numbers, needed)
             if token is not None:
                 if rules.left(attempt.ttl, self.drift, attempt.sent, channel.now()) <= 0:
@@ -141,9 +139,10 @@ class Protocol:
             answer = await talk.next(until)
             if answer is None:
                 return
-            if answer.request.op != "release":
+            node, request, _ = answer
+            if request.op != "release":
                 attempt.note(answer)
-            elif answer.node in attempt.numbers:
+            elif node in attempt.numbers:
                 given -= 1
 
     def _bury(self, talk: Talk, node: int, attempt: Attempt, high: int) -> NodeRequest:
@@ -207,8 +206,9 @@ class Protocol:
         undecided = set(extensions)
 
         def late(answer: NodeAnswer) -> None:
-            if answer.request.op == "promote":
-                extensions[answer.request.args[1]].hold.note(answer)
+            _, (op, args), _ = answer
+            if op == "promote":
+                extensions[args[1]].hold.note(answer)
 
         talk = await channel.talk(late, until, kept=True)
         try:
@@ -266,8 +266,9 @@ class Protocol:
             while await talk.wait(until, least):
                 while answers:
                     removal.hear(answers.popleft())
-                if removal.certain(nodes) is not None:
-                    break
+                there = removal.certain(nodes)
+                if there is not None:
+                    return there
                 least = 1
         finally:
             talk.part()
@@ -284,7 +285,8 @@ class Protocol:
         removals = {attempt.id: attempt.removal for attempt in attempts}
 
         def hear(answer: NodeAnswer) -> None:
-            removals[answer.request.args[1]].hear(answer)
+            _, (_, args), _ = answer
+            removals[args[1]].hear(answer)
 
         talk = await channel.talk(hear, until)
         try:
@@ -294,9 +296,9 @@ class Protocol:
             undecided = set(removals)
             while undecided and (answer := await talk.next(until)) is not None:
                 hear(answer)
-                released = answer.request.args[1]
-                if removals[released].certain(nodes) is not None:
-                    undecided.discard(released)
+                _, (_, args), _ = answer
+                if removals[args[1]].certain(nodes) is not None:
+                    undecided.discard(args[1])
         finally:
             talk.part()
         verdicts = [attempt.removal.verdict(nodes) for attempt in attempts]
@@ -312,15 +314,14 @@ class Protocol:
         nodes = len(self.channel.labels)
         asked = removal.begin(nodes)
         if len(asked) == nodes == len(attempt.numbers):
-            removal.never = set()
             talk.send_all(known)
             return
-        removal.never = attempt.never_done - attempt.numbers.keys()
+        removal.never = never_done = attempt.never_done()
         # All that have done the acquire get the same bytes, and so do all that may still be about to.
         alike: dict[NodeRequest, list[int]] = {}
         for node in asked:
-            if node in attempt.never_done:
-                removal.replies[node] = attempt.refusals[node]
+            if node in never_done:
+                removal.replies[node] = never_done[node]
             elif attempt.knows(node):
                 alike.setdefault(known, []).append(node)
             else:

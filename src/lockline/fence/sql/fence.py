@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any, Final
 
 from ...core.arguments import a_flag
@@ -99,14 +100,14 @@ class SqlFence:
         if connection.prepares:
             await connection.prepare()
         try:
-            mark = await DIALECTS[connection.dialect].enter(visit)
+            stands = await DIALECTS[connection.dialect].enter(visit)
         except Exception as problem:
             if is_lost_race(problem):
                 await self._explain(visit, problem)
             _refuse_wrong_table(visit, problem)
             raise
-        if mark != (visit.offer.token, visit.offer.grant):
-            raise stale(visit.resource, mark, visit.offer)
+        if not isinstance(stands, Offer) and stands != (visit.offer.token, visit.offer.grant):
+            raise stale(visit.resource, stands, visit.offer)
 
     async def _look(self, visit: Visit) -> Mark | None:
         await visit.connection.prepare()
@@ -150,7 +151,7 @@ class SqlFence:
     async def _look_by(self, connection: Any, visit: Visit) -> Mark | None:
         second = connection_for(connection, self._dialect)
         await second.prepare()
-        return await visit._replace(connection=second).mark()
+        return await replace(visit, connection=second).mark()
 
 
 def _refuse_wrong_table(visit: Visit, problem: Exception) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from ...errors import ConfigError
-from ..rule import Mark
+from ..rule import Mark, Offer
 from .errors import CURE
 from .visit import LOOK, Visit, holds_savepoint
 
@@ -44,7 +44,7 @@ WHERE made.table_schema = %s AND made.table_name = '%s'"""
 WRONG_TABLE: Final = frozenset({1054, 1136, 1146, 1048, 1062, 1264, 1265, 1364, 1366, 1406})
 
 
-async def enter(visit: Visit) -> Mark | None:
+async def enter(visit: Visit) -> Offer | Mark | None:
     await visit.demand_transaction(holds_savepoint)
     await _check_engine(visit)
     if not (visit.writes and visit.exact):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from ..rule import Mark
+from ..rule import Mark, Offer
 from .errors import is_double
 from .visit import BEGIN_WRITING, CONFIRM, Visit
 
@@ -31,13 +31,12 @@ ADD: Final = """\
 INSERT INTO {table} (resource, lock_name, token, grant_id) VALUES ({resource}, {lock}, {token}, {grant})"""
 
 
-async def enter(visit: Visit) -> Mark | None:
+async def enter(visit: Visit) -> Offer | Mark | None:
     await visit.demand_transaction(_begins)
-    entered = Mark(visit.offer.token, visit.offer.grant)
     text = ENTER if not visit.exact else CONFIRM if visit.writes else TAKE
     for attempt in range(ATTEMPTS):
         if (await visit.run(text)).changed == 1:
-            return entered
+            return visit.offer
         mark = await visit.mark()
         if mark is not None or (visit.writes and visit.exact):
             return mark
@@ -48,7 +47,7 @@ async def enter(visit: Visit) -> Mark | None:
             if not is_double(problem) or attempt == ATTEMPTS - 1:
                 raise
         else:
-            return entered
+            return visit.offer
     return None
 
 

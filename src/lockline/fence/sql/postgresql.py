@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from ..rule import Mark
+from ..rule import Mark, Offer
 from .errors import sqlstate
 from .visit import CONFIRM, TAKE, Visit, holds_savepoint
 
@@ -32,11 +32,11 @@ ON CONFLICT (resource, lock_name) DO UPDATE
 CREATE_ALONE: Final = "SELECT pg_advisory_xact_lock(7810766240461156710)"
 
 
-async def enter(visit: Visit) -> Mark | None:
+async def enter(visit: Visit) -> Offer | Mark | None:
     await visit.demand_transaction(holds_savepoint)
     text = ENTER if not visit.exact else CONFIRM if visit.writes else TAKE
     if (await visit.run(text)).changed == 1:
-        return Mark(visit.offer.token, visit.offer.grant)
+        return visit.offer
     return await visit.mark()
 
 

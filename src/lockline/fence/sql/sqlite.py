@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from ...errors import ConfigError
-from ..rule import Mark, passes
+from ..rule import Mark, Offer, passes
 from .errors import CURE
 from .visit import BEGIN_WRITING, TAKE, Visit
 
@@ -29,7 +29,7 @@ WRONG_TABLE: Final = (
 )  # fmt: skip
 
 
-async def enter(visit: Visit) -> Mark | None:
+async def enter(visit: Visit) -> Offer | Mark | None:
     await visit.run(BEGIN_WRITING)
     # Not before: whether a connection of SQLite begins by itself is known only when it has.
     await visit.demand_transaction()
@@ -37,7 +37,7 @@ async def enter(visit: Visit) -> Mark | None:
     if mark != (offer.token, offer.grant) and passes(mark, offer, writes=visit.writes, exact=visit.exact):
         await _check_shape(visit)
         await visit.run(TAKE)
-        return Mark(offer.token, offer.grant)
+        return offer
     return mark
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Final, NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
 
 from ...errors import ConfigError
 from ..rule import Mark, Offer
@@ -30,7 +31,8 @@ BEGIN_WRITING: Final = "UPDATE {table} SET token = token WHERE 1 = 0"
 SAVEPOINT: Final = ("SAVEPOINT lockline_fence_asks", "RELEASE SAVEPOINT lockline_fence_asks")
 
 
-class Visit(NamedTuple):
+@dataclass(slots=True)
+class Visit:
     """One offer at one resource, over one connection: what the steps of a dialect work with."""
 
     connection: SqlConnection
@@ -79,8 +81,11 @@ class Dialect(Protocol):
 
     DDL: str
 
-    async def enter(self, visit: Visit) -> Mark | None:
-        """Raise the mark if the offer may pass, and lock its row to the end of the transaction; the mark that stands."""
+    async def enter(self, visit: Visit) -> Offer | Mark | None:
+        """Raise the mark if the offer may pass, and lock its row to the end of the transaction.
+
+        The offer itself where it was let in, else the mark that stands.
+        """
 
     async def create(self, visit: Visit) -> None:
         """Make the table if it is not there; ConfigError if what is there cannot be trusted."""
