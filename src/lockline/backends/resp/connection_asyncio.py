@@ -19,9 +19,9 @@ from .errors import NoAnswer, failed_login, vet
 from .joining import Join, Joined, Request, apart
 from .target import Address, Server
 
-A_MOMENT = 0.001
+A_MOMENT = 0.0003
 """Seconds for which a request that nobody waits for but who sent it is held back for others, as long as each turn of the loop brings
-one: a packet costs client and server more than what is in it."""
+one: a packet costs more than what is in it. Not longer: who leaves together comes back together, to a line that is empty meanwhile."""
 
 
 def _nobody(_: Any) -> None:
