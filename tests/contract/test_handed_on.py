@@ -6,6 +6,7 @@ The store is held up in these stories where that shows it: whoever goes on all t
 from __future__ import annotations
 
 import threading
+import time
 from asyncio import CancelledError
 from typing import Any
 
@@ -227,6 +228,34 @@ def test_an_operator_who_evicts_one_that_has_let_go_does_not_hit_the_next(world:
     granted.extend(20)
     assert world.evict("x") == 1
     world.wait_for(lambda: not granted.valid, what="the eviction of the one that holds")
+    with pytest.raises(LeaseLost):
+        granted.release()
+
+
+def test_an_eviction_that_is_heard_before_the_one_that_was_handed_the_turn_has_begun_counts(world: Scene) -> None:
+    """Both lie there when it wakes, its turn by the word of its own client and the push of the eviction, and two hints are one."""
+    alice = world.party()
+    bob = world.sibling(alice)
+    lease = alice.lock("x", ttl=60).acquire()
+    hints, asleep, evicted = alice.client.real._engine._hints, threading.Event(), threading.Event()
+    wait = hints.wait
+
+    async def sleep_in(claim_id: str, until: float) -> Any:
+        asleep.set()
+        while not evicted.is_set():
+            await hints._runtime.sleep(0.005)
+        return await wait(claim_id, until)
+
+    hints.wait = sleep_in
+    (waits,) = world.queue_up("x", bob.lock("x", ttl=60).acquire.start)
+    settled(world, "x", alice, waits)
+    assert asleep.wait(5)
+    lease.release()
+    assert world.evict("x") == 1
+    time.sleep(0.1)  # for the push, where there is one
+    evicted.set()
+    granted = waits.result(5)
+    world.wait_for(lambda: not granted.valid, what="the eviction, long before a renewal is due")
     with pytest.raises(LeaseLost):
         granted.release()
 

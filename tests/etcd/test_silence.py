@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,7 @@ from tests.calm import calm
 from ..servers.etcd import EtcdCluster
 from ..servers.process import wait_for
 from ..servers.proxy import Proxy
+from .conftest import backend_of
 
 pytestmark = pytest.mark.server
 Clients = Callable[..., lockline.Client]
@@ -53,3 +55,32 @@ def test_a_line_that_is_dead_costs_who_waits_no_part_of_a_ttl(
         thread.join(20)
         # What it is asked for every second, one for the answer, one for another connection; a third of the ttl would be twenty.
         assert calm() - began < 15
+
+
+def test_an_answer_that_the_keeper_has_read_ends_the_wait_of_the_one_that_was_about_to_read_it(
+    single: EtcdCluster, client_of: Clients
+) -> None:
+    """A glance at what has arrived takes answers along: whoever waited for that to end finds its own there, and does not wait for more."""
+    client = client_of(f"{single.url}/glance")
+    client.inspect("x")
+    link: Any = backend_of(client)._channel.link
+    first = link._first
+    overtaken: list[int] = []
+
+    def overtake() -> Any:
+        mine = first()
+        if not overtaken:
+            # The last look before it reads.
+            overtaken.append(mine)
+            wait_for(link.unread, what="the answer")
+            time.sleep(0.1)  # for all of it
+            glance = threading.Thread(target=link.glance)
+            glance.start()
+            glance.join()
+        return mine
+
+    link._first = overtake
+    began = calm()
+    client.inspect("x")
+    assert calm() - began < 0.5
+    assert overtaken == [threading.get_ident()]

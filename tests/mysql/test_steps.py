@@ -10,8 +10,11 @@ from typing import Any
 import pytest
 
 import lockline
-from lockline import BackendUnavailable
+from lockline import AcquireTimeout, BackendUnavailable
 from lockline.backends.mysql.schema import RIGHTS
+from lockline.backends.sql import backend
+from tests.contract.scene import Scene
+from tests.contract.worlds import Place
 from tests.servers.process import wait_for
 from tests.servers.proxy import Proxy
 
@@ -241,3 +244,22 @@ def test_a_user_that_may_only_lock_is_examined_too(shared: Database) -> None:
     shared.drop_user("looker")
     # The tests' own server does not flush its log.
     assert "innodb_flush_log_at_trx_commit" in found["error"]
+
+
+@pytest.mark.parametrize("flavour", ["sync", "asyncio"])
+def test_who_stood_behind_one_of_its_own_client_that_gave_up_looks_for_itself(
+    shared: Database, flavour: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind a claim of one's own nobody has to ask, because that one hands its turn on; once it is gone there is a stranger ahead."""
+    monkeypatch.setattr(backend, "NET", 60.0)
+    with Scene(Place(f"{shared.url}?prefix=gave-up-{flavour}"), flavour) as scene:
+        stranger, alice = scene.party("xavier"), scene.party()
+        bob = scene.sibling(alice)
+        lease = stranger.lock("x", ttl=60).acquire()
+        impatient, waits = scene.queue_up(
+            "x", lambda: alice.lock("x", ttl=60).acquire.start(timeout=1.0), bob.lock("x", ttl=60).acquire.start
+        )
+        with pytest.raises(AcquireTimeout):
+            impatient.result(10)
+        lease.release()
+        waits.result(5).release()

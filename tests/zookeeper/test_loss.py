@@ -19,6 +19,7 @@ from kazoo.exceptions import NoNodeError
 
 import lockline
 from lockline import LeaseLost, aio
+from lockline.core import keeper
 from lockline.runtime.clock import now
 
 from ..calm import calm
@@ -108,8 +109,10 @@ def test_a_waiter_whose_session_ended_stands_in_the_line_again(
 
 
 def test_a_waiter_that_was_removed_by_hand_is_not_told_that_it_holds_for_long(
-    client_of: Clients, url: str, kazoo: KazooClient
+    client_of: Clients, url: str, kazoo: KazooClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Nor does it take until the keeper next comes by.
+    monkeypatch.setattr(keeper, "TICK", 60.0)
     client, other = client_of(url), client_of(url)
     held = other.lock("x").acquire()
     seen: list[bool] = []
@@ -131,6 +134,44 @@ def test_a_waiter_that_was_removed_by_hand_is_not_told_that_it_holds_for_long(
     held.release()
     waiter.join(60)
     assert seen == [True]
+
+
+def test_where_all_of_a_line_is_taken_away_none_of_it_takes_its_turn_on_the_end_of_the_one_ahead(
+    client_of: Clients, url: str, kazoo: KazooClient
+) -> None:
+    client, other = client_of(url), client_of(url)
+    held = client.lock("x", ttl=30).acquire()
+    got: list[str] = []
+
+    def wait() -> None:
+        with client.lock("x", ttl=30) as lease:
+            got.append(lease.id)
+
+    waiters = [threading.Thread(target=wait) for _ in range(4)]
+    for waiter in waiters:
+        waiter.start()
+    wait_for(lambda: len(watches(client)) == 4, what="a watch of each")
+    line = [claim.id for claim in other.inspect("x").claims]
+    parent = f"{chroot(url)}/x"
+    nodes = kazoo.get_children(parent)
+    # Whoever is at work goes last: its end would be the turn of the next one, which is gone by then.
+    taken = kazoo.transaction()
+    for claim_id in reversed(line):
+        (node,) = [node for node in nodes if claim_id in node]
+        taken.delete(f"{parent}/{node}")
+    assert all(answer is True for answer in taken.commit())
+    for waiter in waiters:
+        waiter.join(20)
+    assert len(got) == 4
+    assert not set(got) & set(line)
+    with pytest.raises(LeaseLost):
+        held.release()
+
+
+def watches(client: lockline.Client) -> list[str]:
+    """Whose end this client waits for."""
+    waiters = client._engine.backend._subscription._waiters  # type: ignore[attr-defined]
+    return [path for path, those in list(waiters.items()) if those]
 
 
 def test_a_holder_in_a_black_hole_knows_before_the_next_one_holds(proxy: Proxy, url: str, client_of: Clients) -> None:

@@ -60,7 +60,7 @@ def hand_turn_on(live: LiveClaim, now: float, hints: Hints) -> LiveClaim | None:
     if heir.deadline - now < heir.claim.ttl / RENEWALS_PER_TTL:
         return None
     heir.turn = Grant(heir.ticket)
-    hints.heard(heir.claim.id)
+    hints.wake(heir.claim.id)
     return heir
 
 

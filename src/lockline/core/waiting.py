@@ -70,6 +70,10 @@ class Hints:
         """Something may have changed for this claim: if it waits it looks again, if it holds it is renewed now."""
         self._mailbox.deliver(claim_id)
 
+    def wake(self, claim_id: str) -> None:
+        """Its own client has given this claim its turn. What was heard of it, then or since, is the keeper's: perhaps that is over."""
+        self._mailbox.wake(claim_id)
+
     def remind(self, claim_id: str) -> None:
         """Nothing was heard; but the keeper is to ask for this claim when it next looks round."""
         self._unread.append(claim_id)
@@ -119,7 +123,7 @@ class Hints:
         self.early.discard(claim_id)
 
     def wait(self, claim_id: str, until: float) -> Awaitable[bool]:
-        """Take the hint for this claim; False when none came by then."""
+        """Take the hint for this claim, unless it was woken; False when nothing came by then."""
         return self._mailbox.wait(claim_id, until)
 
     def close(self) -> None:

@@ -40,8 +40,11 @@ class Mailbox(Protocol):
         """Hand over a hint, from any thread; one for a key that is not open is a stray."""
 
     def deliver_all(self) -> None: ...
+    def wake(self, key: str) -> None:
+        """End the wait for this key, from any thread, and leave the hint that may lie there where it is."""
+
     async def wait(self, key: str, until: float) -> bool:
-        """Take the hint for this key; False when none came by then."""
+        """Take the hint for this key, unless it was woken; False when nothing came by then."""
 
 
 class Reader(Protocol):

@@ -95,13 +95,13 @@ class BlockingSignal:
 
 
 class _Slot:
-    """One waiting claim: whether a hint lies there, and the lock that its thread sleeps on, once it has to."""
+    """One waiting claim: whether a hint lies there, whether its wait is over, and the lock that its thread sleeps on, once it has to."""
 
-    __slots__ = ("gate", "mail")
+    __slots__ = ("gate", "mail", "woken")
 
     def __init__(self) -> None:
         self.gate: LockType | None = None
-        self.mail = False
+        self.mail = self.woken = False
 
     def ring(self) -> None:
         # Whoever has no lock yet looks for mail, and for somebody who leads, after it has made one.
@@ -160,6 +160,15 @@ class BlockingMailbox:
             self._stray(key)
             return
         slot.mail = True
+        self._ring(slot)
+
+    def wake(self, key: str) -> None:
+        slot = self._slots.get(key)
+        if slot is not None:
+            slot.woken = True
+            self._ring(slot)
+
+    def _ring(self, slot: _Slot) -> None:
         slot.ring()
         # The leader sits in `receive`, not on its gate: a hint from another thread has to get it out of there.
         if self._nudge is not None and slot is self._leader:
@@ -174,7 +183,7 @@ class BlockingMailbox:
         try:
             if self._receive is not None:
                 self._waiting[slot] = None
-            while not slot.mail:
+            while not (slot.mail or slot.woken):
                 left = until - clock.now()
                 if left <= 0:
                     return False
@@ -187,14 +196,15 @@ class BlockingMailbox:
         finally:
             if self._receive is not None:
                 self._step_down(slot)
-        slot.mail = False
+        if not slot.woken:
+            slot.mail = False
         return True
 
     def _lead(self, receive: Callable[[float], list[str]], seconds: float, key: str, slot: _Slot) -> None:
         # Before the look: whoever delivers from here on knows where to find us.
         self._leader = slot
         try:
-            if slot.mail:
+            if slot.mail or slot.woken:
                 return
             for told in receive(seconds):
                 if told == key:

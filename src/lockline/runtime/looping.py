@@ -95,17 +95,21 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 class _TaskSlot:
-    """One waiting claim: whether a hint lies there, and what its task sleeps on."""
+    """One waiting claim: whether a hint lies there, whether its wait is over, and what its task sleeps on."""
 
-    __slots__ = ("mail", "waiter")
+    __slots__ = ("mail", "waiter", "woken")
 
     def __init__(self) -> None:
-        self.mail = False
+        self.mail = self.woken = False
         self.waiter: asyncio.Future[None] | None = None
 
     def put(self) -> None:
         """From any thread."""
         self.mail = True
+        self.ring()
+
+    def ring(self) -> None:
+        """From any thread, once there is something to be seen."""
         waiter = self.waiter
         if waiter is None or waiter.done():
             return
@@ -146,6 +150,12 @@ class LoopMailbox:
         for slot in list(self._slots.values()):
             slot.put()
 
+    def wake(self, key: str) -> None:
+        slot = self._slots.get(key)
+        if slot is not None:
+            slot.woken = True
+            slot.ring()
+
     async def wait(self, key: str, until: float) -> bool:
         slot = self._slots[key]
         if slot.mail:
@@ -153,7 +163,7 @@ class LoopMailbox:
             # on, and one of them is its heir.
             await asyncio.sleep(0)
         alarm = self._alarm
-        while not slot.mail:
+        while not (slot.mail or slot.woken):
             if until <= clock.now():
                 return False
             if alarm is None or alarm.loop is not asyncio.get_running_loop():
@@ -162,11 +172,12 @@ class LoopMailbox:
             try:
                 alarm.wake(waiter, until)
                 # Put by another thread between the look above and the registration.
-                if not slot.mail:
+                if not (slot.mail or slot.woken):
                     await waiter
             finally:
                 slot.waiter = None
-        slot.mail = False
+        if not slot.woken:
+            slot.mail = False
         return True
 
 

@@ -178,7 +178,7 @@ class BlockingEtcdLink(EtcdLink):
                     # A signal handler on top of the thread that reads: until it returns nobody else will. The poll below is in use.
                     self._read(left, self._new_poller())
                 elif self._first() == me:
-                    self._reading(self._read, left, self._poller)
+                    self._reading(self._read_unless, done, left)
                 elif not lock.acquire(True, min(left, LOOK)):
                     self._let_the_next_read()
                     self._take_in_what_lies_there()
@@ -210,6 +210,13 @@ class BlockingEtcdLink(EtcdLink):
         """Read for the one who reads, if that is held up: a signal handler runs on top of it, and may wait for us."""
         if not self._ended and self.unread():
             self._wake(self._wholly(self._take_in))
+            # What it is about to wait for may have been among that.
+            self._interrupt_read()
+
+    def _read_unless(self, done: Callable[[], bool], seconds: float) -> None:
+        # Whoever was in here before, a glance of the keeper's, may have read our answer: nothing more would come for us.
+        if not done():
+            self._read(seconds, self._poller)
 
     def _read(self, seconds: float, poller: select.poll) -> None:
         pending = isinstance(self._sock, ssl.SSLSocket) and self._sock.pending()

@@ -150,7 +150,7 @@ class SqlBackend:
         look_by = 0.0 if at_once else self.now() + min(max(change + apart, SOONEST_LOOK), most)
         own = self._claims.get(claim_id)
         if own is not None:
-            own.look_by, own.heard = look_by, heard
+            own.look_by, own.heard, own.behind = look_by, heard, stands.behind or ""
         return Waiting(ahead, look_by, ticket=stands.mine or 0, behind=stands.behind or "" if stands.mine else "")
 
     async def place(self, claim: Claim, until: float) -> Grant | Waiting | Gone:
@@ -204,8 +204,16 @@ class SqlBackend:
         call = RoutineCall("leave", (*self._places(claim.name), claim.id, claim.id in self._doubts, heir or None))
         ((there,),), repeated = await self.channel.run(call, until)
         self._doubts.pop(claim.id, None)
+        if not heir:
+            self._let_look({claim.id})
         # Also if it is not there after a try that was not answered: that one may well have removed it.
         return bool(there) or repeated
+
+    def _let_look(self, gone: set[str]) -> None:
+        """Where nothing is pushed: whoever of ours stood behind one of these, and counted on its word, looks for itself from now on."""
+        if self._channel_now is None:
+            for claim_id in [claim_id for claim_id, own in list(self._claims.items()) if own.behind in gone]:
+                self._hints.heard(claim_id)
 
     async def hand_over(self, old: str, claim: Claim, until: float) -> Grant | Waiting | Gone:
         nobodys = claim.id.startswith(DETACHED)
@@ -238,6 +246,7 @@ class SqlBackend:
         rows, repeated = await self.channel.run(call, until, insists=False)
         for claim in claims:
             self._doubts.pop(claim.id, None)
+        self._let_look({claim.id for claim in claims})
         return [bool(there) or repeated for (there,) in rows]
 
     async def renew(self, claims: Sequence[Claim], until: float) -> Sequence[Gone | Unanswered | None]:

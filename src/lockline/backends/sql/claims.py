@@ -8,7 +8,7 @@ from typing import Literal
 class SqlClaim:
     """A claim that waits for its turn, or that holds and cannot be told of an eviction; of all others there is nothing to know."""
 
-    __slots__ = ("attended", "heard", "look_by", "state", "token")
+    __slots__ = ("attended", "behind", "heard", "look_by", "state", "token")
 
     def __init__(self, state: Literal["waits", "holds"]) -> None:
         self.state = state
@@ -17,5 +17,7 @@ class SqlClaim:
         self.look_by = 0.0
         self.heard = False
         """Whether the database knows where it listens, as long as it waits."""
+        self.behind = ""
+        """Who stood directly ahead of it when it last looked."""
         self.attended = False
         """Whether it held the last time that the keeper came by: short holds shall not cost a connection."""

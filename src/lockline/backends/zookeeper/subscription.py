@@ -220,6 +220,7 @@ class Subscription:
     def _on_watched(self, node: OwnNode, names: list[str], answers: list[Any]) -> None:
         for name, answer in zip(names, answers, strict=True):
             if isinstance(answer, problems.NoNodeError):
+                self._note_end(f"{node.parent}/{name}", name)
                 # No watch was set, so no event will come and take this along.
                 for waiter in self._living({node.claim.id, *self._waiters.pop(f"{node.parent}/{name}", ())}):
                     self._take_out(waiter, name)
@@ -240,6 +241,8 @@ class Subscription:
         if knows:
             return
         if node.holds:
+            # Nobody has seen it there since it was last read: that one may not have gone alone.
+            self.watch_own(node)
             self._go_on(node)
         else:
             # Who stood ahead of that one may have left unwatched.
@@ -295,6 +298,8 @@ class Subscription:
         path = self._chroot + event.path
         name = path.rpartition("/")[2]
         deleted = event.type == EventType.DELETED
+        if deleted:
+            self._note_end(path, name)
         for node in self._living(self._waiters.pop(path, ())):
             if deleted:
                 self._take_out(node, name)
@@ -302,11 +307,19 @@ class Subscription:
                 node.stale = True
                 node.watched.discard(name)
                 self._go_on(node)
-        own = self._nodes.get(self._own.pop(path, ""))
-        if deleted and own is not None:
+        self._own.pop(path, None)
+
+    def _note_end(self, path: str, name: str) -> None:
+        """If that node was one of ours: who waits behind it has heard of its end before it could itself.
+
+        And before that one goes on: where all of a line is taken away, each would take its turn on the end of the one ahead.
+        """
+        own = next((self._nodes.get(place.id) for place in read_line([name])), None)
+        if own is not None and own.path == path:
             self._hear_of_end(own)
 
     def _hear_of_end(self, node: OwnNode) -> None:
         # One's own release is no news, and would have the keeper look round at each.
         if not node.withdrawn:
+            node.end = node.end or "evicted"
             self._heard(node.claim.id)
