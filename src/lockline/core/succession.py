@@ -10,7 +10,8 @@ travels beside. Why that is right:
   the store keeps it for longer than that. No store takes it for dead meanwhile: it ends by its own expiry.
 - It does not matter when the `leave` arrives, or whether. Until then the line shows one who has let go, and the heir behind it; a
   stranger sees both, and waits. One that is lost is repeated, or the ttl of the one who let go clears the way: for the heir,
-  which is next. Nor does it matter why it is gone from the line: evicted there, it has made way for the heir as well.
+  which is next. Nor does it matter why it is gone from the line: evicted there, it has made way for the heir as well; and if the heir
+  was evicted with it, the answer to the `leave` tells, and the heir is asked for at once.
 - Who is lost hands nothing on: its deadline is over, so nobody here knows what the line has become. Nor does whoever has its turn
   by the word of one that the store turns out not to have had: the store may have lost them all.
 """

@@ -11,6 +11,7 @@ from ...runtime import clock
 from ...runtime.looping import TaskWorker
 from ..resp.commands import HELLO, PING, PUSHED, ServerError, flat, pack
 from ..resp.connection_asyncio import AsyncioConnection, Pipeline
+from ..resp.subscription import QUIET
 from .answers import nothing
 from .channel import LAST_CHANCE, TROUBLE, OwedReleases
 from .commands import SETTINGS, TIDYING, NodeFailure, NodeRequest, packed
@@ -23,6 +24,7 @@ SHORTEST, LONGEST = 0.1, 2.0
 """Pauses before a server is tried again: they double."""
 FIRST = PING if PUSHED is None else HELLO
 """Asks the server to speak unasked on the connection, where that can be told apart from an answer. Old ones refuse, and stay as they are."""
+SIGN_OF_LIFE = NodeRequest("raw", ("PING",))
 BEAT = 0.02
 """How often it is looked after what is due, while anything is."""
 
@@ -60,6 +62,8 @@ class NodeConnection:
         self._overdue = False
         self._looked = 0.0
         """When the server's settings were last asked for."""
+        self._asked = 0.0
+        """When anything was."""
         self._pause = SHORTEST
         self._backoff = SHORTEST
         self._hurry = asyncio.Event()
@@ -78,6 +82,7 @@ class NodeConnection:
             self._looked = now
             self._due.append(Awaited(None, SETTINGS, awaited.since))
             self._write(pack(SETTINGS.args))
+        self._asked = now
         self._due.append(awaited)
         # No drain: a node that does not read is given up after its timeout, long before much has piled up.
         self._write(data)
@@ -87,6 +92,12 @@ class NodeConnection:
         self._due.append(Awaited(None, NodeRequest("listen", words), self._channel.listening.now()))
         self._channel.listening.beat()
         self._write(pack(words))
+
+    def look_after(self, now: float) -> None:
+        """Ask whether it still works, if nothing was asked for a while: a dead one is quiet, too."""
+        if self.up and now > self._asked + QUIET:
+            self._channel.listening.beat()
+            self.send(Awaited(None, SIGN_OF_LIFE, self._channel.listening.now()), PING, now)
 
     def _write(self, data: bytes) -> None:
         assert self._connection is not None
@@ -162,7 +173,7 @@ class NodeConnection:
         connection.replied, connection.ended = self._take, self._broke
         self._connection = connection
         self.pushes = isinstance(first, dict)
-        self.since = self._looked = clock.now()
+        self.since = self._looked = self._asked = clock.now()
         self.silent = False
         self._lost.clear()
         self.up = True
@@ -270,7 +281,7 @@ class NodeConnection:
         # A release repeated over another connection may have to leave a tombstone: better to hear of the first one.
         if self._due:
             last = self._channel.begin(nothing)
-            last.send(self.node, NodeRequest("raw", ("PING",)))
+            last.send(self.node, SIGN_OF_LIFE)
             await last.next(clock.now() + min(self._channel.node_timeout, LAST_CHANCE))
         self._lose(NodeFailure("error", "closed"))
         if self._repeats is not None:

@@ -19,7 +19,7 @@ from .target import Node
 class AsyncioHints(HintSource):
     """Subscriptions of an asyncio client. What is asked after one, over the same connection, is done after it: nobody has to wait.
 
-    Such a connection needs no look whether it still works: whoever waits asks over it now and then, and whoever holds renews.
+    Whoever waits asks over it now and then, and so finds out whether it still works; for whoever holds that is looked after here.
     """
 
     _inherited: tuple[object, ...] = ()
@@ -118,7 +118,10 @@ class AsyncioHints(HintSource):
             await asyncio.sleep(RETRY)
 
     def drain(self) -> None:
-        """The loop listens all the time."""
+        """The loop listens all the time; but over a connection that is dead nothing comes."""
+        now = clock.now()
+        for one in self._channel.connections if self._channels else ():
+            one.look_after(now)
 
     async def close(self) -> None:
         # First: a connection that comes now is not listened to.
