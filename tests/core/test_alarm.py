@@ -12,7 +12,8 @@ from lockline.runtime.alarm import FEW, Alarm
 
 def on_a_loop(story: Callable[[Alarm], Coroutine[object, object, None]]) -> None:
     async def run() -> None:
-        await story(Alarm(asyncio.get_running_loop()))
+        async with asyncio.timeout(30):
+            await story(Alarm(asyncio.get_running_loop()))
 
     asyncio.run(run())
 
@@ -41,6 +42,17 @@ def test_each_is_woken_at_its_own_moment_whoever_came_first() -> None:
     on_a_loop(story)
 
 
+def test_one_with_little_time_does_not_wait_for_one_with_much() -> None:
+    async def story(alarm: Alarm) -> None:
+        patient, other = alarm.loop.create_future(), alarm.loop.create_future()
+        alarm.wake(patient, clock.now() + 3600)
+        alarm.wake(other, clock.now() + 0.05)
+        await other
+        assert not patient.done()
+
+    on_a_loop(story)
+
+
 def test_one_that_is_awake_or_gone_is_left_alone() -> None:
     async def story(alarm: Alarm) -> None:
         complaints: list[object] = []
@@ -61,8 +73,7 @@ def test_a_moment_that_is_over_wakes_at_once() -> None:
     async def story(alarm: Alarm) -> None:
         sleeper = alarm.loop.create_future()
         alarm.wake(sleeper, clock.now() - 5)
-        async with asyncio.timeout(5):
-            await sleeper
+        await sleeper
 
     on_a_loop(story)
 
