@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import pytest
 
+import lockline
 from lockline.core import waiting
 from lockline.core.claim import Waiting
 from lockline.core.live import LiveClaim
@@ -54,3 +56,35 @@ def an_heir_that_never_looked_hears_of_its_eviction(url: str, monkeypatch: pytes
         time.sleep(A_WHILE)
         assert scene.evict("x") == 1
         scene.wait_for(lambda: not lease.real.valid, SOON, "the loss of the lease")
+
+
+def an_eviction_that_is_read_with_the_turn_is_heard(
+    url: str, flavour: str, listener: Callable[[Any], Any], listens: Callable[[Any], object]
+) -> None:
+    """Both messages lie there when it wakes, and two hints are one: it stands in the line again, and does not begin what is over."""
+    with Scene(Place(url), flavour) as scene, lockline.connect(url) as operator:
+        alice, bob = scene.party(), scene.party()
+        lease = alice.lock("x", ttl=TTL).acquire()
+        (waits,) = scene.queue_up("x", bob.lock("x", ttl=TTL).acquire.start)
+        listening = listener(bob.client.real._engine.backend)
+        (live,) = bob.client.real._engine._keeper.books.values()
+        scene.wait_for(lambda: listens(listening), what="a listener")
+        note = listening._take_note
+        evicted: list[int] = []
+
+        def both_at_once(message: str) -> str:
+            if evicted:
+                return ""  # the message of the eviction: it was read before
+            told = note(message)
+            if message.startswith(f"{live.claim.id} "):
+                evicted.append(operator.evict("x"))
+                note(live.claim.id)
+            return str(told)
+
+        listening._take_note = both_at_once
+        lease.release()
+        granted = waits.result(5)
+        assert evicted == [1]
+        assert granted.id != live.claim.id
+        assert [held.id for held in scene.line("x").holders] == [granted.id]
+        granted.release()

@@ -14,6 +14,7 @@ from lockline.backends.sql import backend as sql
 from tests.calm import calm
 from tests.contract.scene import Scene
 from tests.contract.worlds import Place
+from tests.deaf import an_eviction_that_is_read_with_the_turn_is_heard
 from tests.servers.pgbouncer import PgBouncer
 from tests.servers.process import wait_for
 from tests.servers.proxy import Proxy
@@ -164,31 +165,6 @@ def test_who_cannot_listen_still_gets_its_turn(
 def test_an_eviction_that_is_read_before_the_one_whose_turn_it_is_has_begun_is_heard(
     shared: Database, flavour: str
 ) -> None:
-    """Both pushes lie there when it wakes, and two hints are one: it stands in the line again, and does not begin what is over."""
-    place = f"{shared.url}?prefix=both-{flavour}"
-    with Scene(Place(place), flavour) as scene, lockline.connect(place) as operator:
-        alice, bob = scene.party(), scene.party()
-        lease = alice.lock("x", ttl=60).acquire()
-        (waits,) = scene.queue_up("x", bob.lock("x", ttl=60).acquire.start)
-        pushes = bob.client.real._engine.backend._pushes
-        (live,) = bob.client.real._engine._keeper.books.values()
-        scene.wait_for(lambda: pushes.channel is not None, what="a listener")
-        note = pushes._take_note
-        evicted: list[int] = []
-
-        def both_at_once(message: str) -> str:
-            if evicted:
-                return ""  # the push of the eviction: it was read before
-            told = note(message)
-            if message.startswith(f"{live.claim.id} "):
-                evicted.append(operator.evict("x"))
-                note(live.claim.id)
-            return str(told)
-
-        pushes._take_note = both_at_once
-        lease.release()
-        granted = waits.result(5)
-        assert evicted == [1]
-        assert granted.id != live.claim.id
-        assert [held.id for held in scene.line("x").holders] == [granted.id]
-        granted.release()
+    an_eviction_that_is_read_with_the_turn_is_heard(
+        f"{shared.url}?prefix=both-{flavour}", flavour, lambda backend: backend._pushes, lambda pushes: pushes.channel
+    )

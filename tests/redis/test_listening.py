@@ -8,7 +8,6 @@ from typing import TypeVar
 import pytest
 import redis
 
-import lockline
 from lockline import BackendUnavailable
 from lockline.backends.redis.subscription import AsyncioSubscriptions, BlockingSubscriptions
 from lockline.backends.redis.target import understand
@@ -17,6 +16,7 @@ from lockline.runtime import clock
 from lockline.runtime.blocking import BlockingRuntime, run
 from tests.contract.scene import Scene
 from tests.contract.worlds import Place
+from tests.deaf import an_eviction_that_is_read_with_the_turn_is_heard
 from tests.servers.process import wait_for
 from tests.servers.proxy import Proxy
 from tests.servers.redis import RedisServer, a_redis
@@ -150,30 +150,6 @@ def test_all_look_when_a_task_overtakes_the_mending_of_a_subscription(server: Re
 def test_an_eviction_that_is_read_before_the_one_whose_turn_it_is_has_begun_is_heard(
     server: RedisServer, flavour: str
 ) -> None:
-    """Both messages lie there when it wakes, and two hints are one: it stands in the line again, and does not begin what is over."""
-    with Scene(Place(server.url), flavour) as scene, lockline.connect(server.url) as operator:
-        alice, bob = scene.party(), scene.party()
-        lease = alice.lock("x", ttl=60).acquire()
-        (waits,) = scene.queue_up("x", bob.lock("x", ttl=60).acquire.start)
-        subscriptions = bob.client.real._engine.backend._subscriptions
-        (live,) = bob.client.real._engine._keeper.books.values()
-        scene.wait_for(lambda: subscriptions.open, what="a subscription")
-        note = subscriptions._take_note
-        evicted: list[int] = []
-
-        def both_at_once(message: str) -> str:
-            if evicted:
-                return ""  # the message of the eviction: it was read before
-            told = note(message)
-            if message.startswith(f"{live.claim.id} "):
-                evicted.append(operator.evict("x"))
-                note(live.claim.id)
-            return str(told)
-
-        subscriptions._take_note = both_at_once
-        lease.release()
-        granted = waits.result(5)
-        assert evicted == [1]
-        assert granted.id != live.claim.id
-        assert [held.id for held in scene.line("x").holders] == [granted.id]
-        granted.release()
+    an_eviction_that_is_read_with_the_turn_is_heard(
+        server.url, flavour, lambda backend: backend._subscriptions, lambda subscriptions: subscriptions.open
+    )
