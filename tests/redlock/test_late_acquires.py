@@ -12,6 +12,8 @@ import pytest
 
 import lockline
 from lockline import QuorumNotReached
+from lockline.backends.redlock.claims import Attempt
+from lockline.backends.redlock.commands import NodeFailure, NodeRequest
 from tests.servers.process import wait_for
 
 from .servers import Servers, servers
@@ -131,3 +133,20 @@ def test_an_acquire_that_comes_after_the_release_of_the_lease_is_refused(three: 
                 await asyncio.to_thread(one.close)
 
     asyncio.run(story())
+
+
+def test_a_node_that_changes_its_word_is_counted_on_one_side_only() -> None:
+    """Who is still to answer, and whose release leaves no trace, is told by these two alone."""
+    attempt = Attempt("x", "a-1", 1.0, "")
+    acquire, promote = (NodeRequest(op, ("x", "a-1")) for op in ("acquire", "promote"))
+    attempt.note((0, acquire, [b"no", b""]))
+    attempt.note((1, acquire, NodeFailure("unreachable", "no connection")))
+    assert attempt.never_done().keys() == {1}
+    for node in (0, 1):
+        attempt.note((node, acquire, [b"yes", b"7"]))
+    assert attempt.numbers == {0: 7, 1: 7}
+    assert not attempt.refusals
+    assert not attempt.never_done()
+    assert attempt.knows(1)
+    attempt.note((0, promote, [b"no", b""]))
+    assert (set(attempt.numbers), set(attempt.refusals)) == ({1}, {0})
