@@ -5,20 +5,20 @@ from __future__ import annotations
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from types import TracebackType
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NoReturn, TypeVar
 
 from .backends import open_backend
 from .core import arguments
 from .core.backend import Findings
 from .core.block import leave_block
 from .core.claim import Line
-from .core.engine import Engine
+from .core.engine import PATIENCE, Engine
 from .core.events import Listener
 from .core.evicting import evict
 from .core.hand_over import detach, handing_over
 from .core.handle import H, Handle
 from .core.live import LiveClaim
-from .core.shells import AnyClient, AnyLease, AnyLock, AnyLost, AnyRWLock
+from .core.shells import AnyClient, AnyLease, AnyLock, AnyLost, AnyRWLock, has_run
 from .core.terms import Terms
 from .errors import ConfigError
 from .kit.aio import Kit
@@ -105,15 +105,15 @@ class Lease(AnyLease):
             await self._engine.release(self)
 
 
-class _Acquiring(Coroutine[Any, Any, Lease]):
-    """An acquire: `await` it for the lease, or enter it with `async with`, which awaits it first."""
+class _Asking(Coroutine[Any, Any, T]):
+    """A call that is to be awaited. An `if` that forgot to is an error: every coroutine is true, and its body would run without the lock."""
 
-    __slots__ = ("_call", "_lease")
+    __slots__ = ("_call",)
 
-    def __init__(self, call: Coroutine[Any, Any, Lease]) -> None:
+    def __init__(self, call: Coroutine[Any, Any, T]) -> None:
         self._call = call
 
-    def __await__(self) -> Generator[Any, Any, Lease]:
+    def __await__(self) -> Generator[Any, Any, T]:
         return self._call.__await__()
 
     # A task, which takes coroutines alone, takes this too.
@@ -125,6 +125,19 @@ class _Acquiring(Coroutine[Any, Any, Lease]):
 
     def close(self) -> None:
         self._call.close()
+
+    def __bool__(self) -> NoReturn:
+        self._call.close()
+        name = getattr(self._call, "__name__", "").lstrip("_")
+        raise ConfigError(
+            f"nothing was asked yet, and so this is neither true nor false: write `await lock.{name}(...)`"
+        )
+
+
+class _Acquiring(_Asking[Lease]):
+    """An acquire: `await` it for the lease, or enter it with `async with`, which awaits it first."""
+
+    __slots__ = ("_lease",)
 
     async def __aenter__(self) -> Lease:
         self._lease = await self._call
@@ -149,15 +162,21 @@ class Lock(AnyLock[Lease]):
         lease._given = True
         return lease
 
-    async def try_acquire(self) -> Lease | None:
+    def try_acquire(self) -> Coroutine[Any, Any, Lease | None]:
         """The lease, or None if the line has no room now."""
+        return _Asking(self._try_acquire())
+
+    async def _try_acquire(self) -> Lease | None:
         lease = await self._engine.acquire(self._terms, None, self._lease, wait=False)
         if lease is not None:
             lease._given = True
         return lease
 
-    async def locked(self) -> bool:
+    def locked(self) -> Coroutine[Any, Any, bool]:
         """Whether whoever asked for it now would have to wait: it is held, or has no room."""
+        return _Asking(self._locked())
+
+    async def _locked(self) -> bool:
         return await self._engine.ask(self._is_full)
 
     def _lease(self, live: LiveClaim) -> Lease:
@@ -195,7 +214,7 @@ class Client(Kit, AnyClient[Lock, RWLock]):
 
         async def wrapper(*args: Any, **kwargs: Any) -> Any:
             async with lock(*args, **kwargs).acquire(timeout):
-                return await function(*args, **kwargs)
+                return has_run(await function(*args, **kwargs), "@locked")
 
         return wrapper
 
@@ -234,6 +253,31 @@ class Client(Kit, AnyClient[Lock, RWLock]):
         await self.close()
 
 
+class _LoopEngine(Engine):
+    """The same decisions on the caller's own loop. What another one opened cannot be awaited here, so that is refused before anything is asked."""
+
+    def release(self, handle: Handle) -> Coroutine[Any, Any, None]:
+        self.runtime.me()
+        return Engine.release(self, handle)
+
+    async def extend(self, live: LiveClaim, ttl: object) -> None:
+        self.runtime.me()
+        await Engine.extend(self, live, ttl)
+
+    async def stop_writing(self, handle: Handle) -> None:
+        self.runtime.me()
+        await Engine.stop_writing(self, handle)
+
+    async def ask(self, question: Callable[[float], Awaitable[T]], patience: float = PATIENCE) -> T:
+        self.runtime.me()
+        return await Engine.ask(self, question, patience)
+
+    async def close(self) -> None:
+        if not self.closed:
+            self.runtime.me()
+        await Engine.close(self)
+
+
 class _ApartEngine(Engine):
     """The same decisions on a loop apart, where nothing that the caller does holds up a renewal."""
 
@@ -256,8 +300,8 @@ class _ApartEngine(Engine):
     async def stop_writing(self, handle: Handle) -> None:
         await self.runtime.run(lambda: Engine.stop_writing(self, handle))
 
-    async def ask(self, question: Callable[[float], Awaitable[T]]) -> T:
-        return await self.runtime.run(lambda: Engine.ask(self, question))
+    async def ask(self, question: Callable[[float], Awaitable[T]], patience: float = PATIENCE) -> T:
+        return await self.runtime.run(lambda: Engine.ask(self, question, patience))
 
     async def close(self) -> None:
         await self.runtime.run(lambda: Engine.close(self))
@@ -292,4 +336,4 @@ def connect(
         return Client(engine)
     runtime = LoopRuntime()
     backend = open_backend(target, runtime, options)
-    return Client(Engine(backend, runtime, owner, stream_for(backend, runtime, listeners)))
+    return Client(_LoopEngine(backend, runtime, owner, stream_for(backend, runtime, listeners)))

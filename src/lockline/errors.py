@@ -34,14 +34,20 @@ class ConfigError(LocklineError, ValueError):
 
 
 class AcquireTimeout(LocklineError, TimeoutError):
-    """The lock stayed taken for the whole wait; nothing of the attempt is left in the line."""
+    """The lock stayed taken for the whole wait, or this client's own crowd was not asked through; nothing of the attempt is left in the line."""
 
-    def __init__(self, name: str, *, waited: float, holders: tuple[str, ...] = (), ahead: int | None = None) -> None:
+    def __init__(
+        self, name: str, *, waited: float, holders: tuple[str, ...] = (), ahead: int | None = None, crowd: int = 0
+    ) -> None:
         self.name = name
         self.waited = waited
         self.holders = holders
         self.ahead = ahead
+        self.crowd = crowd
+        """How many calls of the same client had to ask the store first, where it was not even asked for this one."""
         text = f"{name!r} stayed taken for {waited:.1f} s"
+        if crowd:
+            text = f"{name!r} was not asked for in {waited:.1f} s: {crowd} calls of this client came first; give it longer, or use more clients"
         if holders:
             text += f": held by {', '.join(holders)}"
         if ahead:

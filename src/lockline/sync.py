@@ -16,7 +16,7 @@ from .core.events import Listener
 from .core.evicting import evict
 from .core.hand_over import detach, handing_over
 from .core.live import LiveClaim
-from .core.shells import AnyClient, AnyLease, AnyLock, AnyLost, AnyRWLock
+from .core.shells import AnyClient, AnyLease, AnyLock, AnyLost, AnyRWLock, has_run
 from .errors import ConfigError, LocklineError
 from .kit.sync import Kit
 from .observe.logging import stream_for
@@ -199,7 +199,7 @@ class Client(Kit, AnyClient[Lock, RWLock]):
 
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             with lock(*args, **kwargs).acquire(timeout):
-                return function(*args, **kwargs)
+                return has_run(function(*args, **kwargs), "@locked")
 
         return wrapper
 

@@ -128,6 +128,14 @@ class GuardingCommits(Protocol):
 
 
 @runtime_checkable
+class Narrow(Protocol):
+    """A system that a client asks over few connections, or that serves only so many of its requests at once."""
+
+    at_once: int
+    """How many `enter`s are under way at the same time, at most: the others of a crowd have not asked yet, and wait for nothing but that."""
+
+
+@runtime_checkable
 class Sessional(Protocol):
     """A system that ties claims to a session of the client."""
 

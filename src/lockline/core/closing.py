@@ -38,7 +38,7 @@ async def release_all(backend: Backend, runtime: Runtime, keeper: Keeper) -> flo
     for live in listened_to:
         runtime.call_aside(functools.partial(_tell, live, told))
     kept = {claim.id for claim, _ in lasting}
-    claims = [live.claim for live in held if live.claim.id not in kept]
+    claims = [live.claim for live in held if live.claim.id not in kept and not live.outlives_client]
     # Only now: to take note of thousands takes its own time on a busy machine.
     until = runtime.now() + CLOSING
     latest = until - CLOSING + LONGEST_CLOSING

@@ -16,6 +16,8 @@ from .arguments import a_ttl
 from .backend import Backend, Sessional
 from .claim import Claim, Unanswered, Waiting
 from .closing import CLOSING, owe_what_waits_below, release_all
+from .entrance import entrance_to
+from .glances import Glances
 from .guarding import guard
 from .handle import H, Handle, check, not_held
 from .keeper import WITHDRAWAL
@@ -24,7 +26,6 @@ from .live import GIVEN_BACK, RELEASED, RENEWALS_PER_TTL, Call, LiveClaim
 from .succession import doubt, hand_turn_on
 from .telling import Stream, keeper_for
 from .terms import Terms
-from .waiting import PAUSE
 from .weakly import weakly
 
 T = TypeVar("T")
@@ -43,16 +44,13 @@ class Engine:
     """One client's claims on one backend."""
 
     def __init__(self, backend: Backend, runtime: Runtime, owner: str | None, stream: Stream | None = None) -> None:
-        self.backend = backend
-        self.stream = stream
-        self.runtime = runtime
-        self._named_owner = owner
+        self.backend, self.stream, self.runtime = backend, stream, runtime
+        self._named_owner, self.closed = owner, False
         # The worker knows the engine only as long as somebody else does: a client that was dropped leaves no thread.
         self._keeper = keeper_for(stream)(backend, runtime, weakly(self._forget), stream)
         self._keeper.serve(self)
         self._hints = self._keeper.hints
         self._ceiling_of = backend.ceiling if isinstance(backend, Sessional) else None
-        self.closed = False
         self._begin()
         tell_after_fork(self)
 
@@ -63,6 +61,8 @@ class Engine:
         # Random once, counted after that: unique for each attempt without asking the kernel each time.
         self._prefix = secrets.token_hex(8)
         self._numbers = itertools.count(1)
+        self._glances = Glances(self.runtime)
+        self._entrance = entrance_to(self.backend, self._hints)
         self.owner = self._named_owner or self.runtime.who()
 
     def forked(self) -> None:
@@ -110,7 +110,7 @@ class Engine:
         began = self.runtime.now()
         # A try is over with the first answer; and with the first silence, unless it has been given more time for that.
         deadline = began + (timeout or 0.0) if not wait else None if timeout is None else began + timeout
-        pause = PAUSE
+        pause = waiting.PAUSE
         while True:
             claim = Claim(
                 terms.name, f"{self._prefix}-{next(self._numbers)}", self.owner, terms.kind, terms.weight, terms.capacity,
@@ -126,7 +126,7 @@ class Engine:
                     return make(live)
             except BaseException as problem:
                 await self._give_back(live, deadline, problem)
-                if not self._may_go_on(problem, began + terms.ttl if deadline is None else deadline):
+                if self.closed or not waiting.may_ask_again(problem, self.runtime, deadline or began + terms.ttl):
                     raise
                 await self.runtime.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
@@ -139,24 +139,22 @@ class Engine:
             await self._give_back(live, deadline)
             # A store that answers slower than the ttl would keep us here for ever.
             if deadline is not None and self.runtime.now() >= deadline:
-                raise await waiting.timeout_error(self.backend, live, began, deadline)
-
-    def _may_go_on(self, problem: BaseException, until: float) -> bool:
-        """Whether the store was silent, and may be asked again: until the caller's deadline, or else for one ttl."""
-        if not isinstance(problem, BackendUnavailable) or problem.permanent or isinstance(problem, ClientClosed):
-            return False
-        return not self.closed and self.runtime.now() < until - PAUSE
+                raise await waiting.ran_out(self._glances, self.backend, live, began, wait)
 
     async def _stand(
         self, live: LiveClaim, terms: Terms, began: float, deadline: float | None, wait: bool
     ) -> bool | None:
         """True when the claim holds, False when its place was lost, None when it may not wait and there is no room."""
         claim = live.claim
+        if self._entrance is not None:
+            await self._entrance.come_in(live, began, deadline, None if wait else A_TRY)
         sent = self.runtime.now()
         until = sent + claim.ttl
         if deadline is not None:
             until = min(until, max(deadline, sent + (GRACE if wait else A_TRY)))
         answer = await self.backend.enter(live.stored(claim), wait=wait, until=until)
+        if self._entrance is not None:
+            self._entrance.answered(live)
         if answer is None:
             return None
         if self._ceiling_of is not None:
@@ -168,13 +166,13 @@ class Engine:
             self._keeper.line_up(live, answer)
             ask: place.Place = self.backend.place
             if terms.minds_the_wait:
-                ask, answer = await place.minded(terms, self.backend, live, answer, until)
+                ask, answer = await place.minded(terms, self._glances, self.backend, live, answer, until)
             try:
                 won = await waiting.turn(self._hints, ask, live, answer, deadline, self._keeper.books)
             except waiting.Overdue as overdue:
                 if overdue.problem is not None:
                     raise overdue.problem from None
-                raise await waiting.timeout_error(self.backend, live, began, self.runtime.now()) from None
+                raise await waiting.timeout_error(self._glances, self.backend, live, began) from None
             if won is None:
                 return False
             answer = won
@@ -212,9 +210,11 @@ class Engine:
         """Nobody wants this claim any more; nothing has to be undone of what was never sent, and so never answered."""
         live.give_up(None if cut is None else type(cut))
         self._hints.forget(live.claim.id)
+        if self._entrance is not None:
+            self._entrance.leave(live)
         self._keeper.drop(live)
         self._forget(live)
-        if not live.ends and getattr(cut, "unsent", isinstance(cut, NotHeld)):
+        if not live.asked or (not live.ends and getattr(cut, "unsent", isinstance(cut, NotHeld))):
             self._keeper.strike(live.claim)
         else:
             await self._keeper.withdraw(live.claim, until, live.outlasts)
@@ -374,11 +374,11 @@ class Engine:
 
     # -- questions ---------------------------------------------------------------------------------
 
-    async def ask(self, question: Callable[[float], Awaitable[T]]) -> T:
+    async def ask(self, question: Callable[[float], Awaitable[T]], patience: float = PATIENCE) -> T:
         """Put a question to the backend, with a deadline."""
         if self.closed:
             raise ClientClosed()
-        return await question(self.runtime.now() + PATIENCE)
+        return await question(self.runtime.now() + patience)
 
     # -- the end -----------------------------------------------------------------------------------
 

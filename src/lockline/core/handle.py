@@ -131,7 +131,7 @@ class Handle(Holding):
             live.keeper.ring()
             return
         live.abandoned = True
-        if live.remaining() > 0:
+        if live.remaining() > 0 and not live.outlives_client:
             warn(
                 f"the lease on {live.claim.name!r} was dropped without release: nothing renews it any more, and the lock stays "
                 "taken until its ttl is over; keep what acquire() returns, or use `with`",

@@ -5,17 +5,18 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ..errors import LocklineError, Reason
-from ..runtime import Running, Runtime
+from ..runtime import Runtime
 from .agenda import AT_A_TIME, Agenda
 from .backend import Backend, Calling
+from .batching import Renewal, by_time, time_to_renew
 from .claim import Claim, Unanswered, Waiting
 from .evicting import evictor_of
 from .handle import Handle
 from .lasting import end
-from .live import RENEWALS_PER_TTL, LiveClaim
+from .live import LiveClaim
 from .removals import Removals
 from .succession import close_up
 from .waiting import Hints
@@ -40,14 +41,7 @@ A_QUESTION = 0.25
 TOGETHER = 2000
 """Claims that are renewed by one call, at most: the first of very many shall not wait for the answer to the last."""
 AT_ONCE = 4
-"""Renewals under way at the same time, at most: one that gets no answer does not keep the others from theirs."""
-
-
-class Renewal(NamedTuple):
-    """A renewal that was begun: who does it, and the claims that it has not done with yet."""
-
-    worker: Running
-    asked: set[str]
+"""Renewals of one order of magnitude under way at once, at most: one that gets no answer does not keep the others from theirs."""
 
 
 class Keeper:
@@ -270,7 +264,8 @@ class Keeper:
         # What was said before an answer that is still under way has to be asked for again.
         self._talked_of.intersection_update(asked)
         if ripe:
-            await self._begin_renewal(ripe + soon)
+            for size, batch in by_time(ripe + soon, now).items():
+                await self._begin_renewal(batch, size)
         elif soon:
             soonest = min(soonest, *(live.due for live in soon))
         self._agenda.end_round(soonest)
@@ -289,8 +284,8 @@ class Keeper:
             self.strike(live.claim)
             self._forget(live)
 
-    async def _begin_renewal(self, batch: list[LiveClaim]) -> None:
-        if len(self._renewals) >= AT_ONCE:
+    async def _begin_renewal(self, batch: list[LiveClaim], size: int) -> None:
+        if self._is_full(size):
             # The next one that ends wakes us, to go through all of them.
             return
         asked = {live.claim.id for live in batch}
@@ -300,7 +295,7 @@ class Keeper:
                 await self._renew_all(batch)
             finally:
                 asked.clear()
-                self._agenda.note(0.0 if len(self._renewals) >= AT_ONCE else min(live.due for live in batch))
+                self._agenda.note(0.0 if self._is_full(size) else min(live.due for live in batch))
                 self._worker.ring()
 
         try:
@@ -310,7 +305,10 @@ class Keeper:
             log.warning("renewing %d claims in the keeper's own thread: %s", len(batch), problem)
             await self._renew_all(batch)
             return
-        self._renewals.append(Renewal(worker, asked))
+        self._renewals.append(Renewal(worker, asked, size))
+
+    def _is_full(self, size: int) -> bool:
+        return sum(renewal.size == size for renewal in self._renewals) >= AT_ONCE
 
     def _wanted(self, live: LiveClaim) -> bool:
         if live.token is None:
@@ -342,7 +340,7 @@ class Keeper:
         """Renew these with one call; how many were answered."""
         sent = self._runtime.now()
         # One that gets no answer is given up when the next would be due, so that there is time for another.
-        until = max(sent + 0.05, min(min(live.deadline, sent + live.claim.ttl / RENEWALS_PER_TTL) for live in batch))
+        until = max(sent + 0.05, sent + min(time_to_renew(live, sent) for live in batch))
         # Renewed for what it has left, a claim lives no longer than it would anyway: that only asks whether it is there.
         claims = [
             live.claim if self._wanted(live) else live.claim._replace(ttl=max(live.ends - sent, 0.001))

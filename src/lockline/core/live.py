@@ -79,6 +79,8 @@ class LiveClaim:
     ends = 0.0
     """When the ttl that the store last confirmed runs out, less the margin; 0 before the first answer."""
     ceiling = NO_CEILING
+    asked = True
+    """Whether the store may have been asked for it; if not, there is nothing to undo."""
     due = 0.0
     ask_at = float("inf")
     """When to ask whether it is still there, of one that is not renewed: never, unless it was spoken of."""
@@ -91,6 +93,8 @@ class LiveClaim:
     lost: LeaseLost | None = None
     """How it was lost; noted before the state says so, so that of two who change that at once the loss stays."""
     abandoned = False
+    outlives_client = False
+    """Whether closing its client leaves it to its ttl."""
     detached = False
     """Whether its place is kept for whoever comes with the ticket: to leave its block gives nothing back."""
     ticket = 0
@@ -114,7 +118,6 @@ class LiveClaim:
     evictor = ""
     """Who took it away, where that was left for it to find."""
     _signal: Signal | None = None
-    _callbacks: list[Callable[[], object]] | None = None
 
     def __init__(
         self, claim: Claim, runtime: Runtime, key: tuple[object, str], renews: bool, max_hold: float | None,
@@ -130,6 +133,7 @@ class LiveClaim:
         self.renews = renews
         self.max_hold = max_hold
         self._handles: list[weakref.ref[Handle]] = []
+        self._callbacks: list[Callable[[], object]] = []
 
     # Counted each time and not kept as a number: an exception between two instructions would leave that wrong for ever,
     # and a handle that is gone is gone even if its `__del__` was cut short.
@@ -307,7 +311,7 @@ class LiveClaim:
     @property
     def listened_to(self) -> bool:
         """Whether somebody is to be called back on loss."""
-        return self._callbacks is not None
+        return bool(self._callbacks)
 
     def tell(self) -> None:
         """Wake those who wait for the end of this claim, and call back those who asked for its loss."""
@@ -315,8 +319,13 @@ class LiveClaim:
             self._signal.set()
         if self.lost is None:
             return
-        callbacks, self._callbacks = self._callbacks, None
-        for callback in callbacks or ():
+        callbacks = self._callbacks
+        while callbacks:
+            try:
+                # Looked for and taken in one step: the keeper, a release and whoever begins to listen may tell it at the same moment.
+                callback = callbacks.pop(0)
+            except IndexError:
+                return
             try:
                 callback()
             except Exception:
@@ -324,8 +333,6 @@ class LiveClaim:
 
     def listen(self, callback: Callable[[], object]) -> None:
         """Call back on loss, now if it is lost already."""
-        if self._callbacks is None:
-            self._callbacks = []
         self._callbacks.append(self.runtime.here(callback))
         self.remaining()
         if self.lost is not None:
@@ -333,8 +340,10 @@ class LiveClaim:
 
     async def ended(self, until: float | None) -> bool:
         """Wait until the claim is lost (True), or released, or that moment has come (False)."""
-        if self._signal is None:
-            self._signal = self.runtime.signal()
+        signal = self._signal
+        if signal is None:
+            # Of two threads that come first, both get the same: one of its own would be set by nobody.
+            signal = vars(self).setdefault("_signal", self.runtime.signal())
         while True:
             self.remaining()
             if self.state in (LOST, *GIVEN_BACK):
@@ -345,7 +354,7 @@ class LiveClaim:
             # The deadline is looked at here too, so that loss is told in time even if the keeper hangs. But while a detach is
             # under way it says nothing: that one tells what came of it.
             end = self.deadline if self.state is not DETACHING else now + A_DETACH
-            await self._signal.wait(end if until is None else min(until, end))
+            await signal.wait(end if until is None else min(until, end))
 
 
 def why_lost(live: LiveClaim, reason: Reason) -> tuple[Cause, str]:

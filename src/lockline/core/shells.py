@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping
+from contextlib import AsyncContextDecorator, ContextDecorator
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any, Generic, NoReturn, TypeVar
 
 from ..errors import ConfigError, NotHeld
@@ -18,6 +20,7 @@ from .live import LiveClaim
 from .place import is_full
 from .terms import Terms, terms_for
 
+T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 L = TypeVar("L", bound="AnyLock[Any]")
 """The lock of one shell."""
@@ -307,6 +310,9 @@ class AnyClient(Generic[L, RW]):
             lock()
 
         def decorate(function: F) -> F:
+            # Without a name the function was taken for what makes one, and this is its first call.
+            if not callable(function):
+                raise ConfigError(f'@locked decorates a function, not {function!r}: write @client.locked("name")')
             gives = gives_instead(function)
             if "generator" in gives:
                 raise ConfigError(
@@ -344,6 +350,11 @@ def bind_to_nobody(lease: AnyLease) -> None:
     lease._engine.hand_on(lease._live)
 
 
+def leave_to_its_ttl(lease: AnyLease) -> None:
+    """Let the lease stay until its ttl is over when its client is closed, and when its process ends."""
+    lease._live.outlives_client = True
+
+
 def gives_instead(function: Callable[..., object]) -> str:
     """What a call of this function gives instead of running its body, in words; empty for a plain function."""
     for kind, says in (
@@ -354,3 +365,26 @@ def gives_instead(function: Callable[..., object]) -> str:
         if kind(function) or kind(getattr(function, "__call__", None)):  # noqa: B004 - an object that is called
             return says
     return ""
+
+
+def has_run(result: T, what: str) -> T:
+    """The result of a call; ConfigError where that is a body that nobody has begun, which would run without the lock.
+
+    Of a function that another decorator has wrapped this cannot be told before it is called.
+    """
+    body = getattr(result, "gen", None) if isinstance(result, ContextDecorator | AsyncContextDecorator) else result
+    if isinstance(body, CoroutineType):
+        body.close()
+        gives = "a coroutine"
+    elif isinstance(body, AsyncGeneratorType):
+        gives = "an async generator"
+    elif isinstance(body, GeneratorType) and inspect.getgeneratorstate(body) == inspect.GEN_CREATED:
+        if body.gi_code.co_name == "<genexpr>":
+            return result  # an expression over what was made under the lock
+        gives = "a generator"
+    else:
+        return result
+    cure = "use a client of lockline.aio, and " if gives == "a coroutine" else ""
+    raise ConfigError(
+        f"{what} would be over before the body runs: the call gave {gives}; {cure}decorate the body itself, beneath what wraps it"
+    )

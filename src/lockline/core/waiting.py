@@ -13,6 +13,7 @@ from .succession import follow
 
 if TYPE_CHECKING:
     from .backend import Backend
+    from .glances import Glances
     from .live import LiveClaim
 
 Asks = Callable[[Claim, float], Awaitable[Grant | Waiting | Gone]]
@@ -78,6 +79,11 @@ class Hints:
         """Nothing was heard; but the keeper is to ask for this claim when it next looks round."""
         self._unread.append(claim_id)
 
+    def missed(self) -> None:
+        """Nobody knows what was missed of what is held: the keeper asks for all of it now. Who waits looks by itself, in time."""
+        self._missed = True
+        self._wake_keeper()
+
     def heard_all(self) -> None:
         """Nobody knows what was missed: everyone who waits looks again, and the keeper asks for what is held when it next looks round."""
         self._missed = True
@@ -89,6 +95,8 @@ class Hints:
             # Both look after they have changed something: one of them sees the other.
             if self._mailbox.is_open(claim_id):
                 self._mailbox.deliver(claim_id)
+            elif not self._will_wait(claim_id):
+                self.pass_on(claim_id)
         else:
             self.for_keeper(claim_id)
 
@@ -231,19 +239,32 @@ async def _turn(
             live.count_from(now(), claim.ttl)
 
 
-async def timeout_error(backend: Backend, live: LiveClaim, began: float, deadline: float) -> AcquireTimeout:
+def may_ask_again(problem: BaseException, runtime: Runtime, until: float) -> bool:
+    """Whether the store was silent, and may be asked again: until the caller's deadline, or else for one ttl."""
+    if not isinstance(problem, BackendUnavailable) or problem.permanent or isinstance(problem, ClientClosed):
+        return False
+    return runtime.now() < until - PAUSE
+
+
+async def ran_out(glances: Glances, backend: Backend, live: LiveClaim, began: float, wait: bool) -> LocklineError:
+    """The error of a call whose time is over, and whose claim had run out before the store's answer arrived."""
+    if not wait:
+        return BackendUnavailable(f"the store answered too late: the claim on {live.claim.name!r} had run out by then")
+    return await timeout_error(glances, backend, live, began)
+
+
+async def timeout_error(glances: Glances, backend: Backend, live: LiveClaim, began: float) -> AcquireTimeout:
     """What a caller is told whose time is over: who holds it, and how many were ahead."""
     now = live.runtime.now()
     holders: tuple[str, ...] = ()
     ahead = None
     try:
-        line = await backend.look(live.claim.name, max(deadline, now) + LAST_LOOK)
+        seen = await glances.of(backend, live.claim, now + LAST_LOOK)
     except LocklineError:
         pass
     else:
         holders = tuple(
-            f"{printable(held.owner)} since {clock_time(held.since)}, token {held.token}" for held in line.holders[:3]
+            f"{printable(held.owner)} since {clock_time(held.since)}, token {held.token}" for held in seen.holders
         )
-        ids = [claim.id for claim in line.claims]
-        ahead = ids.index(live.claim.id) if live.claim.id in ids else None
+        ahead = seen.places.get(live.claim.id)
     return AcquireTimeout(live.claim.name, waited=now - began, holders=holders, ahead=ahead)

@@ -233,8 +233,9 @@ def undisturbed(look: Callable[[], T]) -> T:
     while True:
         try:
             return look()
-        except RuntimeError:
-            pass
+        except RuntimeError as problem:
+            if type(problem) is not RuntimeError:
+                raise  # a limit of the caller's own, by a signal handler
 
 
 class ThreadWorker:

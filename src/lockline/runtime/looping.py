@@ -164,13 +164,14 @@ class LoopMailbox:
             await asyncio.sleep(0)
         alarm = self._alarm
         while not (slot.mail or slot.woken):
-            if until <= clock.now():
+            now = clock.now()
+            if until <= now:
                 return False
             if alarm is None or alarm.loop is not asyncio.get_running_loop():
                 alarm = self._alarm = Alarm(asyncio.get_running_loop())
             slot.waiter = waiter = alarm.loop.create_future()
             try:
-                alarm.wake(waiter, until)
+                alarm.wake(waiter, until, now)
                 # Put by another thread between the look above and the registration.
                 if not (slot.mail or slot.woken):
                     await waiter

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+from .insisting import insist
+
+if TYPE_CHECKING:
+    import asyncio
 
 CODE: Final = 128 + signal.SIGTERM
+
+
+class Terminated(SystemExit):
+    """SIGTERM came: told apart from a SystemExit of the program's own, which may be dropped as ever."""
 
 
 def _is_ours() -> bool:
@@ -21,7 +29,7 @@ def _is_ours() -> bool:
 
 @contextmanager
 def exit_on_sigterm() -> Iterator[None]:
-    """In the main thread, while this block runs: SIGTERM raises SystemExit in it, once."""
+    """In the main thread, while this block runs: SIGTERM raises SystemExit in it, once, and again where Python dropped that."""
     if not _is_ours():
         yield
         return
@@ -29,12 +37,14 @@ def exit_on_sigterm() -> Iterator[None]:
     def leave(number: int, frame: FrameType | None) -> None:
         # What is given back now must not be cut short by a second one; KILL still ends it.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        raise SystemExit(CODE)
+        raise Terminated(CODE)
 
     signal.signal(signal.SIGTERM, leave)
+    end = insist(signal.SIGTERM, Terminated, lambda: signal.signal(signal.SIGTERM, leave))
     try:
         yield
     finally:
+        end()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
@@ -65,6 +75,8 @@ _endings: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Ending] = weakre
 @contextmanager
 def cancel_on_sigterm() -> Iterator[None]:
     """The same on a loop: each task that runs this block is cancelled, once, and SystemExit comes out of the last."""
+    import asyncio  # here, because a program without a loop should not pay for it
+
     task = asyncio.current_task()
     loop = task.get_loop() if task is not None else None
     ending = _endings.get(loop) if loop is not None else None
