@@ -14,9 +14,9 @@ from ...errors import BackendUnavailable
 from ...runtime import Runtime
 from ..attending import Attending
 from ..resp.commands import ServerError, pack
-from ..resp.connection_asyncio import AsyncioLink
 from ..resp.connection_blocking import BlockingLink
 from ..resp.errors import NoAnswer, Refused, unavailable
+from ..resp.link_asyncio import AsyncioLink
 from ..resp.shared_blocking import SharingLink
 from ..resp.target import Address
 from . import doctor, hand_over, keeping
@@ -24,7 +24,7 @@ from .batches import Batches
 from .channel import Answer, Call, Channel, Failed
 from .claims import APART, FURTHEST_APART, SOONEST_LOOK, Doubts, LivesOn, OwnClaim, Renewals, call_to_leave, was_there
 from .commands import OVERHEAD, Kept, PreparedLine, Route, Wish, key_of, words
-from .connection import Connections
+from .connection import Connections, KeepersLink
 from .guarantees import GUARANTEES
 from .inspection import Inspection
 from .joined import A_CROWD, Step, join
@@ -62,13 +62,14 @@ class RedisBackend:
             self._subscriptions = AsyncioSubscriptions(target, prefix, self._take_note)
         else:
             self._connections = Connections(target, partial(SharingLink, most=max_connections, join=join))
-            self._for_keeper = Connections(target, partial(BlockingLink, most=KEEPERS_CONNECTIONS))
+            keepers = partial(KeepersLink, most=KEEPERS_CONNECTIONS, beside=self._connections)
+            self._for_keeper = Connections(target, keepers)
             self._for_waits = Connections(target, partial(BlockingLink, most=max_connections))
             self._subscriptions = self.reader = BlockingSubscriptions(target, prefix, self._take_note)
         self._begin()
 
     def _begin(self) -> None:
-        self._topology = topology_of(self.target, self._connections)
+        self._topology = topology_of(self.target, self._connections, self._runtime)
         self.channel = Channel(self._connections, self._topology, self._runtime)
         self._batches = Batches(self.channel)
         keepers = Channel(self._for_keeper, self._topology, self._runtime)
@@ -181,7 +182,7 @@ class RedisBackend:
         ahead, change, ticket, behind = reply
         wait = change / 1000 + min(ahead * APART, FURTHEST_APART)
         look_by = 0.0 if unheard else self._runtime.now() + max(wait, SOONEST_LOOK)
-        told = behind.decode()
+        told = behind.decode() if behind else ""
         own = self._claims.get(claim_id)
         if own is not None:
             own.look_by = look_by

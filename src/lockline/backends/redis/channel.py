@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from ...core.backend import REFUSAL
 from ...errors import BackendUnavailable
@@ -13,6 +13,8 @@ from ..resp.errors import WAIT_AND_REPEAT, NoAnswer, Refused, code_of, refusal, 
 from ..resp.target import Address, spelled
 from .connection import Connections
 from .topology import Topology
+
+T = TypeVar("T")
 
 FIRST_PAUSE = 0.01
 LONGEST_PAUSE = 0.25
@@ -143,7 +145,9 @@ class Channel:
             self.topology.moved(call.keys[0], _told(problem, address))
             return None, (call.by_digest,), False
         if code == "ASK":
-            return _told(problem, address), (ASKING, call.in_full), False
+            there = self.topology.named(_told(problem, address))
+            # Of one that nobody can name: the slot is its own as soon as the move is over, and then it is found.
+            return (there, (ASKING, call.in_full), False) if there else (None, (call.by_digest,), True)
         if code in WAIT_AND_REPEAT:
             self.topology.doubt(address)
             if code == "READONLY":
@@ -151,6 +155,24 @@ class Channel:
                 self.connections.forget(address)
             return None, (call.by_digest,), True
         raise refusal(problem, address)
+
+    async def ask_around(self, question: Callable[[], Awaitable[T]], until: float) -> T:
+        """The answer to a question for every primary, begun anew while one of them does not serve: another may have its place by now.
+
+        It raises NoAnswer where a server is there and says that it cannot serve yet; one that is not there is tried for `REFUSAL` seconds.
+        """
+        began, pause = self._runtime.now(), FIRST_PAUSE
+        while True:
+            try:
+                return await question()
+            except NoAnswer as problem:
+                error, end = unavailable(problem), until
+            except BackendUnavailable as problem:
+                error, end = problem, min(until, began + REFUSAL)
+            if error.permanent or self._runtime.now() + pause >= end:
+                raise error
+            await self._runtime.sleep(pause)
+            pause = min(pause * 2, LONGEST_PAUSE)
 
     async def ask(self, address: Address, words: Sequence[Any], until: float) -> Any:
         """The answer of one server to a plain command that only reads; errors come out typed."""
@@ -170,6 +192,8 @@ class Channel:
         try:
             return await self.connections.ask_all(address, requests, until)
         except NoAnswer as problem:
+            # Else one who only asks would never look where its servers are by now.
+            self.topology.doubt(address)
             unsent = not (first.sent or problem.sent)
             raise unavailable(first if problem.late else problem, unsent=unsent) from problem
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from ...errors import ClientClosed
+from ..resp.connection_blocking import BlockingLink
+from ..resp.errors import NoAnswer
 from ..resp.joining import Request
 from ..resp.target import Address, Server
 from .target import Target
@@ -82,3 +84,23 @@ class Connections:
         links, self._links = self._links, {}
         for link in links.values():
             link.close()
+
+
+class KeepersLink(BlockingLink):
+    """The way for renewals, for threads: connections of their own, and the callers' where the server gives no more of them.
+
+    One that is full (`maxclients`) refuses new ones, and serves those that are open: no lease is to be lost on it for that.
+    """
+
+    def __init__(self, server: Server, vets: bool, most: int, beside: Connections) -> None:
+        super().__init__(server, vets, most)
+        self._beside = beside
+
+    async def ask(self, request: bytes, until: float, several: Sequence[bytes] = ()) -> Any:
+        try:
+            return await super().ask(request, until, several)
+        except NoAnswer as problem:
+            if not problem.refused:
+                raise
+        callers = self._beside.to(self._address)
+        return await (callers.ask_all(several, until) if several else callers.ask(request, until))

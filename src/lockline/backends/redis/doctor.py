@@ -21,8 +21,8 @@ CLOCKS_APART = 1.0
 """Seconds by which the server's clock may differ from ours before it is worth a word."""
 
 RULE = (
-    "ACL SETUSER lockline on >password ~{ll:* resetchannels &ll:* +eval +evalsha +hget +hmget +hset +hdel +hgetall +pexpire "
-    "+pexpireat +time +publish +pubsub|numsub +subscribe +ping +info +scan +wait +hello +client|tracking +auth +select +cluster|slots +asking"
+    "ACL SETUSER lockline on >password ~{ll:* resetchannels &ll:* +eval +evalsha +hget +hmget +hset +hdel +hgetall +hlen +pexpire "
+    "+pexpireat +pttl +time +publish +pubsub|numsub +subscribe +ping +info +scan +wait +hello +client|tracking +auth +select +cluster|slots +asking"
 )
 """What a user needs, for the default prefix."""
 
@@ -163,6 +163,11 @@ async def _permissions(backend: RedisBackend, address: Address, name: str, until
         ("listen for its turn", lambda: backend.place(rival, until)),
         ("renew it", lambda: backend.renew([claim, rival], until)),
         ("look at the line", lambda: backend.look(name, until)),
+        (
+            "tell whoever waits",
+            lambda: backend.channel.ask(address, ("PUBLISH", f"{backend.prefix}:doctor", ""), until),
+        ),
+        ("keep a value", lambda: backend.keep(name, "doctor", b"", 1, 1.0, until)),
         ("evict the holder", lambda: backend.evict(name, until)),
         ("release it", lambda: backend.leave(rival, until)),
         ("list locks", lambda: backend.channel.ask(address, ("SCAN", 0), until)),

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
 from ...core.claim import Line
 from ..resp.commands import ServerError, pack
-from ..resp.errors import NoAnswer, Refused, code_of, refusal, unavailable
+from ..resp.errors import NoAnswer, Refused, code_of, said_no, unavailable
 from ..resp.target import Address
 from .channel import Call, Channel
 from .commands import name_of, pattern, read
@@ -61,6 +62,9 @@ class Inspection:
 
     async def names(self, prefix: str, until: float) -> list[str]:
         """The names that have a live claim, sorted."""
+        return await self._channel.ask_around(partial(self._names, prefix, until), until)
+
+    async def _names(self, prefix: str, until: float) -> list[str]:
         try:
             servers = await self._channel.topology.primaries(until)
         except NoAnswer as problem:
@@ -109,7 +113,8 @@ class Inspection:
         if page is None:
             return None, []
         if isinstance(page, ServerError):
-            raise refusal(page, address)
+            self._channel.topology.doubt(address)
+            raise said_no(page, address)
         cursor, keys = page
         return (None if int(cursor) == 0 else cursor.decode()), keys
 
@@ -119,7 +124,8 @@ class Inspection:
             return False
         if code_of(state) in ("MOVED", "ASK", "TRYAGAIN"):
             return True
-        raise refusal(state, address)
+        self._channel.topology.doubt(address)
+        raise said_no(state, address)
 
     async def _is_used(self, key: bytes, until: float) -> bool:
         """As above, with all that a single request can do to be answered; the others find the script loaded by that."""

@@ -57,7 +57,7 @@ for at = 1, #line, 2 do
   local channel = string.byte(line[at]) == 126 and string.match(line[at + 1], '^%S+ %S+ %S+ %S+ %S+ %S+ (%S+)')
   if channel and channel ~= '-' and not sent[channel] then
     sent[channel] = true
-    redis.call('PUBLISH', channel, table.concat({ '=', ARGV[1], written, expires, #KEYS[1], KEYS[1] .. ARGV[3] }, ' '))
+    redis.pcall('PUBLISH', channel, table.concat({ '=', ARGV[1], written, expires, #KEYS[1], KEYS[1] .. ARGV[3] }, ' '))
   end
 end
 return 1

@@ -191,9 +191,9 @@ if state and state ~= mine and ARGV[2] ~= '1' and string.byte(state) ~= 43 then
     if weight == capacity and expires > now and expires + 250 >= watch
       and (channel == '-' or next_id == ARGV[3] or redis.call('PUBSUB', 'NUMSUB', channel)[2] > 0) then
       -- First the write: a server that may not write (a replica by now, or one without enough of them) refuses it here,
-      -- and has told nobody anything.
+      -- and has told nobody anything. And where this user may tell nobody, it is done all the same.
       redis.call('HDEL', KEYS[1], mine, '~' .. next_id, 'q' .. head)
-      if channel ~= '-' and next_id ~= ARGV[3] then redis.call('PUBLISH', channel, next_id .. ' ' .. ticket) end
+      if channel ~= '-' and next_id ~= ARGV[3] then redis.pcall('PUBLISH', channel, next_id .. ' ' .. ticket) end
       head = head + 1
       if head < seats_end then
         state = struct.pack(STATE, 1, weight, capacity, expires, key_until, 0, head, seats_end, watch, sweep, due)
@@ -383,7 +383,7 @@ for i = 1, #all, 2 do
     if c.expires > now and (ARGV[2] == '' or c.ticket == tonumber(ARGV[2])) then
       redis.call('HDEL', line, all[i])
       s.made_way = string.sub(all[i], 2)
-      if c.channel ~= '-' then redis.call('PUBLISH', c.channel, string.sub(all[i], 2)) end
+      if c.channel ~= '-' then tell(c.channel, string.sub(all[i], 2)) end
       victims = victims + 1
     end
   end

@@ -240,6 +240,11 @@ local function make_note(field, note)
   forget_notes()
 end
 
+-- Whoever does this may lack the right to: then nobody hears of it before it looks by itself, but it is done, and done whole.
+local function tell(channel, words)
+  redis.pcall('PUBLISH', channel, words)
+end
+
 -- Whoever waits has planned to look when the holder of that time would expire. One that expires earlier came in:
 -- the next in line shall know, or a dead one could hold everybody up until then.
 local function warn_next()
@@ -250,7 +255,7 @@ local function warn_next()
     local record = id and redis.call('HGET', line, '~' .. id)
     if record then
       local c = parse(record)
-      if c.channel ~= '-' then redis.call('PUBLISH', c.channel, id) end
+      if c.channel ~= '-' then tell(c.channel, id) end
       return
     end
     seat = (run_end(id) or seat) + 1
@@ -286,23 +291,22 @@ local function admit(mine)
           return
         end
       end
+      local heard = lives and (id == mine or id == s.heir or c.channel == '-'
+        or s.made_way and client_of(id) == client_of(s.made_way) or redis.call('PUBSUB', 'NUMSUB', c.channel)[2] > 0)
       -- A server that may not write refuses it here, and has told nobody anything.
       redis.call('HDEL', line, seat, '~' .. id)
-      if lives then
-        if id == mine or id == s.heir or c.channel == '-' or s.made_way and client_of(id) == client_of(s.made_way)
-          or redis.call('PUBSUB', 'NUMSUB', c.channel)[2] > 0 then
-          if id ~= mine and id ~= s.heir and c.channel ~= '-' then
-            redis.call('PUBLISH', c.channel, id .. string.format(' %.0f', c.ticket))
-          end
-          put('+' .. id, record)
-          count_in(c, '+' .. id)
-          s.let_in = true
-          if id == mine then s.let_me_in = true end
-        else
-          -- Perhaps it listens elsewhere, after a failover: then it shall know that it has to come again.
-          redis.call('PUBLISH', c.channel, id)
-          s.made_way = nil
+      if heard then
+        if id ~= mine and id ~= s.heir and c.channel ~= '-' then
+          tell(c.channel, id .. string.format(' %.0f', c.ticket))
         end
+        put('+' .. id, record)
+        count_in(c, '+' .. id)
+        s.let_in = true
+        if id == mine then s.let_me_in = true end
+      elseif lives then
+        -- Perhaps it listens elsewhere, after a failover: then it shall know that it has to come again.
+        tell(c.channel, id)
+        s.made_way = nil
       end
     end
     s.head = s.head + 1

@@ -14,13 +14,14 @@ from functools import partial
 from typing import Any, TypeVar
 
 from ...core.waiting import Hints, begun
-from ...errors import BackendUnavailable, ClientClosed
+from ...errors import BackendUnavailable, ClientClosed, LocklineError
 from ...runtime import clock
+from ...runtime.limits import let_through
 from ...runtime.section import Inside, Late, Section
 from ...runtime.wake_pipe import WakePipe
 from ..resp import subscription
-from ..resp.connection_asyncio import alone
 from ..resp.errors import NoAnswer
+from ..resp.link_asyncio import alone
 from ..resp.subscription import AsyncioSubscription, BlockingSubscription
 from ..resp.target import Address
 from .changes import BEGINNING, BlockingTracker, Tracked
@@ -142,6 +143,7 @@ class BlockingSubscriptions(Subscriptions):
             one.send(request)
         except OSError as problem:
             self._lose(one)
+            let_through(problem)
             raise NoAnswer(address, problem, sent=False) from problem
         return True
 
@@ -203,8 +205,9 @@ class BlockingSubscriptions(Subscriptions):
     def _hear(self, one: BlockingSubscription) -> list[str]:
         try:
             heard = one.hear()
-        except OSError:
+        except OSError as problem:
             self._lose(one)
+            let_through(problem)
             return []
         if isinstance(one, BlockingTracker):
             return [watcher for reply in heard for watcher in one.tracked.take(reply)]
@@ -231,8 +234,9 @@ class BlockingSubscriptions(Subscriptions):
         for address in list(self._broken):
             try:
                 self._listen(address, clock.now() + MENDING)
-            except Exception:
-                pass  # those who look find out why
+            except (NoAnswer, LocklineError):
+                # Those who look find out why. Nothing else: a soft time limit of the thread that leads is the thread's own.
+                pass
             self.hints.heard_all()
             self._broken.discard(address)
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
 from typing import TypeVar
 
 from ...core.backend import Finding
@@ -124,8 +123,7 @@ class RedlockBackend:
         for more in range(TRIES - 1, -1, -1):
             try:
                 if wait:
-                    hold_back = partial(stood.hold_back, self._runtime.now, self._random)
-                    grant = await self.protocol.insist(lambda: self._try(stood, until), until, hold_back)
+                    grant = await self.protocol.insist(self._try, stood, until, self._hold_back)
                 else:
                     grant = await self._try(stood, until)
             except BackendUnavailable as problem:
@@ -175,6 +173,9 @@ class RedlockBackend:
             raise unreached(self.channel, f"{claim.name!r} could not be asked for at a majority of servers", replies)
         return None
 
+    def _hold_back(self, stood: RedlockClaim) -> float:
+        return stood.hold_back(self._runtime.now(), self._random)
+
     def _blockers(self, stood: RedlockClaim) -> list[tuple[str, float]]:
         """Whose leases were in the way, and for how many seconds each."""
         assert stood.attempt is not None
@@ -210,9 +211,7 @@ class RedlockBackend:
                 grant = await self._try(stood, until)
             except QuorumNotReached as problem:
                 stood.silence = problem
-                stood.next_try = min(
-                    stood.next_try, self._runtime.now() + stood.hold_back(self._runtime.now, self._random)
-                )
+                stood.next_try = min(stood.next_try, self._runtime.now() + self._hold_back(stood))
                 raise
             except BaseException:
                 stood.next_try = 0.0
@@ -266,7 +265,7 @@ class RedlockBackend:
         if stood is None:
             return False
         # The same one in every round: a renewal that is still under way may find it gone, and forget it.
-        return await self.protocol.insist(lambda: self._leave(stood, until), until)
+        return await self.protocol.insist(self._leave, stood, until)
 
     async def _leave(self, stood: RedlockClaim, until: float) -> bool:
         """One round; QuorumNotReached if too few servers took part."""

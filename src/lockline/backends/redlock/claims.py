@@ -201,9 +201,9 @@ class RedlockClaim:
         self.subscribed = False
         """Whether it is the one of its line that hears of releases."""
 
-    def hold_back(self, now: Callable[[], float], chance: Random) -> float:
+    def hold_back(self, now: float, chance: Random) -> float:
         """Seconds until servers are asked again of which no majority answered: none where it is known that they are away."""
-        return self.come_apart(now(), chance) if self.attempt is not None and self.attempt.silent else 0.0
+        return self.come_apart(now, chance) if self.attempt is not None and self.attempt.silent else 0.0
 
     def come_apart(self, now: float, chance: Random) -> float:
         """Seconds until the next try of one among many: those who come again before one of them can have got through only meet again."""

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...runtime import clock
+from ...runtime.limits import let_through
 from ..pool import SharedPool
 from ..resp.commands import ServerError
 from ..resp.connection_blocking import BlockingConnection
@@ -33,7 +34,7 @@ Due = tuple[int, NodeRequest, float, TakeAnswer | None]
 class BundledConnection:
     """The connection to one node, and the answers that are due on it."""
 
-    __slots__ = ("connection", "due", "feed", "gets", "lasting", "looked", "node", "problem", "sock", "tls")
+    __slots__ = ("connection", "due", "lasting", "looked", "node", "problem", "reader", "sock", "tls")
 
     def __init__(self, node: int) -> None:
         self.node = node
@@ -50,7 +51,7 @@ class BundledConnection:
     def adopt(self, connection: BlockingConnection) -> int:
         self.connection = connection
         self.sock, self.tls = connection.sock, connection.tls
-        self.feed, self.gets = connection.feed, connection.gets
+        self.reader = connection.reader
         if not self.tls:
             # A socket with a timeout asks the kernel twice for everything; ours are polled together anyway.
             self.sock.setblocking(False)
@@ -186,6 +187,7 @@ class Bundle:
                 if sock.send(data) != length:
                     self._lose(one, NodeFailure("error", "the server does not read"))
             except OSError as problem:
+                let_through(problem)
                 self._lose(one, NodeFailure("error", f"the connection broke: {problem}"))
         self._torn = False
 
@@ -206,6 +208,7 @@ class Bundle:
         try:
             one.write(data, self._channel.node_timeout)
         except OSError as broken:
+            let_through(broken)
             self._lose(one, NodeFailure("error", f"the connection broke: {broken}"))
 
     async def wait(self, until: float, least: int = 1) -> bool:
@@ -232,9 +235,9 @@ class Bundle:
                 data = one.receive() if one.tls else one.sock.recv(65536)
                 if not data:
                     raise ConnectionResetError("the server closed it")
-                feed, gets, due = one.feed, one.gets, one.due
-                feed(data)
-                while (reply := gets()) is not Ellipsis:
+                reader, due = one.reader, one.due
+                reader.feed(data)
+                while (reply := reader.gets()) is not Ellipsis:
                     if type(reply) is not list or not due:
                         self._take(one, reply)
                         if one.sock is None:
@@ -247,8 +250,8 @@ class Bundle:
                         answers.append((one.node, request, reply))
                     elif note is not None:
                         note((one.node, request, reply))
-            except (BlockingIOError, InterruptedError, TimeoutError):
-                pass
+            except (BlockingIOError, InterruptedError, TimeoutError) as nothing:
+                let_through(nothing)
             except OSError as problem:
                 # Also one that speaks nonsense.
                 self._lose(one, NodeFailure("error", f"the connection broke: {problem}"))

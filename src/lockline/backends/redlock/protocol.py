@@ -16,6 +16,7 @@ from .channel import Fanout, Talk
 from .claims import Attempt, Extension
 from .commands import NodeAnswer, NodeFailure, NodeRequest
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 GRACE = 0.0005
@@ -87,15 +88,19 @@ class Protocol:
         numbers = attempt.numbers
         target: int | None = None
         lifting: set[int] = set()
-        # Fewer answers decide hardly anything, one way or the other.
-        least = needed
         answers = talk.answers
         first_majority = 0.0
+        # Fewer answers decide hardly anything, one way or the other. Those already here are of nodes that could not be asked.
+        await talk.wait(until, needed + len(answers))
         while True:
             while answers:
                 attempt.note(answers.popleft())
             waiting = nodes - len(numbers) - len(attempt.refusals)
-            token = rules.agreed(numbers, needed)
+            counted = numbers
+            if target is not None:
+                # A node that is being lifted counts for its target only: the lower number may be gone there already.
+                counted = {node: number for node, number in numbers.items() if number >= target or node not in lifting}
+            token = rules.agreed(counted, needed)
             if token is not None:
                 if rules.left(attempt.ttl, self.drift, attempt.sent, channel.now()) <= 0:
                     return False
@@ -119,12 +124,11 @@ class Protocol:
                         if number < target and node not in lifting:
                             lifting.add(node)
                             talk.send(node, commands.promote(attempt.name, attempt.id, target))
-            if not await talk.wait(pause, least) and (
+            if not await talk.wait(pause) and (
                 channel.now() >= until or (not waiting and (target is not None or len(numbers) < needed))
             ):
                 attempt.silent = waiting
                 return False
-            least = 1
 
     async def _undo(self, talk: Talk, attempt: Attempt, until: float) -> None:
         """Take back what was given, and what may still be given."""
@@ -155,9 +159,13 @@ class Protocol:
     # -- insisting ---------------------------------------------------------------------------------
 
     async def insist(
-        self, one_round: Callable[[], Awaitable[T]], until: float, wait: Callable[[], float] = lambda: 0.0
+        self,
+        one_round: Callable[[S, float], Awaitable[T]],
+        what: S,
+        until: float,
+        wait: Callable[[S], float] = lambda what: 0.0,
     ) -> T:
-        """What a round gave, repeated until a majority took part; after `until`, what kept it from that.
+        """What a round about this gave, repeated until a majority took part; after `until`, what kept it from that.
 
         `wait`: for how long one that is among many holds back, beside the usual pause.
         """
@@ -167,7 +175,7 @@ class Protocol:
         while True:
             began = channel.now()
             try:
-                return await one_round()
+                return await one_round(what, until)
             except QuorumNotReached as problem:
                 unsent = problem.unsent and (told is None or told.unsent)
                 # A round that had less time than a node may take would call those silent who were not asked properly.
@@ -177,7 +185,7 @@ class Protocol:
             left = until - channel.now()
             if left <= TOO_SHORT:
                 raise told
-            await channel.sleep(min(pause + wait(), left / 2))
+            await channel.sleep(min(pause + wait(what), left / 2))
             pause = min(2 * pause, LONGEST_PAUSE)
 
     # -- extend ------------------------------------------------------------------------------------
@@ -190,7 +198,7 @@ class Protocol:
         """
         extensions = {hold.id: Extension(hold, ttl) for hold, ttl in holds}
         try:
-            return await self.insist(lambda: self._extend(extensions, until), until)
+            return await self.insist(self._extend, extensions, until)
         except QuorumNotReached as problem:
             return [problem for _ in holds]
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from ...runtime import clock
 from ...runtime.blocking import BlockingSignal
+from ...runtime.limits import let_through
 from ...runtime.section import Inside, Section
 from ..resp.subscription import QUIET, BlockingSubscription
 from .channel import TROUBLE
@@ -98,6 +99,10 @@ class BlockingHints(HintSource):
                 end.setblocking(False)
             self._poll.register(nudger[0], select.POLLIN)
             self._nudger = nudger
+            if self._closed:
+                # `close` ran since the look above and found no pair to close.
+                self._close_nudger()
+                return
         now = clock.now()
         have = {*self._listened_to(), *(node for node, until in self._opening.items() if until > now)}
         for node in range(len(self._nodes)):
@@ -134,8 +139,9 @@ class BlockingHints(HintSource):
             if one.node == node:
                 try:
                     one.subscription.say(*words)
-                except OSError:
+                except OSError as problem:
                     self._drop(fd)
+                    let_through(problem)
                     return False
                 return True
         return False
@@ -197,8 +203,9 @@ class BlockingHints(HintSource):
             try:
                 for message in listener.subscription.hear():
                     self._hear(listener.node, message)
-            except OSError:
+            except OSError as problem:
                 self._drop(fd)
+                let_through(problem)
             except BaseException:
                 # Half a message may be lost, and with it the place in the stream.
                 self._drop(fd)
@@ -222,6 +229,9 @@ class BlockingHints(HintSource):
         self.nudge()
         for fd in list(self._listeners):
             self._drop(fd)
+        self._close_nudger()
+
+    def _close_nudger(self) -> None:
         nudger, self._nudger = self._nudger, None
         if nudger is not None:
             self._unregister(nudger[0].fileno())

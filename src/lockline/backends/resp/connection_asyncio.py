@@ -4,42 +4,35 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
-from itertools import islice
-from typing import Any, cast
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
-import redis
-
-from ...errors import ClientClosed
 from ...runtime import clock
 from ...runtime.looping import stay_cancelled
-from .commands import INFO, PUSHED, new_reader
-from .errors import NoAnswer, failed_login, vet
+from ..whole_stream import WholeStream
+from .commands import PUSHED, new_reader
+from .errors import NOT_LET_IN, NoAnswer, failed_login
 from .joining import Join, Joined, Request, apart
-from .target import Address, Server
+from .target import Server
 
-A_MOMENT = 0.0003
-"""Seconds for which a request that nobody waits for but who sent it is held back for others, as long as each turn of the loop brings
-one: a packet costs more than what is in it. Not longer: who leaves together comes back together, to a line that is empty meanwhile."""
-
-
-def _nobody(_: Any) -> None:
-    """Until somebody wants to know."""
+SHORTEST_PATIENCE_S = 1.0
+"""A request with less time than this does not give up the connection that it shares: the server may only be far away."""
 
 
-class AsyncioConnection(asyncio.Protocol):
+class AsyncioConnection(WholeStream):
     """One connection of redis-py, after its login a stream of replies, each handed to `replied` as it comes.
 
     `ended` is told once, why, when no more will come. Whoever uses the connection sets both after `open`.
     """
 
     def __init__(self, server: Server) -> None:
+        super().__init__()
         self.address = server.address
         self.patience = server.patience
         self.broken: Exception | None = None
-        self.replied: Callable[[Any], None] = _nobody
-        self.ended: Callable[[Exception], None] = _nobody
+        # Until somebody wants to know.
+        self.replied: Callable[[Any], None] = lambda reply: None
+        self.ended: Callable[[Exception], None] = lambda why: None
         self._server = server
         self._connection: Any = None
         self._loop = asyncio.get_running_loop()
@@ -64,7 +57,7 @@ class AsyncioConnection(asyncio.Protocol):
                     self._login = None
             if self.broken is not None:
                 raise NoAnswer(self.address, self.broken, sent=False)
-        except (redis.RedisError, OSError, TimeoutError) as problem:
+        except NOT_LET_IN as problem:
             await connection.disconnect(nowait=True)
             raise failed_login(problem, self.address) from problem
         except BaseException:
@@ -85,15 +78,19 @@ class AsyncioConnection(asyncio.Protocol):
         if self.broken is None and transport is not None and not transport.is_closing():
             transport.write(data)
 
-    def data_received(self, data: bytes) -> None:
+    def received(self, data: bytearray) -> None:
         """Hand on each reply."""
         gets = self._gets
         try:
-            self._feed(data)
+            self._feed(data)  # type: ignore[arg-type]  # it takes every buffer
             while self.broken is None and (reply := gets()) is not Ellipsis:
                 self.replied(reply)
         except OSError as problem:
             self.close(problem)
+
+    def struck(self) -> None:
+        """Nobody knows whose answer comes next."""
+        self.close(ConnectionAbortedError("struck down while it was reading"))
 
     def eof_received(self) -> None:
         """No reply will come any more."""
@@ -117,8 +114,8 @@ class AsyncioConnection(asyncio.Protocol):
         self.ended(why)
 
 
-Asked = tuple[Request, asyncio.Future[Any], float]
-"""One request that travels as a part of another, who waits for its answer, and until when."""
+Asked = tuple[Request, asyncio.Future[Any], float, float]
+"""One request that travels as a part of another, who waits for its answer, until when, and when its connection is given up."""
 
 
 class FutureOfMany:
@@ -142,12 +139,12 @@ class FutureOfMany:
             if answers is None:
                 self._pipeline.ask_apart(self.asked)
                 return
-            for (_, answer, _), told in zip(self.asked, answers, strict=True):
+            for (_, answer, *_), told in zip(self.asked, answers, strict=True):
                 if not answer.done():
                     answer.set_result(told)
         except BaseException as problem:
             # Struck in the middle: whoever has no answer by now will have none.
-            for _, answer, _ in self.asked:
+            for _, answer, *_ in self.asked:
                 if not answer.done():
                     fail(answer, NoAnswer(self._pipeline.address, problem, sent=True))
             raise
@@ -160,6 +157,10 @@ def fail(answer: asyncio.Future[Any], why: NoAnswer) -> None:
     answer.exception()
 
 
+Expected = tuple[asyncio.Future[Any] | FutureOfMany, float, float]
+"""Who waits for an answer, until when, and when a connection that has not answered is given up."""
+
+
 class Pipeline:
     """Requests of many tasks on one connection: they go out together, and answers come back in order."""
 
@@ -168,8 +169,9 @@ class Pipeline:
         self._join = join
         self.address = connection.address
         self._loop = asyncio.get_running_loop()
-        self._pending: deque[tuple[asyncio.Future[Any] | FutureOfMany, float]] = deque()
-        self._unsent: list[Request] = []
+        self._pending: deque[Expected] = deque()
+        """Who waits for an answer to what was sent."""
+        self._unsent: list[Asked] = []
         self._seen = 0
         """How many were unsent when that was last looked at."""
         self._send_by = 0.0
@@ -181,19 +183,22 @@ class Pipeline:
     @property
     def idle(self) -> bool:
         """Whether nobody waits for an answer."""
-        return not self._pending
+        return not (self._pending or self._unsent)
 
     def ask(self, request: Request, until: float, moment: float = 0.0) -> asyncio.Future[Any]:
         """Send this, after that moment at the latest; its answer, when it comes. Cancelling that leaves its place in the order."""
-        return self._put(request, self._deadline(until, moment))
+        return self._put(request, *self._deadlines(until, moment))
 
     async def ask_all(self, requests: Sequence[bytes], until: float) -> list[Any]:
         """The answers to several commands that are sent together."""
-        deadline = self._deadline(until)
-        return [await answer for answer in [self._put(request, deadline) for request in requests]]
+        deadlines = self._deadlines(until)
+        return [await answer for answer in [self._put(request, *deadlines) for request in requests]]
 
-    def _deadline(self, until: float, moment: float = 0.0) -> float:
-        """By when what is put next has to be answered; NoAnswer if it would be in vain."""
+    def _deadlines(self, until: float, moment: float = 0.0) -> tuple[float, float]:
+        """By when what is put next has to be answered, and when its connection is given up; NoAnswer if it would be in vain.
+
+        Its own deadline ends its own wait alone: others on this connection have more time.
+        """
         connection = self.connection
         if connection.broken is not None:
             raise NoAnswer(self.address, connection.broken, sent=False)
@@ -206,11 +211,12 @@ class Pipeline:
             self._loop.call_soon(self._flush)
         elif now + moment < self._send_by:
             self._send_by = now + moment
-        deadline = min(until, now + connection.patience)
-        # One timer for all: most deadlines come in the order of the requests.
-        if self._timer is None or deadline < self._timer_at:
+        give_up = min(now + connection.patience, max(until, now + SHORTEST_PATIENCE_S))
+        deadline = min(until, give_up)
+        # One timer for all: most deadlines come in the order of the requests. One that should have rung by now may have been struck.
+        if not now <= self._timer_at <= deadline:
             self._set_timer(deadline, now)
-        return deadline
+        return until, give_up
 
     def ask_apart(self, asked: list[Asked]) -> None:
         """Send each of these alone, before what was not sent yet; but for those whom nobody waits for any more."""
@@ -221,75 +227,88 @@ class Pipeline:
             self._seen = 0
             self._loop.call_soon(self._flush)
         self._send_by = 0.0
-        sent, pending = len(self._pending) - len(self._unsent), list(self._pending)
-        pending[sent:sent] = [(answer, deadline) for _, answer, deadline in again]
-        unsent = [bytes(request) for request, _, _ in again] + self._unsent
-        # Together: answers are given in the order of the requests.
-        self._unsent, self._pending = unsent, deque(pending)
+        self._unsent = [(bytes(request), answer, until, last) for request, answer, until, last in again] + self._unsent
 
-    def _put(self, request: Request, deadline: float) -> asyncio.Future[Any]:
-        self._unsent.append(request)
+    def _put(self, request: Request, deadline: float, give_up: float) -> asyncio.Future[Any]:
         answer = self._loop.create_future()
-        self._pending.append((answer, deadline))
+        # In one instruction: an answer that nobody takes would be taken by the next.
+        self._unsent.append((request, answer, deadline, give_up))
         return answer
 
     def _flush(self) -> None:
         unsent = self._unsent
-        if len(unsent) > self._seen and clock.now() < self._send_by:
-            # One came in this turn, so one may come in the next.
-            self._seen = len(unsent)
-            self._loop.call_soon(self._flush)
-            return
-        self._unsent = []
-        if len(unsent) == 1:
-            self.connection.write(bytes(unsent[0]))
-            return
         try:
-            self.connection.write(self._pack(unsent))
-        except BaseException:
-            # Nobody knows what of it was sent.
+            if len(unsent) > self._seen and clock.now() < self._send_by:
+                # One came in this turn, so one may come in the next.
+                self._seen = len(unsent)
+                self._loop.call_soon(self._flush)
+                return
+            packet, waiting = self._pack(unsent)
+            self._pending.extend(waiting)
+            self._unsent = []
+            self.connection.write(packet)
+        except BaseException:  # nobody knows what of it was sent
             self.connection.close(ConnectionAbortedError("struck down while it was sending"))
             raise
 
-    def _pack(self, unsent: list[Request]) -> bytes:
-        """The packet of all these; whoever asks together waits together from now on."""
-        parcels = self._join(unsent)
+    def _pack(self, unsent: list[Asked]) -> tuple[bytes, list[Expected]]:
+        """The packet of all these, and who waits for its answers; whoever asks together waits together from now on."""
+        if len(unsent) == 1:
+            return bytes(unsent[0][0]), [unsent[0][1:]]
+        parcels = self._join([request for request, *_ in unsent])
         if parcels is None:
-            return b"".join([bytes(request) for request in unsent])
-        before = len(self._pending) - len(unsent)
-        pending = deque(islice(self._pending, before))
-        # Nobody of these was sent, so none is a parcel.
-        waiting = cast("list[tuple[asyncio.Future[Any], float]]", list(islice(self._pending, before, None)))
-        packet = []
+            return b"".join([bytes(one[0]) for one in unsent]), [one[1:] for one in unsent]
+        packet, waiting = list[bytes](), list[Expected]()
         for parcel in parcels:
             if isinstance(parcel, int):
-                packet.append(bytes(unsent[parcel]))
-                pending.append(waiting[parcel])
+                packet.append(bytes(unsent[parcel][0]))
+                waiting.append(unsent[parcel][1:])
                 continue
-            asked = [(unsent[place], *waiting[place]) for place in parcel.places]
+            asked = [unsent[place] for place in parcel.places]
             packet.append(bytes(parcel))
-            pending.append((FutureOfMany(parcel, asked, self), min([deadline for _, _, deadline in asked])))
-        # In one instruction: whoever fails finds everybody who waits.
-        self._pending = pending
-        return b"".join(packet)
+            first, last = min([one[2] for one in asked]), min([one[3] for one in asked])
+            waiting.append((FutureOfMany(parcel, asked, self), first, last))
+        return b"".join(packet), waiting
 
     def _set_timer(self, deadline: float, now: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer_at = deadline
+        before, due = self._timer, self._timer_at
+        # First the new one: struck in between, there are two, and nobody waits for ever.
         self._timer = self._loop.call_later(max(0.0, deadline - now), self._tick)
+        self._timer_at = deadline
+        if before is not None and due > now:  # one that is only late still rings
+            before.cancel()
 
     def _tick(self) -> None:
-        self._timer = None
-        if not self._pending:
-            return
         now = clock.now()
-        earliest = min(deadline for _, deadline in self._pending)
-        if earliest > now:
-            self._set_timer(earliest, now)
-        else:
-            # Answers come in order: after one that does not come there is nothing to hope for.
+        self._set_timer(now + 1.0, now)  # if this is struck
+        # Answers come in order: after one that does not come there is nothing to hope for.
+        if any(give_up <= now for *_, give_up in self._pending) or any(give_up <= now for *_, give_up in self._unsent):
             self.connection.close(TimeoutError("no answer in time"))
+            self._fail(self.connection.broken or TimeoutError())  # where a close before was struck
+            return
+        moments = []
+        for answer, until, give_up in self._waiting():
+            if answer.done():
+                continue  # its place in the order is kept
+            if until <= now:
+                fail(answer, NoAnswer(self.address, TimeoutError("no answer in time"), sent=True))
+            else:
+                moments.append(until)
+            moments.append(give_up)
+        if moments:
+            self._set_timer(min(moments), now)
+        elif self._timer is not None:
+            self._timer.cancel()
+            self._timer, self._timer_at = None, 0.0
+
+    def _waiting(self) -> Iterator[tuple[asyncio.Future[Any], float, float]]:
+        """Each that waits for an answer, also as one of many."""
+        for waiting, until, give_up in self._pending:
+            if isinstance(waiting, FutureOfMany):
+                yield from (one[1:] for one in waiting.asked)
+            else:
+                yield waiting, until, give_up
+        yield from (one[1:] for one in self._unsent)
 
     def _take(self, reply: Any) -> None:
         """Hand the answer to whoever asked first."""
@@ -298,103 +317,15 @@ class Pipeline:
         if not self._pending:
             self.connection.close(ConnectionAbortedError("an answer that nobody asked for"))
             return
-        answer, _ = self._pending.popleft()
+        answer = self._pending[0][0]
         if not answer.done():
             answer.set_result(reply)
+        self._pending.popleft()  # after it has its answer: struck in between, it would wait for ever
 
     def _fail(self, why: Exception) -> None:
         """Whoever still waits for an answer learns that none will come."""
-        if self._timer is not None:
-            self._timer.cancel()
-        for waiting, _ in self._pending:
-            for answer in [answer for _, answer, _ in waiting.asked] if type(waiting) is FutureOfMany else (waiting,):
-                if not answer.done():
-                    fail(answer, NoAnswer(self.address, why, sent=True))  # type: ignore[arg-type]
+        for answer, *_ in list(self._waiting()):
+            if not answer.done():
+                fail(answer, NoAnswer(self.address, why, sent=True))
         self._pending.clear()
-        # Nor is what was still to go along: it has nobody left who waits for it.
         self._unsent = []
-
-
-@asynccontextmanager
-async def alone(lock: asyncio.Lock, address: Address, until: float) -> AsyncIterator[None]:
-    """One at a time, and nobody waits for another's connection beyond his own deadline."""
-    try:
-        async with asyncio.timeout(max(0.0, until - clock.now()) if lock.locked() else None):
-            await lock.acquire()
-    except TimeoutError as problem:
-        raise NoAnswer(address, "no time left to connect", sent=False, late=True) from problem
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-class AsyncioLink:
-    """The way to one server, for all tasks of the loop that first asked: one connection, opened when it is needed."""
-
-    kept_after_fork = True
-
-    def __init__(self, server: Server, vets: bool, join: Join = apart) -> None:
-        self._server = server
-        self._join = join
-        self._vets = vets
-        self._pipeline: Pipeline | None = None
-        self._opening = asyncio.Lock()
-        self._unready: AsyncioConnection | None = None
-        self._closed = False
-
-    async def pipeline(self, until: float) -> Pipeline:
-        """The one that is open, or a new one."""
-        async with alone(self._opening, self._server.address, until):
-            if self._closed:
-                raise ClientClosed()
-            pipeline = self._pipeline
-            if pipeline is None or pipeline.connection.broken is not None:
-                self._unready = AsyncioConnection(self._server)
-                try:
-                    pipeline = self._pipeline = await self._make_ready(self._unready, until)
-                finally:
-                    self._unready = None
-            return pipeline
-
-    async def _make_ready(self, connection: AsyncioConnection, until: float) -> Pipeline:
-        pipeline = Pipeline(await connection.open(until), self._join)
-        try:
-            if self._vets:
-                vet((await pipeline.ask_all((INFO,), until))[0], self._server.address)
-                self._vets = False
-            if self._closed:
-                raise ClientClosed()
-        except BaseException:
-            connection.close(ConnectionAbortedError("not usable"))
-            raise
-        return pipeline
-
-    async def ask(self, request: Request, until: float) -> Any:
-        pipeline = self._pipeline
-        if pipeline is None or pipeline.connection.broken is not None:
-            pipeline = await self.pipeline(until)
-        return await pipeline.ask(request, until)
-
-    ask_along = ask
-
-    async def ask_in_order(self, request: Request, until: float) -> Any:
-        pipeline = self._pipeline
-        if pipeline is None or pipeline.connection.broken is not None:
-            pipeline = await self.pipeline(until)
-        # Who comes next is at work already; it brings the next of these in the next turn of the loop, mostly.
-        return await pipeline.ask(request, until, A_MOMENT)
-
-    async def ask_all(self, requests: Sequence[bytes], until: float) -> list[Any]:
-        return await (await self.pipeline(until)).ask_all(requests, until)
-
-    def forget(self) -> None:
-        if self._pipeline is not None and self._pipeline.idle:
-            self._pipeline.connection.close(ConnectionAbortedError("dropped while idle"))
-
-    def close(self) -> None:
-        self._closed = True
-        open_ones = (self._unready, None if self._pipeline is None else self._pipeline.connection)
-        for connection in open_ones:
-            if connection is not None:
-                connection.close(ConnectionAbortedError("the client was closed"))

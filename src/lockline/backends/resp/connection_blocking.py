@@ -7,18 +7,18 @@ import select
 import socket
 import ssl
 import struct
+import sys
 from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any, Protocol, TypeVar
 
-import redis
-
 from ...errors import ClientClosed
 from ...runtime import clock
+from ...runtime.limits import let_out, let_through
 from ...runtime.quiet import hush
 from ..pool import ConnectionPool
 from .commands import INFO, PUSHED, new_reader
-from .errors import DiedIdle, NoAnswer, failed_login, vet
+from .errors import NOT_LET_IN, DiedIdle, NoAnswer, failed_login, vet
 from .joining import Request
 from .target import Server
 
@@ -78,8 +78,8 @@ class BlockingConnection:
     """
 
     __slots__ = (
-        "__weakref__", "_connection", "_spin", "_timeout", "_used", "address", "feed", "gets", "gone", "heard_at", "is_open",
-        "patience", "sock", "tls",
+        "__weakref__", "_connection", "_spin", "_timeout", "_used", "address", "gone", "heard_at", "is_open", "patience",
+        "reader", "sock", "tls",
     )  # fmt: skip
 
     seat = False
@@ -98,18 +98,20 @@ class BlockingConnection:
             raise NoAnswer(address, "no time left to connect", sent=False, late=True)
         connection.socket_connect_timeout = min(connection.socket_connect_timeout, left)
         connection.socket_timeout = min(self.patience, left)
+        before = sys.exception()
         try:
             connection.connect()
-        except (redis.RedisError, OSError) as problem:
+        except NOT_LET_IN as problem:
             connection.disconnect()
+            let_out(problem, before)
             raise failed_login(problem, address) from problem
         except BaseException:
             connection.disconnect()
             raise
         # Closed by the library's own connection when nobody has that any more.
         self.sock: socket.socket = hush(connection._sock)
-        reader = new_reader()
-        self.feed, self.gets = reader.feed, reader.gets
+        # Its methods are called on it, not kept: bound ones cost more.
+        self.reader = new_reader()
         self.tls = isinstance(self.sock, ssl.SSLSocket)
         self._spin = Spin()
         self._timeout = 0.0
@@ -145,17 +147,18 @@ class BlockingConnection:
         self._used = now
         if timeout != self._timeout:
             self.set_timeout(timeout)
-        sock = self.sock
+        sock, reader = self.sock, self.reader
         try:
             sock.sendall(request)
             # One read brings most answers whole.
-            self.feed(self._spin.look(self._peek) or sock.recv(SHORT))
-            reply = self.gets()
+            reader.feed(self._spin.look(self._peek) or sock.recv(SHORT))
+            reply = reader.gets()
             if reply is not Ellipsis and type(reply) is not PUSHED:
                 return reply
         except BlockingIOError:
             pass  # the last part of its time, which is over to the millisecond
         except OSError as problem:
+            let_through(problem)
             raise NoAnswer(self.address, problem, sent=True) from problem
         return self.read(now + timeout)
 
@@ -183,13 +186,15 @@ class BlockingConnection:
 
     def read(self, until: float) -> Any:
         """The next answer."""
+        reader = self.reader
         try:
             while True:
-                while (reply := self.gets()) is Ellipsis:
-                    self.feed(self._receive(until))
+                while (reply := reader.gets()) is Ellipsis:
+                    reader.feed(self._receive(until))
                 if type(reply) is not PUSHED:
                     return reply
         except OSError as problem:
+            let_through(problem)
             raise NoAnswer(self.address, problem, sent=True) from problem
 
     def _receive(self, until: float) -> bytes:
@@ -227,13 +232,14 @@ class BlockingConnection:
 
     def hear(self, until: float | None = None) -> list[Any]:
         """What has arrived, pushed or not, waiting for it at most until then; OSError when the connection is gone."""
+        reader = self.reader
         try:
-            self.feed(self._some() if until is None else self._receive(until))
+            reader.feed(self._some() if until is None else self._receive(until))
         except (BlockingIOError, InterruptedError, ssl.SSLWantReadError):
             return []
         self.heard_at = clock.now()
-        gets, heard = self.gets, []
-        while (reply := gets()) is not Ellipsis:
+        heard = []
+        while (reply := reader.gets()) is not Ellipsis:
             heard.append(reply)
         return heard
 

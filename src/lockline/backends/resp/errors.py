@@ -35,6 +35,12 @@ _CURES: Final = {
 }
 
 
+_NO_COMMAND: Final = re.compile("unknown (redis )?command", re.IGNORECASE)
+_RENAMED: Final = (
+    "the server does not know a command that Lockline needs; its administrator, or a proxy, has renamed or disabled it"
+)
+
+
 def unavailable(problem: NoAnswer, *, unsent: bool = False) -> BackendUnavailable:
     """What the caller is told when there was no answer: whether Redis was out of reach, or silent, or never asked."""
     return failures.unavailable("Redis", problem, unsent=unsent)
@@ -58,15 +64,19 @@ def refusal(answer: object, address: Address) -> Refused:
         code = "NOPERM"
     elif code == "ERR" and "unauthenticated" in text:
         code = "NOAUTH"
-    cure = _CURES.get(code)
+    cure = _CURES.get(code) or (_RENAMED if _NO_COMMAND.search(text) else None)
     return Refused(f"Redis at {spelled(address)} refused: {text}" + (f"; {cure}" if cure else ""), code)
 
 
 def said_no(answer: object, address: Address) -> Exception:
     """What to raise for a server's error where it can be no answer: a refusal, unless it passes by itself."""
     if code_of(answer) in WAIT_AND_REPEAT:
-        return NoAnswer(address, answer, sent=False)
+        return NoAnswer(address, answer, sent=False, said=True)
     return refusal(answer, address)
+
+
+NOT_LET_IN: Final = (redis.RedisError, OSError, AttributeError, LookupError, TypeError, ValueError)
+"""What comes out of a login that failed; the last four where the library takes for an answer what is none."""
 
 
 def failed_login(problem: Exception, address: Address) -> Exception:
@@ -85,6 +95,10 @@ def _failed_login(problem: Exception, address: Address) -> Exception:
         return refusal(f"NOPERM {problem}", address)
     if isinstance(problem, redis.ResponseError):
         return said_no(problem, address)
+    if not isinstance(problem, (redis.RedisError, OSError)):
+        # The library reads an answer as if it were one, and stumbles over what is none.
+        told = f"what it says is no answer to a login ({type(problem).__name__}); is it a Redis server?"
+        return NoAnswer(address, told, sent=False, refused=True)
     silent = isinstance(problem, (redis.TimeoutError, TimeoutError))
     # A server that is loading its data is there, and will answer.
     refused = not silent and not isinstance(problem, redis.BusyLoadingError)

@@ -18,6 +18,7 @@ from typing import Any, Final, cast
 from ...errors import ClientClosed
 from ...runtime import clock
 from ...runtime.blocking import ring
+from ...runtime.limits import let_through
 from ...runtime.section import Section
 from .commands import PUSHED
 from .connection_blocking import IDLE, BlockingConnection, BlockingLink, Way
@@ -27,8 +28,7 @@ from .questions import Parcel, Question, tell_as_sent
 from .target import Server
 
 LOOK_AGAIN: Final = 0.5
-"""Seconds after which one who waits looks unasked whether somebody reads: only one that was struck in the moment of ringing him
-can make him need it."""
+"""Seconds after which one who waits looks unasked whether somebody reads: the one who should ring him may have been struck."""
 SEATS: Final = 32
 """Threads that share one connection at the same time. More wait for a seat, in order of arrival: so many threads that are awake
 at once, for whatever reason, would take the interpreter from the one that renews."""
@@ -66,6 +66,7 @@ class SharedStream:
             self.sends = False
         except OSError as problem:
             self.fail(problem)
+            let_through(problem)
         except BaseException:
             self.fail(ConnectionAbortedError("the thread that was sending was struck down"))
             raise
@@ -88,8 +89,9 @@ class SharedStream:
                 self.reads = False
                 return
             self.heard = clock.now()
-            connection.feed(data)
-            while (reply := connection.gets()) is not Ellipsis:
+            reader = connection.reader
+            reader.feed(data)
+            while (reply := reader.gets()) is not Ellipsis:
                 if type(reply) is PUSHED:
                     continue
                 asked = pending[0]
@@ -108,6 +110,7 @@ class SharedStream:
             self.fail(ConnectionAbortedError("an answer that nobody asked for"))
         except OSError as problem:
             self.fail(problem)
+            let_through(problem)
         except BaseException:
             self.fail(ConnectionAbortedError("the thread that was reading was struck down"))
             raise
@@ -301,8 +304,7 @@ class SharedConnection:
             return NoAnswer(self._address, "no time left to ask", sent=False, late=True)
         stream = self._stream
         if stream is not None and stream.awaits(question) and clock.now() >= stream.heard + self._patience:
-            # Answers come in order: after one that does not come there is nothing to hope for. By how long nothing has come, not by
-            # how long this one had: where nobody has much time, nobody would leave a line that is dead.
+            # Answers come in order. By how long nothing has come: where nobody has much time, nobody would leave a dead line.
             stream.fail(TimeoutError("no answer in time"))
         return NoAnswer(self._address, "no answer in time", sent=True)
 

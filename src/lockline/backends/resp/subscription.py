@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...runtime import clock
+from ...runtime.limits import let_through
 from .commands import PING, ServerError, pack
 from .connection_asyncio import AsyncioConnection
 from .connection_blocking import BlockingConnection
@@ -35,6 +36,7 @@ class BlockingSubscription(BlockingConnection):
             self.sock.setblocking(False)
         except OSError as problem:
             self.close()
+            let_through(problem)
             raise NoAnswer(self.address, problem, sent=False) from problem
         except BaseException:
             self.close()
