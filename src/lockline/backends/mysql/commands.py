@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -114,8 +115,25 @@ def cure_of(code: int, url: str) -> str:
     return f"; {cure}" if cure else ""
 
 
+NO_ANSWER_AT_ALL: Final = frozenset({
+    AssertionError, AttributeError, IndexError, KeyError, LookupError, TypeError, ValueError, UnicodeDecodeError, struct.error
+})  # fmt: skip
+"""The libraries read an answer as if it were one, and stumble over what is none: an index, a length, a letter."""
+
+
+def is_of_the_library(error: BaseException) -> bool:
+    """Whether it is one that the libraries raise when a request fails.
+
+    One of the caller's own, such as a soft time limit, is none of the server's, also where its class is derived from one of these.
+    """
+    kind = type(error)
+    return isinstance(error, err.MySQLError | OSError) or kind is RuntimeError or kind in NO_ANSWER_AT_ALL
+
+
 def _told(error: BaseException, url: str) -> tuple[int, str]:
     """Its number, 0 if it is none of the server's, and what to tell people."""
+    if type(error) in NO_ANSWER_AT_ALL:
+        return 0, f"what it says is not MySQL's protocol ({type(error).__name__}); is it a MySQL server?"
     code = error.args[0] if isinstance(error, err.MySQLError) and len(error.args) > 1 else 0
     if not isinstance(code, int) or 2000 <= code < 3000:
         return 0, str(error.args[1]) if len(error.args) > 1 else str(error) or type(error).__name__

@@ -13,7 +13,7 @@ from ...runtime import clock
 from ..failures import DiedIdle, NoAnswer, Refused
 from ..sockets import was_closed
 from ..sql.calls import RoutineCall, Rows
-from .commands import NO_TLS, failed_login, read, written
+from .commands import NO_TLS, failed_login, is_of_the_library, read, written
 from .connection import READ_ONLY, Attempts, MysqlConnection, refuse_plain
 from .target import MysqlLogin, MysqlTarget
 
@@ -57,25 +57,28 @@ class AioMysqlConnection(MysqlConnection):
     async def _connect(self, server: MysqlLogin, left: float, each: float, attempts: Attempts) -> None:
         self._where = server.where
         conn = self._conn = _Quiet(
-            **server.parameters, db=self._target.schema, charset="utf8mb4", autocommit=True, init_command=self._target.greeting,
-            program_name="lockline", connect_timeout=each,
+            **server.parameters, db=self._target.schema, charset="utf8mb4", autocommit=True, program_name="lockline", connect_timeout=each,
         )  # fmt: skip
         conn.patience = each
         try:
             async with asyncio.timeout(left):
                 await conn._connect()
                 refuse_plain(server, conn._writer.get_extra_info("ssl_object") is not None)
+                # Not as the library's init_command: it commits after that, which by completion_type ends the session or begins a transaction.
+                for greeting in self._target.greetings:
+                    await conn.query(greeting)
                 if len(self._target.servers) > 1:
                     await conn.query(READ_ONLY)
                     attempts.refuse_replica(server, conn._result.rows)
         except BaseException as problem:
             # Also one that was cut short: the library itself leaves that open.
             _close(conn)
-            if isinstance(problem, TimeoutError):
+            if not is_of_the_library(problem):
+                raise
+            reason = problem.__cause__ or problem
+            if isinstance(problem, TimeoutError) or isinstance(reason, TimeoutError):
                 raise NoAnswer(server.where, "no answer in time", sent=False, refused=True) from problem
-            if isinstance(problem, pymysql.MySQLError | OSError | RuntimeError):
-                raise failed_login(problem.__cause__ or problem, server.where, self._target.url) from problem
-            raise
+            raise failed_login(reason, server.where, self._target.url) from problem
         conn.patience = None
 
     async def ask(self, call: RoutineCall, until: float) -> Rows:
@@ -84,21 +87,22 @@ class AioMysqlConnection(MysqlConnection):
         left = self._time_to_ask(until)
         if conn is None or conn.closed or conn._reader.at_eof() or was_closed(_fd(conn)):
             raise DiedIdle(self._where, "the server closed the connection while it was idle", sent=False)
+        asked = written(call)
         try:
             async with asyncio.timeout(left):
                 # Not by a cursor: that asks for warnings, in a round trip of its own.
-                await conn.query(written(call))
+                await conn.query(asked)
                 rows = conn._result.rows
                 while conn._result.has_next:
                     await conn.next_result()
         except TimeoutError as problem:
             self.close()
             raise NoAnswer(self._where, "no answer in time", sent=True) from problem
-        except (pymysql.MySQLError, OSError, RuntimeError, AttributeError) as problem:
+        except Exception as problem:
+            if not is_of_the_library(problem):
+                raise
             if self.gone:
                 raise NoAnswer(self._where, "the client was closed", sent=True) from problem
-            if isinstance(problem, AttributeError):
-                raise
             raise self._failed(problem) from problem
         return read(call, rows)
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import ssl
+import sys
 from collections.abc import Callable
 from typing import Any
 
-import pymysql
 from pymysql.connections import Connection
 
 from ...runtime import clock
+from ...runtime.limits import let_out
 from ..failures import DiedIdle, NoAnswer, Refused
 from ..sockets import was_closed
 from ..sql.calls import RoutineCall, Rows
-from .commands import failed_login, read, written
+from .commands import failed_login, is_of_the_library, read, written
 from .connection import READ_ONLY, Attempts, MysqlConnection, refuse_plain
 from .target import MysqlLogin, MysqlTarget
 
@@ -53,22 +54,27 @@ class PyMysqlConnection(MysqlConnection):
         # Nothing of this can be repeated by the library itself: it has no reconnect any more.
         conn = self._conn = _Punctual(
             **server.parameters, database=self._target.schema, connect_timeout=left, read_timeout=left, write_timeout=left,
-            charset="utf8mb4", autocommit=True, init_command=self._target.greeting, program_name="lockline", defer_connect=True,
+            charset="utf8mb4", autocommit=True, program_name="lockline", defer_connect=True,
             # Unasked the library would read all authorities of this machine for each connection, and verify nothing.
             ssl_disabled=not server.tls,
         )  # fmt: skip
         conn.until = until
+        before = sys.exception()
         try:
             conn.connect()
             refuse_plain(server, isinstance(conn._sock, ssl.SSLSocket))
+            # Not as the library's init_command: some releases commit after that, which by completion_type ends the session.
+            for greeting in self._target.greetings:
+                conn.query(greeting)
             if len(self._target.servers) > 1:
                 conn.query(READ_ONLY)
                 attempts.refuse_replica(server, conn._result.rows)
         except BaseException as problem:
             conn._force_close()
-            if isinstance(problem, pymysql.MySQLError | OSError | RuntimeError):
-                raise failed_login(problem, server.where, self._target.url) from problem
-            raise
+            if not is_of_the_library(problem):
+                raise
+            let_out(problem, before)
+            raise failed_login(problem, server.where, self._target.url) from problem
         conn.until = None
 
     def ask(self, call: RoutineCall, until: float) -> Rows:
@@ -79,12 +85,17 @@ class PyMysqlConnection(MysqlConnection):
             raise DiedIdle(self._where, "the server closed the connection while it was idle", sent=False)
         # Of the library's own: it has no deadline for one query, and its cursors cost as much again as the query.
         conn._read_timeout = conn._write_timeout = left
+        asked = written(call)
+        before = sys.exception()
         try:
-            conn.query(written(call))
+            conn.query(asked)
             rows = conn._result.rows
             while conn._result.has_next:
                 conn.next_result()
-        except pymysql.MySQLError as problem:
+        except Exception as problem:
+            if not is_of_the_library(problem):
+                raise
+            let_out(problem, before)
             raise self._failed(problem) from problem
         return read(call, rows)
 

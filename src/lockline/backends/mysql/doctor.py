@@ -6,7 +6,8 @@ from typing import Final
 
 from ...core.backend import Finding, Findings
 from ..sql.backend import SqlBackend
-from ..sql.calls import RoutineCall
+from ..sql.calls import RoutineCall, of_this_release
+from .functions import REVISION
 
 FEW_CONNECTIONS: Final = 50
 
@@ -14,8 +15,9 @@ FEW_CONNECTIONS: Final = 50
 async def examine(backend: SqlBackend, until: float) -> Findings:
     """What is good and what is dangerous about this database as it is set up."""
     (row,), _ = await backend.channel.run(RoutineCall("settings", ()), until, insists=False)
-    version, read_only, flushed, logged, synced, most = str(row[0]), *map(int, row[1:])
+    version, read_only, flushed, logged, synced, most = str(row[0]), *map(int, row[1:6])
     findings = [
+        of_this_release(str(row[6]) if len(row) > 6 else None, REVISION, backend.url),
         Finding("ok", f"the tables of Lockline are there, in {version}"),
         Finding("ok", "nothing is pushed: whoever waits asks again and again, the next in line most often"),
     ]

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from ..sql.calls import revision_of
 from . import hand_over, keeping
 
 _WORDS: Final = {
@@ -36,7 +37,7 @@ _WORDS: Final = {
 
 
 def _procedure(name: str, takes: str, body: str) -> str:
-    text = f"CREATE PROCEDURE IF NOT EXISTS lockline_{name}_v1({takes}) SQL SECURITY INVOKER MODIFIES SQL DATA\nstep: BEGIN{body}END"
+    text = f"CREATE PROCEDURE lockline_{name}_v1({takes}) SQL SECURITY INVOKER MODIFIES SQL DATA\nstep: BEGIN{body}END"
     for word, meaning in _WORDS.items():
         text = text.replace("{" + word + "}", meaning)
     # In full: by completion_type the next transaction could begin at once, and stay open, or the session end.
@@ -340,15 +341,16 @@ _EVICT: Final = _procedure("evict", "IN at BIGINT, IN of_line {NAME}, IN token B
     SELECT victims;
 """)  # fmt: skip
 
-_SETTINGS: Final = _procedure("settings", "", """
-    SELECT VERSION(), @@global.read_only, @@innodb_flush_log_at_trx_commit, @@global.log_bin, @@global.sync_binlog, @@global.max_connections;
-""")  # fmt: skip
-
 _HAND_OVER: Final = _procedure("hand_over", hand_over.TAKES, hand_over.BODY)
 
 _KEPT: Final = _procedure("kept", keeping.KEPT_TAKES, keeping.KEPT)
 _KEEP: Final = _procedure("keep", keeping.KEEP_TAKES, keeping.KEEP)
 
-ROUTINES: Final = (
-    _BEGIN, _LOCK, _STANDS, _CLEAR, _ENTER, _PLACE, _REMOVE, _SWEEP, _LEAVE, _LEAVE_ALL, _RENEW, _LOOK, _NAMES, _EVICT, _SETTINGS, _HAND_OVER, _KEPT, _KEEP,
+_STEPS: Final = (
+    _BEGIN, _LOCK, _STANDS, _CLEAR, _ENTER, _PLACE, _REMOVE, _SWEEP, _LEAVE, _LEAVE_ALL, _RENEW, _LOOK, _NAMES, _EVICT, _HAND_OVER, _KEPT, _KEEP,
 )  # fmt: skip
+REVISION: Final = revision_of("".join(_STEPS))
+_SETTINGS: Final = _procedure("settings", "", f"""
+    SELECT VERSION(), @@global.read_only, @@innodb_flush_log_at_trx_commit, @@global.log_bin, @@global.sync_binlog, @@global.max_connections, '{REVISION}';
+""")  # fmt: skip
+ROUTINES: Final = (*_STEPS, _SETTINGS)

@@ -8,12 +8,13 @@
 
 Times are whole microseconds since 1970, in UTC: no time zone and no summer time gets near them. What is there is left as it is: it can
 be run again, also while locks are held, and by two at once. Routines have their version in their names, so that clients of two releases
-work side by side; they run with their caller's rights, and with the sql_mode of whoever made them.
+work side by side; one that is not as this release writes it is replaced. They run with their caller's rights, and with the sql_mode of whoever made them.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterator
+from typing import Final, NamedTuple
 
 from . import keeping
 from .functions import ROUTINES
@@ -61,12 +62,28 @@ RIGHTS: Final = "GRANT SELECT, INSERT, UPDATE, DELETE, EXECUTE ON {database}.* T
 """All that a user needs that only locks."""
 
 
-def statements() -> tuple[str, ...]:
-    """One after the other, in the database that shall have them."""
-    return tuple(text.strip() for text in (*TABLES, *ROUTINES))
+class Procedure(NamedTuple):
+    """A routine, and what the server shows of it."""
+
+    name: str
+    body: str
+    statement: str
+
+    @property
+    def anew(self) -> tuple[str, str]:
+        """The statements that put it in the place of another; MySQL has none that does both."""
+        return f"DROP PROCEDURE IF EXISTS {self.name}", self.statement
+
+
+def procedures() -> Iterator[Procedure]:
+    """All routines, in the order in which they are made."""
+    for text in ROUTINES:
+        name = text.removeprefix("CREATE PROCEDURE ").partition("(")[0]
+        yield Procedure(name, text[text.index("step: BEGIN") :], text)
 
 
 def printed(database: str) -> str:
     """The same as a script for the `mysql` program, and for migrations."""
     text = f"CREATE DATABASE IF NOT EXISTS `{database}`;\nUSE `{database}`;\n\nDELIMITER //\n\n"
-    return text + "".join(f"{statement}//\n\n" for statement in statements()) + "DELIMITER ;\n"
+    made = [*map(str.strip, TABLES), *(statement for each in procedures() for statement in each.anew)]
+    return text + "".join(f"{statement}//\n\n" for statement in made) + "DELIMITER ;\n"

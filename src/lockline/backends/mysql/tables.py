@@ -7,10 +7,13 @@ from pymysql.connections import Connection
 
 from ..failures import Refused
 from ..sql.tables import SqlTables
-from .commands import cure_of, failed_login
-from .schema import INIT_LOCK, printed, statements
+from .commands import cure_of, failed_login, is_of_the_library
+from .schema import INIT_LOCK, TABLES, printed, procedures
 from .target import MysqlLogin, MysqlTarget
 
+SHOWN = """\
+SELECT routine_name, routine_definition, security_type FROM information_schema.routines
+WHERE routine_schema = DATABASE() AND routine_name LIKE 'lockline\\_%'"""
 ONE_STATEMENT = 30.0
 """Seconds: a table takes longer to make than a step."""
 
@@ -31,7 +34,9 @@ class MysqlTables(SqlTables[MysqlLogin]):
                 **server.parameters, connect_timeout=self._patience, read_timeout=ONE_STATEMENT, write_timeout=ONE_STATEMENT,
                 charset="utf8mb4", autocommit=True, ssl_disabled=not server.tls,
             )  # fmt: skip
-        except (pymysql.MySQLError, OSError, RuntimeError) as failure:
+        except Exception as failure:
+            if not is_of_the_library(failure):
+                raise
             raise failed_login(failure, server.where, self.url) from failure
 
     def _fill(self, connection: Connection, server: MysqlLogin) -> None:
@@ -47,8 +52,15 @@ class MysqlTables(SqlTables[MysqlLogin]):
                 connection.select_db(self._database)
                 # Two who make the same in the same moment would be in each other's way.
                 cursor.execute(f"SELECT GET_LOCK('{INIT_LOCK}', 10)")
-                for statement in statements():
+                for statement in TABLES:
                     cursor.execute(statement)
+                cursor.execute(SHOWN)
+                shown = {name: (body, security) for name, body, security in cursor.fetchall()}
+                for procedure in procedures():
+                    # A step that comes while it is replaced is refused, so replace it only where that is needed.
+                    if shown.get(procedure.name) != (procedure.body, "INVOKER"):
+                        for statement in procedure.anew:
+                            cursor.execute(statement)
         except pymysql.MySQLError as failure:
             code = failure.args[0] if failure.args else 0
             denied = code in (1044, 1142, 1370, 1227)

@@ -42,9 +42,14 @@ class MysqlTarget(SqlTarget):
     patience: float = PATIENCE
 
     @property
-    def greeting(self) -> str:
-        """What each session is told first: a step that nobody waits for any more shall not come late, after its withdrawal is forgotten."""
-        return f"SET SESSION innodb_lock_wait_timeout = {math.ceil(min(self.patience, 4.0))}"
+    def greetings(self) -> tuple[str, str]:
+        """The statements that begin each session, so that no step depends on a default of the server or the user."""
+        return (
+            # A step that its client no longer waits for must not come after its withdrawal is forgotten.
+            f"SET SESSION innodb_lock_wait_timeout = {math.ceil(min(self.patience, 4.0))}",
+            # With READ UNCOMMITTED a look would see a removal that is rolled back: two holders.
+            "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
+        )
 
 
 def parse(url: str, given: Mapping[str, Any] | None = None) -> MysqlTarget:

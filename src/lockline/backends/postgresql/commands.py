@@ -11,7 +11,7 @@ from psycopg.pq.abc import PGconn, PGresult
 
 from ..failures import NoAnswer, Refused
 from ..sql.calls import RoutineCall, Rows, Scalar
-from .functions import NO_SLOTS, WRONG_LEVEL
+from .functions import FOREIGN, NO_SLOTS, WRONG_LEVEL
 
 Decode = Callable[[bytes], Any]
 
@@ -112,6 +112,7 @@ _CURES: Final = {
     "42883": "INIT",
     "42P01": "INIT",
     NO_SLOTS: "INIT",
+    FOREIGN: "let that role run lockline init (SET ROLE), or drop the schema if it is not yours",
     "42501": "the role lacks a right; docs/backends/postgresql.md has those that Lockline needs",
     "25006": "it is a read-only standby; name the primary, or all of them: postgresql://h1,h2/database",
     "0A000": "it is a read-only standby; name the primary, or all of them: postgresql://h1,h2/database",

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from ...core.backend import Finding, Findings
 from ..sql.backend import SqlBackend
-from ..sql.calls import RoutineCall
+from ..sql.calls import RoutineCall, of_this_release
+from .functions import REVISION
 
 if TYPE_CHECKING:
     from .backend import Postgresql
@@ -22,7 +23,8 @@ async def examine(dialect: Postgresql, backend: SqlBackend, until: float) -> Fin
     """What is good and what is dangerous about this database as it is set up."""
     rows, _ = await backend.channel.run(RoutineCall("settings", ()), until, insists=False)
     said: dict[str, str] = {str(name): str(setting) for name, setting in rows}
-    return [*_of_grants(said), *_of_pushes(dialect, backend), *_of_load(said, dialect)]
+    release = of_this_release(said.get("revision"), REVISION, backend.url)
+    return [release, *_of_grants(said), *_of_pushes(dialect, backend), *_of_load(said, dialect)]
 
 
 def _of_grants(said: dict[str, str]) -> Iterator[Finding]:

@@ -12,12 +12,14 @@ from __future__ import annotations
 
 from typing import Final
 
+from ..sql.calls import revision_of
 from .changes import CHANGES, IS_WATCHED
 from .hand_over import HAND_OVER
 from .keeping import KEEPING
 
 WRONG_LEVEL: Final = "LL001"
 NO_SLOTS: Final = "LL002"
+FOREIGN: Final = "LL004"
 
 _LEVEL: Final = """
     IF current_setting('transaction_isolation') <> 'read committed' THEN
@@ -66,7 +68,7 @@ BEGIN
         CONTINUE WHEN one.told;
         UPDATE {schema}.claim c SET told = true WHERE c.id = one.id AND c.name = of_line;
         IF one.channel IS NOT NULL AND one.id IS DISTINCT FROM me THEN
-            PERFORM pg_notify(one.channel, one.id || ' ' || one.ticket);
+            PERFORM pg_notify(one.channel, one.id);
         END IF;
     END LOOP;
 END $$;
@@ -295,6 +297,7 @@ CREATE OR REPLACE FUNCTION {schema}.settings_v1(OUT name text, OUT setting text)
     SELECT s.name, s.setting FROM pg_settings s WHERE s.name IN (
         'fsync', 'full_page_writes', 'synchronous_commit', 'synchronous_standby_names', 'statement_timeout', 'server_version', 'max_connections'
     )
+    UNION ALL SELECT 'revision', '{revision}'
     UNION ALL SELECT 'replicas', count(*)::text FROM pg_stat_replication
     UNION ALL SELECT 'sessions', count(*)::text FROM pg_stat_activity WHERE backend_type = 'client backend'
     UNION ALL SELECT 'oldest', coalesce(max(extract(epoch FROM clock_timestamp() - xact_start)), 0)::text FROM pg_stat_activity
@@ -352,4 +355,6 @@ DO $$ BEGIN
 END $$;
 """
 
-FUNCTIONS: Final = _BEGIN + CHANGES + _ENTER + _LEAVE + _RENEW + _OPERATOR + _GUARD + HAND_OVER + KEEPING
+_FUNCTIONS: Final = _BEGIN + CHANGES + _ENTER + _LEAVE + _RENEW + _OPERATOR + _GUARD + HAND_OVER + KEEPING
+REVISION: Final = revision_of(_FUNCTIONS + "".join(OPENINGS.values()))
+FUNCTIONS: Final = _FUNCTIONS.replace("{revision}", REVISION)

@@ -9,16 +9,24 @@ from __future__ import annotations
 
 from typing import Final
 
+from ...errors import ConfigError
 from ...fence.sql.errors import sqlstate
 from ...fence.sql.visit import Visit
 from ..sql.guard import Guard
 
-INSERT: Final = "INSERT INTO {table} (id, ticket) VALUES ({grant}, {token})"
+# In a session of that role no trigger is called: the row would stay, and the commit look at nothing.
+INSERT: Final = """\
+INSERT INTO {table} (id, ticket) SELECT CAST({grant} AS text), CAST({token} AS bigint)
+WHERE current_setting('session_replication_role') <> 'replica' RETURNING 1"""
 MISSING: Final = frozenset({"3F000", "42P01"})
 
 
 async def _look_at_the_commit(visit: Visit) -> None:
-    await visit.run(INSERT)
+    if (await visit.run(INSERT, rows=True)).row is None:
+        raise ConfigError(
+            "guard() needs the trigger that looks at the commit, and this session calls none; "
+            "SET session_replication_role = 'origin' before it"
+        )
 
 
 guard: Final = Guard("postgresql", "PostgreSQL", _look_at_the_commit, lambda problem: sqlstate(problem) in MISSING)

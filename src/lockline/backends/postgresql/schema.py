@@ -22,6 +22,31 @@ VERSION: Final = 1
 INIT_LOCK: Final = 0x6C6F636B6C696E65
 """Two who create the same schema in the same moment would be in each other's way."""
 
+_REFUSE_FOREIGN: Final = """
+-- What another role owns could do anything with the rights of the role that runs this: a trigger on a table that is filled here is enough.
+DO $$
+DECLARE
+    me oid := (SELECT oid FROM pg_catalog.pg_roles WHERE rolname = current_user);
+    found text;
+BEGIN
+    SELECT string_agg(what, ', ') INTO found FROM (
+        SELECT 'the schema (' || pg_catalog.pg_get_userbyid(n.nspowner) || ')' AS what
+            FROM pg_catalog.pg_namespace n WHERE n.nspname = '{schema}' AND n.nspowner <> me
+        UNION ALL SELECT c.relname || ' (' || pg_catalog.pg_get_userbyid(c.relowner) || ')'
+            FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = '{schema}' AND c.relowner <> me
+        UNION ALL SELECT f.proname || '() (' || pg_catalog.pg_get_userbyid(f.proowner) || ')'
+            FROM pg_catalog.pg_proc f JOIN pg_catalog.pg_namespace n ON n.oid = f.pronamespace WHERE n.nspname = '{schema}' AND f.proowner <> me
+        UNION ALL SELECT 'the trigger ' || t.tgname || ' on ' || c.relname || ' (' || pg_catalog.pg_get_userbyid(f.proowner) || ')'
+            FROM pg_catalog.pg_trigger t JOIN pg_catalog.pg_proc f ON f.oid = t.tgfoid JOIN pg_catalog.pg_class c ON c.oid = t.tgrelid
+            JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = '{schema}' AND NOT t.tgisinternal AND f.proowner <> me
+        LIMIT 5
+    ) others;
+    IF found IS NOT NULL THEN
+        RAISE EXCEPTION 'in {schema} other roles own: %', found USING ERRCODE = 'LL004';
+    END IF;
+END $$;
+"""
+
 TABLES: Final = """
 -- Not IF NOT EXISTS: that asks for the right to create one even where it is there.
 DO $$ BEGIN
@@ -75,7 +100,12 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {role};
 
 def ddl(schema: str) -> str:
     """The whole of it, as one transaction would run it."""
-    text = TABLES + FUNCTIONS + "\nINSERT INTO {schema}.release VALUES ({version}) ON CONFLICT DO NOTHING;\n"
+    text = (
+        _REFUSE_FOREIGN
+        + TABLES
+        + FUNCTIONS
+        + "\nINSERT INTO {schema}.release VALUES ({version}) ON CONFLICT DO NOTHING;\n"
+    )
     for word, meaning in {**OPENINGS, "schema": schema, "slots": str(SLOTS), "version": str(VERSION)}.items():
         text = text.replace("{" + word + "}", meaning)
     return text.strip() + "\n"

@@ -1,7 +1,8 @@
 """How the database reaches a waiting client: LISTEN on a channel of the client's own, on one direct connection.
 
-A notification is "id ticket" (the claim holds now) or "id" (look, something happened to it). Whoever misses one, because the connection
-broke or went silent, is made to look: on every new subscription all waiting claims are told to.
+A notification is the id of a claim, and only a hint: the client asks where that claim stands. Any role that may connect may NOTIFY any
+channel, so nothing else in a notification is used. A client that may have missed one, because the connection broke or went silent, asks
+for all its waiting claims on the next subscription.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Callable
 from typing import Final
 
 from ...core.waiting import Hints
-from ...errors import BackendUnavailable, ClientClosed
+from ...errors import BackendUnavailable, ClientClosed, LocklineError
 from ...runtime import Runtime, clock
 from ...runtime.exclusive import Exclusive
 from ...runtime.section import Inside, Late, Section
@@ -180,8 +181,8 @@ class ThreadPushes(Notified):
         try:
             until = clock.now() + MENDING
             self._opening.by(until, self._listen, until)
-        except Exception:
-            pass
+        except (NoAnswer, LocklineError, Late, Inside):
+            pass  # nothing else: a soft time limit of the thread that leads is the thread's own
         self.hints.heard_all()
         self._broken = False
 

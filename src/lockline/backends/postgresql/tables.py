@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import psycopg
 
 from ..failures import Refused
@@ -9,6 +11,10 @@ from ..sql.tables import SqlTables
 from .commands import cure_of, failed_login
 from .schema import INIT_LOCK, ddl
 from .target import PostgresqlLogin, PostgresqlTarget
+
+A_LOGIN = 10
+"""Seconds for a connection and its login, where the URL does not say another `connect_timeout`: unasked the library waits for minutes at
+a server that takes the connection and is silent."""
 
 
 class PostgresqlTables(SqlTables[PostgresqlLogin]):
@@ -20,8 +26,10 @@ class PostgresqlTables(SqlTables[PostgresqlLogin]):
         super().__init__(target.url, target.servers, ddl(target.schema))
 
     def _connect(self, server: PostgresqlLogin) -> psycopg.Connection:
+        asked = "connect_timeout" in server.parameters or "PGCONNECT_TIMEOUT" in os.environ
+        conninfo = server.conninfo() if asked else server.conninfo(connect_timeout=A_LOGIN)
         try:
-            return psycopg.connect(server.conninfo().decode(), autocommit=True)
+            return psycopg.connect(conninfo.decode(), autocommit=True)
         except psycopg.OperationalError as failure:
             raise failed_login(str(failure), server.where, self.url) from failure
 
@@ -36,4 +44,6 @@ class PostgresqlTables(SqlTables[PostgresqlLogin]):
             code = failure.sqlstate or ""
             denied = code == "42501"
             cure = "; the role may not create here: let the owner run it" if denied else cure_of(code, self.url)
-            raise Refused(f"PostgreSQL at {server.where} refused: {str(failure).strip()}{cure}", code) from failure
+            raise Refused(
+                f"PostgreSQL at {server.where} refused: {failure.diag.message_primary or failure}{cure}", code
+            ) from failure

@@ -59,12 +59,14 @@ class SqlBackend:
     def __init__(self, database: Database, runtime: Runtime) -> None:
         self.url = database.url
         self.database = database
+        self.at_once = database.max_connections
         self._runtime = runtime
         self.now = runtime.now
         self._link = database.link(runtime, database.max_connections)
         self._for_keeper = database.link(runtime, KEEPERS_CONNECTIONS, KEEPERS_LOGIN)
         self.channel = SqlChannel(self._link, runtime, database.system)
-        self._keepers = SqlChannel(self._for_keeper, runtime, database.system)
+        # A server that is full takes no more connections, and serves those that are open: no lease is to be lost on it for that.
+        self._keepers = SqlChannel(self._for_keeper, runtime, database.system, beside=self._link)
         self._places = Places(database.schema, database.prefix)
         self._pushes, self.reader = database.pushes(self, runtime)
         self._begin()
@@ -107,7 +109,7 @@ class SqlBackend:
         channel = self._channel_now
         if wait:
             # Before the request: the push that brings its turn may be here before the answer.
-            self._claims[claim.id] = SqlClaim("waits")
+            self._claims[claim.id] = SqlClaim("waits", claim.weight == claim.capacity)
         call = calls.enter(self._places(claim.name), claim, channel, wait)
         try:
             (row,), repeated = await self.channel.run(call, until, insists=wait)
@@ -118,50 +120,61 @@ class SqlBackend:
             raise
         if repeated:
             self._doubts.add(claim.id)
-        # On a channel that nobody listens to yet it looks at once, and brings along the one that it will hear.
-        return self._judge(claim.id, Stands(*row), channel, at_once=channel is None)
+        # Where we could listen and do not yet, it looks at once, and brings along the channel that it will hear.
+        will_listen = channel is None and self._pushes is not None and self._pushes.possible
+        return self._judge(claim, Stands(*row), channel, at_once=will_listen)
 
-    def _judge(self, claim_id: str, stands: Stands, channel: str | None, *, at_once: bool) -> Grant | Waiting | None:
+    def _judge(self, claim: Claim, stands: Stands, channel: str | None, *, at_once: bool) -> Grant | Waiting | None:
         """What a claim is told that stands like this, and was asked for on this channel; None if it does not stand there."""
         if stands.ticket is not None:
-            self._note_grant(claim_id, heard=channel is not None)
+            self._note_grant(claim.id, heard=channel is not None)
             return Grant(stands.ticket)
         if stands.ahead is None:
-            self._claims.pop(claim_id, None)
+            self._drop(claim.id)
             return None
-        return self._waits(claim_id, stands, at_once=at_once, heard=channel is not None)
+        return self._waits(claim, stands, at_once=at_once, heard=channel is not None)
 
     def _note_grant(self, claim_id: str, *, heard: bool) -> None:
         if heard:
             self._claims.pop(claim_id, None)
-        else:
-            self._claims[claim_id] = SqlClaim("holds")
+            return
+        own = self._claims.setdefault(claim_id, SqlClaim("holds"))
+        own.state = "holds"
+        follower = self._claims.get(own.follower)
+        if follower is not None and not follower.alone:
+            # The first of those who wait by now, and perhaps there is room for it as well.
+            self._let_look(own.follower)
 
-    def _waits(self, claim_id: str, stands: Stands, *, at_once: bool, heard: bool) -> Waiting:
+    def _waits(self, claim: Claim, stands: Stands, *, at_once: bool, heard: bool) -> Waiting:
         """It looks again when the first one ahead may have expired, and not in the same moment as its neighbours."""
         ahead, change = stands.ahead or 0, stands.change or 0.0
         apart = min(ahead * APART, FURTHEST_APART)
-        # Behind a claim of our own nobody has to ask: that one hands its turn on.
-        if self._channel_now is None and stands.behind not in self._claims:
+        before = self._claims.get(stands.behind or "")
+        if before is not None:
+            before.follower = claim.id
+            if self._claims.get(stands.behind or "") is not before:
+                before = None  # it left meanwhile, perhaps without having seen that
+        # Behind one of our own that waits nobody has to ask: its turn comes first. Nor behind one that holds, if that has to go first.
+        if self._channel_now is None and (
+            before is None or (before.state == "holds" and claim.weight < claim.capacity)
+        ):
+            # As many permits are out there while their holders work: these are not in the way of each other, nor of us.
+            waiting = ahead + 1 - claim.capacity // claim.weight if claim.kind == "permit" else ahead
             slowest = max(SLOWEST_POLL, len(self._claims) / ASKED_PER_SECOND)
-            most = min(POLL * max(1.0, ahead / 2), slowest) * random.uniform(0.5, 1.5)
+            most = min(POLL * max(1.0, waiting / 2), slowest) * random.uniform(0.5, 1.5)
         else:
             most = NET + ahead * NET_APART
         look_by = 0.0 if at_once else self.now() + min(max(change + apart, SOONEST_LOOK), most)
-        own = self._claims.get(claim_id)
+        own = self._claims.get(claim.id)
         if own is not None:
-            own.look_by, own.heard, own.behind = look_by, heard, stands.behind or ""
+            own.look_by, own.heard = look_by, heard
         return Waiting(ahead, look_by, ticket=stands.mine or 0, behind=stands.behind or "" if stands.mine else "")
 
     async def place(self, claim: Claim, until: float) -> Grant | Waiting | Gone:
-        own = self._claims.get(claim.id)
-        if own is not None and own.token is not None:
-            self._claims.pop(claim.id, None)
-            return Grant(own.token)
         channel = await self._listen_or_look(until)
         call = RoutineCall("place", (*self._places(claim.name), claim.id, channel))
         (row,), _ = await self.channel.run(call, until)
-        answer = self._judge(claim.id, Stands(*row), channel, at_once=False)
+        answer = self._judge(claim, Stands(*row), channel, at_once=False)
         return Gone() if answer is None else answer
 
     async def _listen_or_look(self, until: float) -> str | None:
@@ -195,25 +208,33 @@ class SqlBackend:
             raise unavailable(self.database.system, problem) from problem
 
     async def leave(self, claim: Claim, until: float, *, heir: str = "") -> bool:
-        # Whatever becomes of the request: nobody waits for this claim any more.
-        self._claims.pop(claim.id, None)
+        # Whatever becomes of the request: nobody waits for this claim any more, and it hands nothing on.
+        own = self._claims.pop(claim.id, None)
         if heir:
             # One that came before we listened may have its turn before it could look.
-            own = self._claims.get(heir)
-            self._note_grant(heir, heard=self._channel_now is not None and (own is None or own.heard))
+            next_one = self._claims.get(heir)
+            self._note_grant(heir, heard=self._channel_now is not None and (next_one is None or next_one.heard))
         call = RoutineCall("leave", (*self._places(claim.name), claim.id, claim.id in self._doubts, heir or None))
-        ((there,),), repeated = await self.channel.run(call, until)
+        try:
+            ((there,),), repeated = await self.channel.run(call, until)
+        finally:
+            if own is not None:
+                self._let_look(own.follower)
         self._doubts.pop(claim.id, None)
-        if not heir:
-            self._let_look({claim.id})
         # Also if it is not there after a try that was not answered: that one may well have removed it.
         return bool(there) or repeated
 
-    def _let_look(self, gone: set[str]) -> None:
-        """Where nothing is pushed: whoever of ours stood behind one of these, and counted on its word, looks for itself from now on."""
-        if self._channel_now is None:
-            for claim_id in [claim_id for claim_id, own in list(self._claims.items()) if own.behind in gone]:
-                self._hints.heard(claim_id)
+    def _drop(self, claim_id: str) -> None:
+        """There is no such claim any more, and whoever stood behind it cannot count on its word."""
+        own = self._claims.pop(claim_id, None)
+        if own is not None:
+            self._let_look(own.follower)
+
+    def _let_look(self, follower: str) -> None:
+        """Where nothing is pushed: this one, if it still waits, looks for itself from now on."""
+        own = self._claims.get(follower)
+        if own is not None and own.state == "waits" and self._channel_now is None:
+            self._hints.heard(follower)
 
     async def hand_over(self, old: str, claim: Claim, until: float) -> Grant | Waiting | Gone:
         nobodys = claim.id.startswith(DETACHED)
@@ -229,7 +250,7 @@ class SqlBackend:
             self._doubts.add(claim.id)
         if ticket is None or ticket < 0:
             return Gone() if ticket is None else Waiting(0)
-        self._claims.pop(old, None)
+        self._drop(old)
         if not nobodys:
             self._note_grant(claim.id, heard=channel is not None)
         return Grant(ticket)
@@ -237,16 +258,18 @@ class SqlBackend:
     # -- many claims -------------------------------------------------------------------------------
 
     async def leave_all(self, claims: Sequence[Claim], until: float) -> Sequence[bool]:
-        for claim in claims:
-            self._claims.pop(claim.id, None)
         if not claims:
             return []
+        gone = [own for own in [self._claims.pop(claim.id, None) for claim in claims] if own is not None]
         places = [self._places(claim.name) for claim in claims]
         call = calls.leave_all(places, claims, [claim.id in self._doubts for claim in claims])
-        rows, repeated = await self.channel.run(call, until, insists=False)
+        try:
+            rows, repeated = await self.channel.run(call, until, insists=False)
+        finally:
+            for own in gone:
+                self._let_look(own.follower)
         for claim in claims:
             self._doubts.pop(claim.id, None)
-        self._let_look({claim.id for claim in claims})
         return [bool(there) or repeated for (there,) in rows]
 
     async def renew(self, claims: Sequence[Claim], until: float) -> Sequence[Gone | Unanswered | None]:
@@ -264,7 +287,7 @@ class SqlBackend:
                 for claim, (lives,) in zip(some, rows, strict=True):
                     own = self._claims.get(claim.id)
                     if not lives and own is not None and own.state == "holds":
-                        self._claims.pop(claim.id, None)
+                        self._drop(claim.id)
                     elif (
                         lives and own is None and channel is None and self._pushes is not None and self._pushes.possible
                     ):
@@ -316,13 +339,11 @@ class SqlBackend:
     # -- pushes ------------------------------------------------------------------------------------
 
     def take_note(self, message: str) -> str:
-        """The claim that a push speaks of; whoever read it hands it on to that."""
-        claim_id, _, token = message.partition(" ")
-        own = self._claims.get(claim_id)
-        if own is not None and own.state == "waits":
-            # What is no number is a hint, as everything that is pushed: its turn may be over before it has fetched it, so it asks.
-            own.token = int(token) if token.isdecimal() else None
-        return claim_id
+        """Return the id of the claim that a notification names.
+
+        It is a hint, and the database is asked: every role that may connect may NOTIFY any channel.
+        """
+        return message.partition(" ")[0]
 
     async def attend(self) -> None:
         if self._pushes is None or not self._pushes.possible:

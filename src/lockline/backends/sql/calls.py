@@ -24,9 +24,10 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from collections.abc import Sequence
-from hashlib import blake2b
+from hashlib import blake2b, sha1
 from typing import Any, Final, NamedTuple
 
+from ...core.backend import Finding
 from ...core.claim import Claim, Standing
 
 Scalar = int | float | str | bytes | bool | None
@@ -136,3 +137,16 @@ def standing(row: Sequence[Any], holds: bool) -> Standing:
         id=claim_id, owner=owner, kind=kind, token=ticket, holds=holds, weight=weight, capacity=capacity, ttl=ttl,
         remaining=max(0.0, left), since=since, meta=json.loads(meta) if meta else None,
     )  # fmt: skip
+
+
+def revision_of(routines: str) -> str:
+    """What tells the routines of one release from those of another."""
+    return sha1(routines.encode(), usedforsecurity=False).hexdigest()[:8]
+
+
+def of_this_release(found: str | None, ours: str, url: str) -> Finding:
+    """Whether the routines in the database are those of this release, for `lockline doctor`."""
+    if found == ours:
+        return Finding("ok", f"the routines are those of this release (revision {ours})")
+    told = f"the routines are of another release (revision {found or 'unknown'}, this one has {ours})"
+    return Finding("warning", told, f"run: lockline init {url}, with the newest release that is in use")

@@ -40,8 +40,10 @@ class RoutineAnswer(NamedTuple):
 class SqlChannel:
     """Asks until there is an answer."""
 
-    def __init__(self, link: SqlLink, runtime: Runtime, system: str) -> None:
+    def __init__(self, link: SqlLink, runtime: Runtime, system: str, beside: SqlLink | None = None) -> None:
+        """`beside` is another way, whose connections may be open where this one gets none."""
         self.link = link
+        self._beside = beside
         self._runtime = runtime
         self._system = system
 
@@ -56,7 +58,7 @@ class SqlChannel:
         last: NoAnswer | None = None
         while True:
             try:
-                return RoutineAnswer(await self.link.ask(call, until), repeated)
+                return RoutineAnswer(await self._ask(call, until), repeated)
             except Refused as refusal:
                 refusal.unsent = not repeated
                 raise
@@ -78,3 +80,11 @@ class SqlChannel:
                 self.link.forget()
             await self._runtime.sleep(min(pause, left))
             pause = min(pause * 2, LONGEST_PAUSE)
+
+    async def _ask(self, call: RoutineCall, until: float) -> Rows:
+        try:
+            return await self.link.ask(call, until)
+        except NoAnswer as problem:
+            if self._beside is None or not problem.refused:
+                raise
+        return await self._beside.ask(call, until)
