@@ -14,7 +14,7 @@ from ...runtime import Runtime
 from ..keyed.backend import KeyedBackend, by_consensus
 from . import commands, doctor, inspection
 from .changes import LineChanges
-from .channel import ConsulChannel, Transacted
+from .channel import MOST, ConsulChannel, Transacted
 from .claims import ConsulClaim, ConsulClaims
 from .commands import ConsulKeys, ToldClaim, told_claims
 from .keeping import LARGEST, ConsulKeeping
@@ -37,6 +37,7 @@ class ConsulBackend(KeyedBackend[ConsulClaims]):
     guarantees = GUARANTEES
     reader = None
     largest_kept = LARGEST
+    at_once = MOST
 
     def __init__(self, target: ConsulTarget, runtime: Runtime) -> None:
         super().__init__(target.url, runtime)

@@ -11,10 +11,10 @@ from .connection import ConsulLink, ConsulRequest, NoReply
 
 T = TypeVar("T")
 
-A_QUERY: Final = 20.0
-"""How long the agent keeps a query without news. One that is lost on the way is missed only for so long, and by nobody: whoever
-is to be told looks now and then, too."""
-LATER: Final = 3.0
+A_QUERY: Final = 3.0
+"""How long the agent keeps a query without news. Whoever waits looks now and then, too; whoever holds has nothing else by which it
+hears of an eviction on a connection that died without a word. A query that finds nothing is cheap: one read of the agent's memory."""
+LATER: Final = 2.0
 """An agent takes up to a sixteenth of that longer, and then the answer has to travel."""
 AFTER_A_FAILURE: Final = 0.25
 """How long to wait before it is asked anew."""

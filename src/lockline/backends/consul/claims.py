@@ -207,10 +207,11 @@ class ConsulClaims(KeyedClaims[ConsulClaim]):
 
     def _steps(self, claim: Claim, own: ConsulClaim, session: ServerSession) -> list[Step]:
         value = self._keys.value_of(own.as_told(claim))
-        assert own.carrier is not None
-        if session is own.carrier:
-            return [commands.renew(own.key, own.changed, value, own.beat + 1)]
-        return commands.move(own.key, own.carrier.id, session.id, value, own.beat + 1)
+        since, before = own.changed, own.carrier
+        assert before is not None
+        if own.carried_by(session) is before:
+            return [commands.renew(own.key, since, value, own.beat + 1)]
+        return commands.move(own.key, before.id, session.id, value, own.beat + 1)
 
     async def _renew(
         self, renewed: list[Renewed], batch: list[list[Step]], sent: float, until: float,
@@ -229,7 +230,7 @@ class ConsulClaims(KeyedClaims[ConsulClaim]):
         for claim, own, session in renewed:
             lighter, before = claim.weight < own.claim.weight, own.told(self._keys.client)
             own.changed = max(own.changed, put[own.key]["ModifyIndex"])
-            own.beat, own.carrier, own.claim = own.beat + 1, session, own.as_told(claim)
+            own.beat, own.carrier, own.claim = own.beat + 1, own.carried_by(session), own.as_told(claim)
             own.expires = max(own.expires, sent + claim.ttl)
             fates[claim.id] = None
             if lighter:

@@ -11,6 +11,7 @@ from typing import Any, Final
 import httpcore
 
 from ...runtime import clock
+from ...runtime.limits import let_through
 from ...runtime.quiet import hush
 from ..pool import SharedPool
 from ..url import Endpoint
@@ -35,8 +36,10 @@ class _Stream(httpcore.NetworkStream):
                 self._wire.ready().sendall(unsent)
             return self._wire.ready().recv(max(max_bytes, AT_ONCE))
         except TimeoutError as late:
+            let_through(late)
             raise httpcore.ReadTimeout(str(late)) from None
         except OSError as problem:
+            let_through(problem)
             raise httpcore.ReadError(str(problem)) from None
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
@@ -52,6 +55,7 @@ class _Stream(httpcore.NetworkStream):
             self._wire.sock = ssl_context.wrap_socket(self._wire.ready(), server_hostname=server_hostname)
         except OSError as problem:
             self.close()
+            let_through(problem)
             raise httpcore.ConnectError(str(problem)) from None
         return self
 
@@ -84,6 +88,7 @@ class _Wire(httpcore.NetworkBackend):
             self.sock = hush(socket.create_connection((host, port), max(0.001, self.until - clock.now())))
             self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except OSError as problem:
+            let_through(problem)
             raise httpcore.ConnectError(str(problem)) from None
         return _Stream(self)
 

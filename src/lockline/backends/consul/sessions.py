@@ -83,7 +83,9 @@ class Sessions(Carriers[ServerSession]):
 
     async def alone(self, ttl: float, until: float) -> ServerSession:
         """A session for one claim, which nobody keeps alive or gives back: it ends by itself, when that time is over at the earliest."""
-        return await self._make(min(LONGEST_SESSION, max(self._shortest, ttl)), until, insist=True)
+        session = await self._make(min(LONGEST_SESSION, max(self._shortest, ttl)), until, insist=True)
+        session.alone = True
+        return session
 
     async def _create(self, seconds: float, until: float, insist: bool) -> ServerSession:
         session = self._by_length[seconds] = await self._make(seconds, until, insist)

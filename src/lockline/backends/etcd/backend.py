@@ -21,7 +21,7 @@ from .channel import NOT_FOUND, EtcdChannel
 from .claims import EtcdClaim, EtcdClaims
 from .clock import MemberClock
 from .commands import RANGE, REVOKE, Keys, SeenClaim, seen_claim, seen_claims
-from .grpc import GrpcRefused
+from .grpc import NEWCOMERS, GrpcRefused
 from .keeping import EtcdKeeping
 from .leases import EtcdLeases, ServerLease
 from .subscription import Watches
@@ -41,6 +41,7 @@ class EtcdBackend(KeyedBackend[EtcdClaims]):
     """One client of a cluster."""
 
     guarantees = GUARANTEES
+    at_once = NEWCOMERS
 
     def __init__(self, target: EtcdTarget, runtime: Runtime) -> None:
         super().__init__(target.url, runtime)

@@ -131,10 +131,12 @@ class EtcdClaims(KeyedClaims[EtcdClaim]):
 
     def _step(self, claim: Claim, own: EtcdClaim, lease: ServerLease) -> Any:
         """A look at the claim's key; or its key put anew, when something in it has changed."""
+        since = own.changed  # before the rest: what another request of ours tells meanwhile lets this one fail
+        lease = own.carried_by(lease)
         if own.written and lease is own.carrier and claim.weight >= own.claim.weight:
             return commands.still_there(own.key)
         value = self._keys.value_of(own.as_told(claim), own.token)
-        return commands.rewritten(own.key, own.changed, value, lease.id)
+        return commands.rewritten(own.key, since, value, lease.id)
 
     def _take_in_reply(self, claim: Claim, own: EtcdClaim, lease: ServerLease, reply: Any) -> tuple[bool, bool]:
         """Whether the claim stands, and whether its key says by now what it should."""
@@ -147,9 +149,9 @@ class EtcdClaims(KeyedClaims[EtcdClaim]):
             return True, True
         # If not, another request of ours came between: an extension at the same time, or the first try of this one.
         last = bool(told.succeeded) and kvs[0].mod_revision > own.changed
-        own.changed = max(own.changed, kvs[0].mod_revision)
         if last:
-            own.written, own.carrier, own.claim = True, lease, own.as_told(claim)
+            own.written, own.carrier, own.claim = True, own.carried_by(lease), own.as_told(claim)
+        own.changed = max(own.changed, kvs[0].mod_revision)
         return True, last
 
     # -- removal -----------------------------------------------------------------------------------

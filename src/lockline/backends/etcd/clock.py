@@ -8,6 +8,7 @@ from typing import Final
 
 from ...errors import BackendUnavailable, ClientClosed
 from ...runtime import Runtime
+from ...runtime.limits import let_through
 from ..keyed.clock import AskedClock
 from ..url import Endpoint
 from .channel import EtcdChannel
@@ -49,6 +50,8 @@ class MemberClock(AskedClock):
             except ClientClosed:
                 raise
             except (OSError, NoTime) as failed:
+                if self._channel.blocking:  # on a loop there is no limit that strikes here, and a TimeoutError is ours
+                    let_through(failed)
                 problem = f"{endpoint}: {failed or 'no answer in time'}"
         raise BackendUnavailable(
             f"etcd at {self._target.url} does not tell the time, which once and once_per need: {problem}"
@@ -82,7 +85,8 @@ class MemberClock(AskedClock):
                 sock.settimeout(min(left(), A_LOOK))
                 try:
                     more = sock.recv(4096)
-                except TimeoutError:
+                except TimeoutError as nothing:
+                    let_through(nothing)
                     if self._channel.closed:
                         raise ClientClosed() from None
                     if self._runtime.now() >= by:

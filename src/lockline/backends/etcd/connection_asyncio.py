@@ -9,22 +9,27 @@ from typing import Any
 
 from ...runtime import Runtime, clock
 from ..url import Endpoint
+from ..whole_stream import WholeStream
 from .connection import EtcdLink
 from .grpc import Broken, Grpc, GrpcCall, NotTaken
 from .target import EtcdTarget
 
 
-class LoopEtcdLink(EtcdLink, asyncio.Protocol):
+class LoopEtcdLink(EtcdLink, WholeStream):
     """A transport and the calls on it; the loop reads, and what arrives wakes whoever waits for it."""
 
     _transport: asyncio.Transport | None = None
+
+    def __init__(self, grpc: Grpc, endpoint: Endpoint, runtime: Runtime) -> None:
+        EtcdLink.__init__(self, grpc, endpoint, runtime)
+        WholeStream.__init__(self)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._transmit()
 
-    def data_received(self, data: bytes) -> None:
+    def received(self, data: bytearray) -> None:
         self.heard = clock.now()
         done = self.grpc.feed(data)
         if self.grpc.must_send(done):
@@ -32,6 +37,9 @@ class LoopEtcdLink(EtcdLink, asyncio.Protocol):
         self._wake(done)
         if self.grpc.broken is not None and self.lost is not None:
             self.lost()
+
+    def struck(self) -> None:
+        self.close("struck down while it was reading")
 
     def connection_lost(self, problem: Exception | None) -> None:
         self._wake(self.grpc.fail(f"the connection was lost: {problem or 'closed by the server'}"))

@@ -15,6 +15,8 @@ from typing import Any, TypeVar
 
 from ...runtime import Runtime, clock
 from ...runtime.blocking import ring, undisturbed
+from ...runtime.limits import is_callers, let_through
+from ...runtime.polling import writable
 from ...runtime.section import Inside, Section
 from ..url import Endpoint
 from .connection import EtcdLink
@@ -79,10 +81,11 @@ class BlockingEtcdLink(EtcdLink):
                 try:
                     data = data[self._sock.send(data) :]
                 except AGAIN:
-                    if not select.select([], [self._sock], [], STUCK)[1]:
+                    if not writable(STUCK, self._sock):
                         raise TimeoutError("the server takes nothing any more") from None
         except OSError as problem:
             self._wake(self.grpc.fail(f"sending failed: {problem}"))
+            let_through(problem)
 
     def _wholly(self, work: Callable[..., T], *args: Any) -> T:
         """Whatever is done here to the calls is done to its end, or the connection is given up.
@@ -95,7 +98,7 @@ class BlockingEtcdLink(EtcdLink):
             return result
         except Inside as problem:
             raise Broken("asked by a signal handler in the middle of another request of the same thread") from problem
-        except (Broken, Full, OSError):
+        except (Broken, Full):
             raise
         except BaseException:
             self._wake(self._alone(self._give_up_if_midway))
@@ -108,7 +111,7 @@ class BlockingEtcdLink(EtcdLink):
         self._midway = True
         try:
             result = work(*args)
-        except (Broken, Full, OSError):
+        except (Broken, Full):
             self._midway = False
             raise
         self._midway = False
@@ -237,7 +240,11 @@ class BlockingEtcdLink(EtcdLink):
         except AGAIN:
             return []
         except OSError as problem:
-            return self.grpc.fail(f"receiving failed: {problem}")
+            ended = self.grpc.fail(f"receiving failed: {problem}")
+            if is_callers(problem):
+                self._wake(ended)
+                raise
+            return ended
         self.heard = clock.now()
         done = self.grpc.feed(data) if data else self.grpc.fail("the server closed the connection")
         if self.grpc.must_send(done):
@@ -294,6 +301,7 @@ async def open_link(target: EtcdTarget, endpoint: Endpoint, runtime: Runtime, un
     except BaseException as problem:
         if sock is not None:
             sock.close()
+        let_through(problem)
         if isinstance(problem, TimeoutError):
             raise Broken(f"{endpoint}: no connection in time") from None
         if isinstance(problem, OSError):

@@ -36,6 +36,8 @@ LARGEST = 64 << 20
 MOST: Final = 32
 """Calls under way at the same time, at most, whatever the server would take. A line's length makes each `enter` dearer, so more at
 once only make the server slower for all, and the renewals late; what waits here instead has not been sent, and can be given up."""
+NEWCOMERS: Final = MOST - MOST // 4
+"""Those of them that come to stand in a line, where the server takes as many."""
 
 Who = Literal["watch", "call", "question", "newcomer"]
 """For whom a stream is: newcomers, and questions about a line, leave a quarter of all to those who are in already, and these leave one
@@ -236,7 +238,7 @@ class Grpc:
         """
         return not done or self._pushed
 
-    def feed(self, data: bytes) -> list[GrpcCall]:
+    def feed(self, data: bytes | bytearray) -> list[GrpcCall]:
         """Bytes from the server; the calls that are done now."""
         self._pushed = False
         if not self.opening.done and data[:1] != b"\0":
@@ -304,7 +306,7 @@ class Grpc:
         return calls
 
 
-def _foreign(data: bytes) -> str:
+def _foreign(data: bytes | bytearray) -> str:
     """What to say of a server whose first words are no HTTP/2."""
     if data[:2] == b"\x15\x03":
         return "it wants TLS; add ?tls=yes or ?ca=… to the URL"

@@ -115,7 +115,7 @@ class EtcdLeases(Carriers[ServerLease]):
         sent = self._runtime.now()
         # If it is granted twice, the other one has nothing on it, and ends as well.
         answer = await self._channel.ask(GRANT, m.LeaseGrantRequest(TTL=math.ceil(ttl)), until)
-        return ServerLease(answer.ID, answer.TTL, sent + answer.TTL)
+        return ServerLease(answer.ID, answer.TTL, sent + answer.TTL, alone=True)
 
     async def _grant(self, seconds: int, until: float, way: Way) -> ServerLease:
         # The number is ours, and so a grant that came to be without our hearing of it is found again by the next who asks.

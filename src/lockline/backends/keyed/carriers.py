@@ -25,6 +25,8 @@ class Carrier(Generic[I]):
     """Whether its own key has been put, which is seen to go with it."""
     generation: int = 0
     """When that key was last put; a withdrawn claim that is still on its way carries an older one."""
+    alone: bool = False
+    """Whether it carries one claim that is to outlive its client: nobody keeps it alive or gives it back."""
 
     def was_put(self, at: int) -> None:
         """Its own key was put, in that step of the store."""

@@ -56,6 +56,11 @@ class KeyedClaim(Generic[C]):
         known = claim if claim.weight < self.claim.weight else self.claim
         return known._replace(ttl=max(claim.ttl, self.claim.ttl))
 
+    def carried_by(self, carrier: C) -> C:
+        """What carries it once it is renewed on this: a claim that outlives its client stays on what it has alone, also if a renewal comes late."""
+        mine = self.carrier
+        return mine if mine is not None and mine.alone and not carrier.alone else carrier
+
     def was_there(self, removed: bool, repeated: bool) -> bool:
         """Whether a request that removed it, or not, was its end."""
         # The first of several requests may have done it: gone by our own hand is no loss.

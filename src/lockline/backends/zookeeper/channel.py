@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kazoo.client import KazooClient
+from kazoo.protocol.serialization import CheckVersion, Transaction
 from kazoo.protocol.states import KazooState, KeeperState
 
 from ...core.backend import REFUSAL
@@ -19,7 +20,7 @@ from ...errors import BackendUnavailable, ClientClosed, WouldDeadlock
 from ...runtime import Runtime, Signal
 from .answers import AnswerSlot, RequestBatch
 from .connection import KazooHooks, hang_up
-from .session import OwedAnswers, Session
+from .session import REPORT, OwedAnswers, Session
 
 SHORTEST_SESSION = 1.0
 LONGEST_SESSION = 30.0
@@ -105,7 +106,13 @@ class KazooChannel:
             self._begin(ttl)
             session = self._ready()
             if session is not None and (ttl is None or not self._shorten(session, ttl)):
-                return session
+                if ttl is None or not session.idle_for_long(self._runtime.now()):
+                    return session
+                if not self.ours:
+                    await self._prove(session, until)
+                    return session
+                _do_uninterrupted(lambda session=session: self._reconnect(session))  # type: ignore[misc]
+                continue
             state = self.client.client_state
             if state == KeeperState.AUTH_FAILED:
                 self._started = False
@@ -139,7 +146,7 @@ class KazooChannel:
 
     def _ready(self) -> Session | None:
         session = self.session
-        if session is None or session.ended or not self.client.connected:
+        if session is None or session.ended or session.reconnecting or not self.client.connected:
             return None
         return session if session.asked == self.client._session_timeout else None
 
@@ -186,6 +193,25 @@ class KazooChannel:
             # A session keeps its nodes over a new connection, and takes the timeout that is asked for there.
             self._up.clear()
             self._drop()
+
+    def _reconnect(self, session: Session) -> None:
+        """Connect anew: the request that makes a connection is the one that the leader is certain to hear of at once."""
+        with self._mutex:
+            if not session.idle_for_long(self._runtime.now()) or session.reconnecting:
+                return
+            session.reconnecting = True
+            self._up.clear()
+            self._drop()
+
+    async def _prove(self, session: Session, until: float) -> None:
+        """Confirm an idle session of the user's client by writes, which takes a third of its timeout.
+
+        Its connection is left alone, because a listener of the user's would take the end of that for a failure.
+        """
+        write = Transaction([CheckVersion("/", -1)])
+        while session is self.session and session.idle_for_long(self._runtime.now()):
+            await self.ask(write, until=until, proof=True)
+            await self._runtime.sleep(min(session.timeout * REPORT / 2, max(0.0, until - self._runtime.now())))
 
     def _drop(self) -> None:
         hang_up(self.client._connection._socket)

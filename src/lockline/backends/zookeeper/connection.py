@@ -8,6 +8,7 @@ wait for itself, and everybody for it. Here a full pipe is as good as one more b
 from __future__ import annotations
 
 import itertools
+import struct
 import threading
 from collections.abc import Callable
 from typing import Any, Final
@@ -23,6 +24,8 @@ from .handler import LeanHandler
 
 GRUDGE: Final = 30.0
 """Seconds for which a server that fell silent is asked after all others."""
+NO_ANSWER: Final = (AttributeError, LookupError, RuntimeError, TypeError, ValueError, struct.error)
+"""What kazoo stumbles over when it reads what is no answer, or not to what was asked: a number, a length, a letter."""
 _REFUSED: Final = {
     KeeperState.AUTH_FAILED: problems.AuthFailedError,
     KeeperState.CLOSED: problems.ConnectionClosedError,
@@ -44,6 +47,7 @@ class KazooHooks:
         self._client = client
         kind, connection = type(client._connection), client._connection
         self._connect = kind._connect.__get__(connection)
+        self._attempt = kind._connect_attempt.__get__(connection)
         self._expand_hosts = kind._expand_client_hosts.__get__(connection)
         self._send_request = kind._send_request.__get__(connection)
         self._listeners: tuple[Connected, ...] = ()
@@ -72,6 +76,7 @@ class KazooHooks:
             if not self._listeners:
                 # kazoo does not keep the timeout that the server granted, nor which server that was.
                 connection._connect = self._observed_connect
+                connection._connect_attempt = self._surviving_attempt
                 connection._expand_client_hosts = self._sorted_hosts
                 connection._send_request = self._send_what_waits
                 if isinstance(self._client.handler, LeanHandler):
@@ -86,7 +91,7 @@ class KazooHooks:
             self._listeners = tuple(other for other in self._listeners if other != listener)
             if not listened or self._listeners:
                 return
-            del connection._connect, connection._expand_client_hosts
+            del connection._connect, connection._connect_attempt, connection._expand_client_hosts
             running = connection._connection_routine
             if running is None or not running.is_alive():
                 del connection._send_request
@@ -156,6 +161,16 @@ class KazooHooks:
             data.clear()
 
     # -- servers -------------------------------------------------------------------------------------
+
+    def _surviving_attempt(self, *where: Any) -> Any:
+        """As kazoo's, but what comes and is no answer ends the connection, and not the thread that would make the next."""
+        try:
+            return self._attempt(*where)
+        except NO_ANSWER:
+            # It is in kazoo's log. To whoever waits it is as if the line had broken.
+            if self._client._state != KeeperState.CONNECTING:
+                self._client._session_callback(KeeperState.CONNECTING)
+            return None
 
     def _observed_connect(self, host: Any, hostip: Any, port: Any) -> tuple[float, float]:
         sent = now()

@@ -80,6 +80,8 @@ class Session:
         self._reported: deque[tuple[float, float]] = deque()
         """When the answer to a W2 came, and when its W1 was sent."""
         self._ended = False
+        self.reconnecting = False
+        """Whether its connection was closed on purpose, and the next one has to be waited for."""
         self._mutex = threading.Lock()
 
     @property
@@ -94,6 +96,7 @@ class Session:
                 # By another server, with another limit: the leader has heard of the shorter one.
                 self.ceiling.until = min(self.ceiling.until, sent + validity(timeout))
             self._connected = sent
+            self.reconnecting = False
             self._last_proof = 0.0
             # All that is older than this connection: nothing of it could count for more than the connecting itself.
             self._written.clear()
@@ -118,6 +121,12 @@ class Session:
             if self._last_proof < answered and since + validity(self.timeout) > self.ceiling.until:
                 return now
         return self._last_proof + self.timeout / PROOFS
+
+    def idle_for_long(self, now: float) -> bool:
+        """Whether a claim that is made now could not be trusted: nothing was written for so long that one write confirms nothing new."""
+        with self._mutex:
+            since = max(self._connected, self._reported[-1][1] if self._reported else 0.0)
+            return max(self.ceiling.until, since + validity(self.timeout)) < now + self.timeout * SPARE
 
     def confirm(self, sent: float, answered: float) -> None:
         """A majority confirmed a write on this connection: the session lives on from what the leader must have heard by then."""
