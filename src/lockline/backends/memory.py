@@ -95,7 +95,7 @@ class Room:
         self._lines[name] = line
         if not line:
             self._lines.pop(name, None)
-        if self._watchers:
+        if self._watchers.watched:
             for tell, watcher in self._watchers.take(name):
                 tell(watcher)
         return seen + 1

@@ -11,6 +11,9 @@ CLOSED: Final = getattr(select, "POLLRDHUP", 0)
 
 def was_closed(fd: int) -> bool:
     """Whether the other end has closed it: what is not sent then, was surely not received."""
+    if fd < 0:
+        # And so has this end: a loop does that by itself when it hears of a reset.
+        return True
     poll = select.poll()
     poll.register(fd, CLOSED)
     return bool(poll.poll(0))

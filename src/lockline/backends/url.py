@@ -235,7 +235,14 @@ class Grammar:
         given = {name: value for name, value in (given or {}).items() if value is not None}
         login: dict[str, str] = {name: _a_word(given.pop(name), name) for name in ("user", "password") if name in given}
         options, others = self.values(scheme, given, self._written(query))
-        hosts = self._hosts(scheme, authority, login)
+        try:
+            hosts = self._hosts(scheme, authority, login)
+        except ConfigError:
+            if "@" in path:
+                raise ConfigError(
+                    "there is an @ behind the first / of the URL; write the / in a password as %2F"
+                ) from None
+            raise
         # The path of a file may have any bytes in it.
         where = _decoded(path.strip("/"), "the path") if self.port else unquote(slash + path, errors="surrogateescape")
         return Location(scheme, hosts, where, options, others)
@@ -269,7 +276,8 @@ class Grammar:
                     others[name] = value
                 else:
                     wrong = f"has no option {name!r}" if said is given else f"unknown {name}"
-                    raise ConfigError(f"{scheme}: {wrong}; known are {', '.join(sorted(self.options))}")
+                    known = f"known are {', '.join(sorted(self.options))}" if self.options else "it has no options"
+                    raise ConfigError(f"{scheme}: {wrong}; {known}")
         return options, others
 
     def _hosts(self, scheme: str, authority: str, login: Mapping[str, str]) -> tuple[Endpoint, ...]:

@@ -15,10 +15,11 @@ from ...errors import BackendUnavailable, LocklineError
 from ...guarantees import Guarantees
 from ...runtime import Runtime, Signal
 from ...runtime.fairness import Breather
+from ...runtime.limits import let_through
 from . import inspection, keeping
 from .commands import ClaimRow, SqliteSteps, ToldClient
-from .connection import Busy
 from .doctor import findings
+from .errors import Busy
 from .hand_over import hand_over
 from .keeper_signal import KeeperSignal
 from .subscription import PeerListener, Peers
@@ -62,7 +63,9 @@ class LocalBackend:
         self._threads = runtime.flavour == "blocking"
         """Who waits reads for himself; in asyncio the loop reads for all."""
         # Beside the file itself, by whatever links it was named: those who use the same file have to meet.
-        self._peers = Peers(lambda: PeerListener(self._steps.make(), keeper=self._threads))
+        self._peers = Peers(
+            lambda: PeerListener(self._steps.make(), keeper=self._threads, missed=lambda: self._hints.missed())
+        )
         self.reader = self._peers if self._threads else None
         self._begin()
 
@@ -112,6 +115,7 @@ class LocalBackend:
                 problem.unsent = True
                 raise
             except OSError as problem:
+                let_through(problem)
                 raise _unsent(f"{self._file}: {problem.strerror or problem}") from problem
             if self._runtime.now() >= until:
                 raise _unsent(

@@ -11,7 +11,8 @@ from typing import Final, NamedTuple
 
 from ...core.claim import DETACHED, Claim, Gone, Grant, Waiting
 from ...core.rule import Tally
-from .connection import Busy, SqliteConnections
+from .connection import SqliteConnections
+from .errors import Busy
 from .schema import prepare, raise_ceiling
 from .target import make_private
 

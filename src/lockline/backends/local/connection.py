@@ -22,8 +22,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, NoReturn, TypeVar
 
-from ...errors import BackendUnavailable, ClientClosed
+from ...errors import BackendUnavailable, ClientClosed, LocklineError
 from ...runtime.fork import tell_after_fork, tell_around_fork
+from ...runtime.limits import let_through
+from .errors import FORKED, LOG_REMOVED, Busy, storage_error
 from .target import make_private, refuse_network_files
 
 T = TypeVar("T")
@@ -40,13 +42,13 @@ FORK_PATIENCE = 2.0
 _running: dict[int, weakref.ref[RunningStep]] = {}
 """By thread, the step that it is in; the step that this one interrupted lies below it. Only the frame of the step keeps it:
 whatever way that ended, also by an exception in the middle of its last line, it is in no step any more."""
-_crossed: set[Inode] = set()
-"""Files that were open in a parent whose fork nobody told us of."""
+_refused: dict[Inode, str] = {}
+"""Files that this process must not use any more, and why: what SQLite has open of them is neither to be used nor to be closed."""
 _kept_forever: list[sqlite3.Connection] = []
 
 
-class Busy(Exception):
-    """Another process is in its step right now; try again in a moment."""
+STUMBLES: Final = (sqlite3.Error, LocklineError, Busy, AttributeError, LookupError, TypeError, ValueError)
+"""What a displaced step may meet: SQLite refuses, or what it wrote is not there. No soft time limit: that is the caller's own."""
 
 
 class RunningStep:
@@ -98,6 +100,9 @@ class SqliteConnections:
         self._renewed = renewed
         """Told when the file is not the one that was used before."""
         self._inode: Inode | None = None
+        self._log_paths = f"{file}-wal", f"{file}-shm"
+        self._logs: tuple[Inode | None, ...] = ()
+        """SQLite's log and its index, which are there as long as a connection is open."""
         self._free: deque[sqlite3.Connection] = deque()
         self._order = threading.Lock()
         self._ended = 0
@@ -137,7 +142,7 @@ class SqliteConnections:
                 try:
                     # In this order: a fork shuts the gate first and then waits for those who were here before.
                     if self._shut:
-                        self._refuse(thread)
+                        self._refuse_step(thread)
                     running.inside = True
                     db = self._take(running)
                     if not writes:
@@ -145,20 +150,20 @@ class SqliteConnections:
                     db.execute("BEGIN IMMEDIATE")
                     # Once more: whoever closes from here on, within this thread, displaces this step.
                     if self._shut:
-                        self._refuse(thread)
+                        self._refuse_step(thread)
                     result = work(db)
                     db.execute("COMMIT")
                     return result
-                except Exception as problem:
+                except STUMBLES as problem:
                     # A commit that succeeded was not displaced, whatever else happened: it returned above.
                     if not running.displaced:
                         raise
                     if self._forks != forks:
-                        raise self._crossed_error() from problem
+                        raise self._refused_error(FORKED) from problem
                     self._discard(running)
                     running.displaced = False
         except sqlite3.Error as problem:
-            raise _storage_error(self._file, problem) from problem
+            raise storage_error(self._file, problem) from problem
         finally:
             self._give_back(running)
             if below is None:
@@ -179,7 +184,7 @@ class SqliteConnections:
             order, ended = self._order, self._ended
         return order
 
-    def _refuse(self, thread: int) -> NoReturn:
+    def _refuse_step(self, thread: int) -> NoReturn:
         if self._closed:
             raise ClientClosed()
         if self._forking == thread:
@@ -190,14 +195,20 @@ class SqliteConnections:
 
     def _take(self, running: RunningStep) -> sqlite3.Connection:
         if os.getpid() != self._pid:
-            self._refuse_what_crossed()
-            raise self._crossed_error()
+            self._refuse(FORKED)
+            raise self._refused_error(FORKED)
         inode = self._look()
         if inode is None or inode != self._inode:
             # A file that was removed or replaced under us holds nobody's claims any more: use the one others use.
             self._close_free()
             return self._open(running)
         running.inode = inode
+        # Looked at twice: a signal handler that closes the client in between takes them away with the last connection.
+        if self._free and self._logs != self._look_at_logs() and self._free:
+            # Other processes write another log by now: two holders, each in a log of its own. No second connection of this process can
+            # help, because SQLite shares the index between them.
+            self._refuse(LOG_REMOVED)
+            raise self._refused_error(LOG_REMOVED)
         try:
             running.db = self._free.pop()
         except IndexError:
@@ -205,19 +216,19 @@ class SqliteConnections:
         return running.db or self._open(running)
 
     def _look(self) -> Inode | None:
-        try:
-            there = os.stat(self._path)
-        except OSError:
-            return None
-        return there.st_dev, there.st_ino
+        return _inode_of(self._path)
+
+    def _look_at_logs(self) -> tuple[Inode | None, ...]:
+        log, index = self._log_paths
+        return _inode_of(log), _inode_of(index)
 
     def _open(self, running: RunningStep) -> sqlite3.Connection:
         make_private(self._file)
         if self._inode is None:
             refuse_network_files(self._file)
         running.inode = self._look()
-        if running.inode in _crossed:
-            raise self._crossed_error()
+        if running.inode in _refused:
+            raise self._refused_error(_refused[running.inode])
         db = running.db = sqlite3.connect(self._file, timeout=0, isolation_level=None, check_same_thread=False)
         try:
             self._prepare(db)
@@ -229,6 +240,7 @@ class SqliteConnections:
             if self._inode is not None:
                 self._renewed()
             self._inode = running.inode
+        self._logs = self._look_at_logs()
         return db
 
     def _give_back(self, running: RunningStep) -> None:
@@ -304,7 +316,7 @@ class SqliteConnections:
         """In the child: as new, if nothing crossed."""
         inside = [step for step in self._steps_of_others(threading.get_ident()) if step.inside]
         if self._free or inside:
-            self._refuse_what_crossed()
+            self._refuse(FORKED)
         self._forks += 1
         self._free = deque()
         self._order = threading.Lock()
@@ -318,44 +330,27 @@ class SqliteConnections:
         if self._closed:
             self._shut = True
 
-    def _refuse_what_crossed(self) -> None:
-        """Never close what was inherited open: SQLite would take itself for the last one and remove the parent's log."""
+    def _refuse(self, why: str) -> None:
+        """Never close what is open: SQLite could take itself for the last one, write an old log back, or remove another's."""
         if self._inode is not None:
-            _crossed.add(self._inode)
-        for db in [*self._free, *(step.db for step in self._steps_of_others(-1))]:
+            _refused[self._inode] = why
+        open_ones = [*self._free, *(step.db for step in self._steps_of_others(-1))]
+        self._free = deque()
+        for db in open_ones:
             if db is not None:
                 _keep_forever(db)
 
-    def _crossed_error(self) -> BackendUnavailable:
-        return BackendUnavailable(
-            f"{self._file} was open when this process was forked, without the hooks that Python runs around os.fork() or in the "
-            "middle of a call; what SQLite had open must not be used here: fork by Python, or connect after the fork only"
-        )
+    def _refused_error(self, why: str) -> BackendUnavailable:
+        return BackendUnavailable(f"{self._file} {why}")
 
 
-_CURES: Final = {
-    ("SQLITE_FULL",): "the disk is full: free some space on it",
-    ("SQLITE_READONLY",): "it is read-only: make it and {folder} writable for this user",
-    (
-        "SQLITE_CANTOPEN",
-        "SQLITE_PERM",
-        "SQLITE_AUTH",
-    ): "it cannot be opened: check the permissions of it and of {folder}",
-    ("SQLITE_CORRUPT", "SQLITE_NOTADB"): (
-        "it is damaged or no Lockline file: stop the programs that use it and move it away; a new one is made"
-    ),
-    ("SQLITE_IOERR",): "the disk fails or is full: check it (dmesg) and the free space",
-    ("SQLITE_PROTOCOL",): "another program keeps it locked: look for a frozen one (fuser shows who has it open)",
-}
-
-
-def _storage_error(file: Path, problem: sqlite3.Error) -> Exception:
-    """What SQLite said, with the file and the cure."""
-    name = getattr(problem, "sqlite_errorname", "") or ""
-    if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
-        return Busy()
-    cure = next((cure for names, cure in _CURES.items() if name.startswith(names)), "see the cause")
-    return BackendUnavailable(f"{file}: {problem}; {cure.format(folder=file.parent)}")
+def _inode_of(path: str) -> Inode | None:
+    try:
+        there = os.stat(path)
+    except OSError as problem:
+        let_through(problem)
+        return None
+    return there.st_dev, there.st_ino
 
 
 def _step_of(thread: int) -> RunningStep | None:

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from ...errors import BackendUnavailable
+from ...errors import BackendUnavailable, ConfigError
 from .target import boot_id
 
 APPLICATION: Final = 0x4C4B4C4E  # "LKLN": tells our file from anybody else's
@@ -70,7 +70,11 @@ def prepare(db: sqlite3.Connection, file: Path) -> None:
             # A new file begins at the wall clock, so that tokens rise even when the old file was thrown away.
             start = time.time_ns() // 1000
             db.execute("INSERT INTO counter VALUES (1, ?, ?, ?)", (start, start + BLOCK, boot))
-        elif db.execute(COUNTER).fetchone()[2] != boot:
+        elif (theirs := db.execute(COUNTER).fetchone()[2]) != boot:
+            if theirs.partition("+")[0] == boot.partition("+")[0] and db.execute("SELECT 1 FROM claims").fetchone():
+                raise ConfigError(
+                    f"{file} has claims of processes in another time namespace, whose clock is another; use one file in each, or a server"
+                )
             # The machine started again: whoever stood in a line is gone, and the last tickets may never
             # have reached the disk. All of them were below the ceiling, which had.
             db.execute("DELETE FROM claims")

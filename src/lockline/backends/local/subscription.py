@@ -37,8 +37,10 @@ class PeerListener:
     Made whole or not at all, and gone with whoever listened.
     """
 
-    def __init__(self, file: Path, *, keeper: bool) -> None:
+    def __init__(self, file: Path, *, keeper: bool, missed: Callable[[], None]) -> None:
         self.name = secrets.token_hex(8)
+        self._missed = missed
+        self._room = room_of_a_queue()
         self.folder = file.with_name(file.name + "-peers")
         self._log = file.with_name(file.name + "-wal")
         self._changes: Changes | None = None
@@ -195,23 +197,37 @@ class PeerListener:
             if isinstance(key.data, Changes):
                 told += key.data.take()
             else:
-                told += self._drain() if key.data is None else self._ended(key.data)
+                told += self.drain(self.socket) if key.data is None else self._ended(key.data)
         return told
 
-    def _drain(self) -> list[str]:
+    def drain(self, listening: socket.socket, taken: int = 0) -> list[str]:
+        """The claim ids that lie in a socket's queue, out of which so many datagrams were taken just now."""
         told: list[str] = []
-        while "" in self._sockets:
+        while self._sockets:
             try:
-                told += _claims(self.socket.recv(65536))
+                told += _claims(listening.recv(65536))
+                taken += 1
             except OSError:
                 # Nothing more, or closed meanwhile.
                 break
+        if taken >= self._room and listening is (self.for_keeper or self.socket):
+            # It was full, so there may have been no room for another. Whoever waits looks now and then; who holds does not.
+            self._missed()
         return told
 
     def fileno(self) -> int:
         """What an event loop can wait on for all of it at once; -1 where the system has no such handle."""
         fileno = getattr(self._selector, "fileno", None)
         return fileno() if fileno is not None else -1
+
+
+def room_of_a_queue() -> int:
+    """How many datagrams a socket that is made now keeps for one who does not read, at least."""
+    try:
+        with open("/proc/sys/net/unix/max_dgram_qlen") as told:
+            return int(told.read())
+    except (OSError, ValueError):
+        return 10  # what most systems have
 
 
 def _claims(datagram: bytes) -> list[str]:
@@ -368,7 +384,9 @@ class Peers:
             return []
         try:
             listener.for_keeper.settimeout(max(0.001, seconds))
-            return _claims(listener.for_keeper.recv(65536))
+            told = _claims(listener.for_keeper.recv(65536))
+            listener.for_keeper.setblocking(False)
+            return told + listener.drain(listener.for_keeper, taken=1)
         except OSError:
             # Nothing in time, or closed meanwhile.
             return []

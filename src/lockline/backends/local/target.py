@@ -98,9 +98,9 @@ def make_private(file: Path) -> None:
 
 
 def boot_id() -> str:
-    """What is the same until the machine starts again, whatever the wall clock does."""
+    """What is the same until the machine starts again, whatever the wall clock does; in a time namespace, with its offset behind a +."""
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip() + _offset_of_namespace()
     except FileNotFoundError:
         pass
     except OSError as problem:
@@ -112,6 +112,16 @@ def boot_id() -> str:
         return asked.stdout.strip()
     except (OSError, subprocess.SubprocessError) as problem:
         raise BackendUnavailable("this system does not tell when it was started; local: needs that") from problem
+
+
+def _offset_of_namespace() -> str:
+    try:
+        lines = Path("/proc/self/timens_offsets").read_text().splitlines()
+    except OSError:  # a kernel without time namespaces
+        return ""
+    offsets = {words[0]: tuple(map(int, words[1:])) for words in map(str.split, lines)}
+    seconds, nanoseconds = offsets.get("boottime", (0, 0))
+    return f"+{seconds}.{nanoseconds:09}" if seconds or nanoseconds else ""
 
 
 def refuse_network_files(file: Path) -> None:
