@@ -9,13 +9,15 @@ What is better than before: waiters are served in order and told of their turn, 
 while its holder lives and not for ever after its death, a release whose reply was lost can be repeated, and `lock.lease`
 has the fencing token and the loss signal. What must be known: Lockline's locks and redis-py's do not see each other, so
 all programs that share a name move together, or with `bridge=True` one after the other; `sleep` has no meaning, because nobody polls; `acquire(token=...)` is refused;
-`extend` and `reacquire` never shorten what was promised before; and a thread that asks again for what it holds, with no
+`extend` and `reacquire` never shorten what was promised before; a lock with `timeout` that was not released stays until that is over, also after
+the end of its process, and `lock.local.token` of another process releases it; and a thread that asks again for what it holds, with no
 limit to its wait, gets a LockError instead of waiting for itself.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -25,8 +27,9 @@ from typing import Any, Final, Generic, Literal, TypeVar
 
 from .. import aio, sync
 from ..core.arguments import a_flag
-from ..core.claim import Line
-from ..core.shells import bind_to_nobody
+from ..core.claim import Claim, Line
+from ..core.engine import Engine
+from ..core.shells import bind_to_nobody, engine_of, leave_to_its_ttl
 from ..errors import AcquireTimeout, BackendUnavailable, ConfigError, LeaseLost, NotHeld, WouldDeadlock
 
 try:
@@ -39,6 +42,9 @@ except ModuleNotFoundError as missing:
     raise ModuleNotFoundError(
         "lockline.drop_in stands in for redis-py's Lock and needs redis-py: pip install 'lockline[redis]'", name="redis"
     ) from None
+
+from ..backends.redis.bridge import Bridge
+from ..runtime.blocking import run
 
 # Now and not in the thread that takes the first lock: a child that is forked during an import can never finish it.
 from .clients import _clients, aclose, client_of, loop_client_of
@@ -84,6 +90,8 @@ class _OfThread(threading.local):
     token: bytes | None = None
     """As in redis-py: bytes that are this hold's own, None while there is none. The number for a fence is `lock.lease.token`."""
     lease: Any = None
+    pid = 0
+    """The process that took it: in a forked child the lease is not valid, and the token is."""
 
 
 class _EitherLock(Generic[L]):
@@ -112,7 +120,7 @@ class _EitherLock(Generic[L]):
         self.raise_on_release_error = raise_on_release_error
         self.bridge = a_flag(bridge, "bridge")
         """Whether redis-py's own locks of that name are excluded too, and exclude this one."""
-        self.local: Any = _OfThread() if self.thread_local else SimpleNamespace(token=None, lease=None)
+        self.local: Any = _OfThread() if self.thread_local else SimpleNamespace(token=None, lease=None, pid=0)
 
     @property
     def lease(self) -> L | None:
@@ -139,13 +147,36 @@ class _EitherLock(Generic[L]):
             # The object is the owner, whoever called: it stays held when that thread or task has ended, and the same
             # may wait for it again, because another may release it.
             bind_to_nobody(lease)
-        self.local.lease, self.local.token = lease, lease.id.encode()
+        if self.timeout is not None:
+            # As the key of redis-py: code that never releases relies on it after the process has ended.
+            leave_to_its_ttl(lease)
+        self.local.lease, self.local.token, self.local.pid = lease, lease.id.encode(), os.getpid()
         return True
 
     def _forget(self, lease: L) -> None:
         # Somebody else who shares this object may have taken it since, and that lease is not ours to drop.
         if self.lease is lease:
             self.local.lease = self.local.token = None
+
+    def _foreign_token(self) -> str | None:
+        """The id of a claim that another program or the parent took, where `local.token` names one; None if the lease is ours."""
+        token, lease = self.local.token, self.lease
+        if token is None:
+            return None
+        text = str(token) if not isinstance(token, bytes) else token.decode(errors="replace")
+        ours = lease is not None and lease.id == text and self.local.pid == os.getpid()
+        return None if ours else text
+
+    async def _release_by_token(self, client: Any, token: str) -> None:
+        engine: Engine = engine_of(client)
+        if isinstance(engine.backend, Bridge):
+            engine.backend.adopt(token)
+        claim = Claim(self.name, token, engine.owner, "lock", 1, 1, KEPT_FOR, 0.0, "")
+        with _unreachable():
+            there = await engine.ask(lambda until: engine.backend.leave(claim, until))
+        self.local.lease = self.local.token = None
+        if not there:
+            raise LockNotOwnedError("Cannot release a lock that's no longer owned")
 
     @contextmanager
     def _releasing(self) -> Iterator[L]:
@@ -239,6 +270,10 @@ class Lock(_EitherLock[sync.Lease]):
 
     def release(self) -> None:
         """Give the lock back; LockNotOwnedError if it was lost before."""
+        token = self._foreign_token()
+        if token is not None:
+            run(self._release_by_token(client_of(self.redis, bridge=self.bridge), token))
+            return
         with self._releasing() as lease:
             lease.release()
 
@@ -283,7 +318,7 @@ class AsyncLock(_EitherLock[aio.Lease]):
     def __init__(self, redis: Any, name: Name, *args: Any, **options: Any) -> None:
         super().__init__(redis, name, *args, **options)
         # On one thread a task that holds must not be taken for another: the object is the owner, as in redis.asyncio.
-        self.local = SimpleNamespace(token=None, lease=None)
+        self.local = SimpleNamespace(token=None, lease=None, pid=0)
 
     async def acquire(
         self,
@@ -300,6 +335,10 @@ class AsyncLock(_EitherLock[aio.Lease]):
 
     async def release(self) -> None:
         """Give the lock back; LockNotOwnedError if it was lost before."""
+        token = self._foreign_token()
+        if token is not None:
+            await self._release_by_token(loop_client_of(self.redis, bridge=self.bridge), token)
+            return
         with self._releasing() as lease:
             await lease.release()
 

@@ -15,6 +15,7 @@ from ..core.claim import Standing
 from ..core.engine import Engine
 from ..core.hand_over import attach as attach_to
 from ..core.hand_over import handing_over, read_ticket
+from ..core.shells import has_run
 from ..core.terms import terms_for
 from ..core.watching import Watch
 from ..errors import BackendUnavailable, ConfigError, LeaseLost
@@ -22,7 +23,7 @@ from ..runtime.scope import Scope
 from ..runtime.termination import cancel_on_sigterm
 from .lead import a_main, is_the_end_of, leader_of, stand
 from .locks import AnyKit, AnyLeases, AnyLocks, AnyLostTogether, Together, take_all
-from .once import Codec, a_maker, awaited, flights_of
+from .once import Codec, a_maker, flights_of
 from .once_per import OnBusy, Run, Wish, an_on_busy, slots_of
 from .pool import AnyPool, AnySlot, I, items_of, take_one
 
@@ -163,7 +164,7 @@ class Kit(AnyKit[Locks]):
         a_maker(make, awaited=True)
 
         async def compute() -> T:
-            made: T = await awaited(make())
+            made: T = await _awaited(make())
             return made
 
         value: T = await flights_of(self, self._engine).get(key, compute, fresh, ttl, timeout, codec)
@@ -195,7 +196,7 @@ class Kit(AnyKit[Locks]):
                 once = wish.once(function, args, kwargs)
 
                 async def call() -> T:
-                    return await function(*args, **kwargs)
+                    return has_run(await function(*args, **kwargs), "@once_per")
 
                 async def within(lease: Lease, inside: Callable[[], Awaitable[Run[T]]]) -> Run[T]:
                     async with lease:
@@ -280,3 +281,8 @@ def _begun(main: Callable[[Lease], Awaitable[T]], term: Lease) -> Awaitable[T]:
             "this client awaits what main(term) gives: make it an `async def`, or use a client of lockline"
         )
     return begun
+
+
+async def _awaited(made: Any) -> Any:
+    """What a coroutine gives, or what a plain function gave."""
+    return await made if inspect.isawaitable(made) else made

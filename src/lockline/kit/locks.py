@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 from ..core import arguments
 from ..core.engine import Engine
 from ..core.handle import H
-from ..core.live import LiveClaim, takes_an_argument
+from ..core.live import A_DETACH, DETACHING, GIVEN_BACK, LiveClaim, takes_an_argument
 from ..core.terms import Terms, terms_for
 from ..errors import AcquireTimeout, ConfigError, LeaseLost, LocklineError, NotHeld
 from ..runtime import Signal
@@ -80,11 +80,13 @@ async def release_all(engine: Engine, taken: Sequence[H]) -> None:
 class AnyLeases(Mapping[str, H], Generic[H]):
     """Leases that were taken together, by name: good as long as every one of them is."""
 
+    _signal: Signal | None = None
+    """For those who wait for a loss; set once, when one of them is lost or none is held any more."""
+
     def __init__(self, engine: Engine, leases: Sequence[H]) -> None:
         self._engine = engine
         self._leases = {lease.name: lease for lease in leases}
         self._me = engine.runtime.me()
-        self._signal: Signal | None = None
 
     def __getitem__(self, name: str) -> H:
         return self._leases[name]
@@ -120,9 +122,12 @@ class AnyLeases(Mapping[str, H], Generic[H]):
         wants_news = takes_an_argument(callback)
 
         def call(lost: LeaseLost) -> None:
-            for first in waiting[:]:
-                waiting.clear()
-                first(lost) if wants_news else first()
+            try:
+                # Looked for and taken in one step: the losses of two are told in two threads, perhaps at the same moment.
+                first = waiting.pop()
+            except IndexError:
+                return
+            first(lost) if wants_news else first()
 
         for lease in self.values():
             lease.on_lost(call)
@@ -132,20 +137,28 @@ class AnyLeases(Mapping[str, H], Generic[H]):
 
     async def _ended(self, until: float | None) -> bool:
         """Wait until one of them is lost (True), or they are released, or that moment has come (False)."""
-        if self._signal is None:
-            self._signal = self._engine.runtime.signal()
+        signal = self._signal
+        if signal is None:
+            signal = self._engine.runtime.signal()
             for lease in self.values():
-                lease._live.listen(self._signal.set)
+                lease._live.listen(signal.set)
+            # Only now, for all who wait: of two threads that come first, both get the same.
+            signal = vars(self).setdefault("_signal", signal)
         while not self._is_lost():
-            if not any(lease._open for lease in self.values()):
+            held = self._held()
+            if not held:
                 return False
             now = self._engine.runtime.now()
             if until is not None and now >= until:
                 return False
-            ends = min(lease._live.deadline for lease in self.values())
-            self._signal.clear()
-            await self._signal.wait(ends if until is None else min(until, ends))
+            # As of a single one: while a detach is under way its deadline says nothing.
+            ends = min(live.deadline if live.state is not DETACHING else now + A_DETACH for live in held)
+            await signal.wait(ends if until is None else min(until, ends))
         return True
+
+    def _held(self) -> list[LiveClaim]:
+        """Those that were not given back yet; one whose release got no answer was."""
+        return [lease._live for lease in self.values() if lease._open and lease._live.state not in GIVEN_BACK]
 
     async def _release(self) -> None:
         if not any(lease._open for lease in self.values()):
@@ -153,7 +166,7 @@ class AnyLeases(Mapping[str, H], Generic[H]):
         try:
             await release_all(self._engine, list(self.values()))
         finally:
-            if self._signal is not None:
+            if self._signal is not None and not self._held():
                 self._signal.set()
 
     def _hand_over(self) -> None:

@@ -7,26 +7,35 @@ computation never overwrites a newer one. An error is noted beside it for a mome
 
 from __future__ import annotations
 
-import inspect
 import json
+import math
 import weakref
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Protocol
 
 from ..core import arguments
 from ..core.backend import AskedForTime, KeepingLess, TellsWhatIsKept
 from ..core.claim import WHOLE, Record
-from ..core.engine import PATIENCE, Engine
+from ..core.engine import GRACE, PATIENCE, Engine
 from ..core.handle import Handle
 from ..core.live import Call
 from ..core.shells import gives_instead
 from ..core.terms import Terms, terms_for
 from ..core.weakly import weakly
-from ..errors import AcquireTimeout, ClientClosed, ConfigError, LocklineError, OnceFailed, WouldDeadlock
+from ..errors import (
+    AcquireTimeout,
+    BackendUnavailable,
+    ClientClosed,
+    ConfigError,
+    LocklineError,
+    OnceFailed,
+    WouldDeadlock,
+)
 from ..runtime.clock import TRUSTED
 from ..runtime.fork import tell_after_fork
-from .once_per import keeping_of, tell_time
+from .once_per import keeping_of, rest_of, tell_time
 
 WHAT: Final = "once"
 """Under which name the value is kept beside the line."""
@@ -118,12 +127,15 @@ class Flight:
         self.landed = engine.runtime.signal()
         self.outcome: Fresh | Exception | None = None
         """The value, or the error; None if it was cut short, and somebody else has to begin again."""
+        self.failure: Exception | None = None  # of the computation itself
         self.trace: TracebackType | None = None
         """Where the error came from: each caller's own way from there on is nothing to the others."""
         self.cut: BaseException | None = None
         """What cut it short, for the caller who began it: to begin again by itself could go on for ever."""
         self.me: object = None
         """The thread or task that is at it."""
+        self.answered = False
+        """Whether the store has said by now who computes it."""
         self.call: Call = []
 
     def under_way(self) -> bool:
@@ -209,8 +221,13 @@ class Flights:
         if not flight.under_way():
             # Over, or cut short before anybody could say so.
             self._land(flight, key)
-        while not await flight.landed.wait(min(now() + NET, now() + NET if deadline is None else deadline)):
-            if deadline is not None and now() >= deadline:
+        end = deadline = math.inf if deadline is None else deadline
+        while not await flight.landed.wait(min(now() + NET, end)):
+            # As in an acquire: no time is no reason not to ask.
+            end = deadline if flight.answered else deadline + GRACE
+            if now() >= end:
+                if not flight.answered:
+                    raise BackendUnavailable(f"{self._engine.backend.url} gave no answer in time")
                 raise AcquireTimeout(key[0], waited=timeout or 0.0, holders=("who computes it",))
             if not flight.under_way():
                 self._land(flight, key)
@@ -223,30 +240,31 @@ class Flights:
     async def _fly(
         self, flight: Flight, wish: Terms, compute: Callable[[], Awaitable[Any]], fresh: float, codec: Codec | None
     ) -> None:
-        flight.me = self._engine.runtime.me()
         try:
-            flight.outcome = await self._obtain(wish, compute, fresh, codec)
-        except Exception as problem:
-            flight.outcome, flight.trace = problem, problem.__traceback__
+            flight.me = self._engine.runtime.me()  # an error on another loop than the client's own
+            flight.outcome = await self._obtain(flight, wish, compute, fresh, codec)
         except GeneratorExit:
             raise
         except BaseException as problem:
-            # Raised by the caller who began it, and not where nobody hears of it.
-            flight.cut = problem
+            if problem is flight.failure or isinstance(problem, LocklineError):
+                flight.outcome, flight.trace = problem, problem.__traceback__
+            else:
+                flight.cut = problem  # also a soft time limit outside of the computation: its caller's own
         finally:
             self._land(flight, (wish.name, fresh))
 
     async def _obtain(
-        self, wish: Terms, compute: Callable[[], Awaitable[Any]], fresh: float, codec: Codec | None
+        self, flight: Flight, wish: Terms, compute: Callable[[], Awaitable[Any]], fresh: float, codec: Codec | None
     ) -> Fresh:
         """The fresh value from the store, or else computed here and kept there."""
         reads, writes = wish, wish._replace(kind="write", weight=WHOLE)
         may_wait = False
-        await tell_time(self._engine, self._store, fresh)
+        await self._engine.ask(lambda until: tell_time(self._store, fresh, until))
         seen = await self._look(wish.name, fresh)
         while seen.value is None:
             # Not for as long as a mere try: of hundreds who compute at once the last has to wait for the answers to the others.
             handle = await self._engine.acquire(writes, None if may_wait else PATIENCE, _written, wait=may_wait)
+            flight.answered = True
             if handle is None:
                 # Somebody computes it: all who stand here are let in together when that one leaves.
                 reader, value = await self._wait_for_value(reads, seen.record)
@@ -263,7 +281,7 @@ class Flights:
                 seen = await self._look(wish.name, fresh, handle.token)
                 value = seen.value
                 if value is None:
-                    value = await self._compute(handle, wish.name, compute, fresh, codec)
+                    value = await self._compute(flight, handle, wish, compute, fresh, codec)
             finally:
                 await self._leave(handle)
             if value is not None:
@@ -308,24 +326,23 @@ class Flights:
         kind = type(problem)
         known = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
         told = json.dumps([self._engine.owner, known, str(problem)[:LONGEST_TEXT]]).encode()
-        try:
+        with suppress(LocklineError):
             await self._engine.ask(lambda until: self._store.keep(name, FAILURE, told, token, TOLD_FOR, until))
-        except LocklineError:
-            pass
 
     async def _compute(
-        self, handle: Handle, name: str, compute: Callable[[], Awaitable[Any]], fresh: float, codec: Codec | None
-    ) -> Fresh | None:
+        self, flight: Flight, handle: Handle, wish: Terms, compute: Callable[[], Awaitable[Any]], fresh: float, codec: Codec | None
+    ) -> Fresh | None:  # fmt: skip
         """The value, kept; None if a newer holder has come meanwhile, whose value counts."""
-        token = handle.token
+        name, token = wish.name, handle.token
         try:
             data = encode(name, await compute(), codec, self._largest)
         except Exception as problem:
+            flight.failure = problem
             if handle.valid:  # else another one may be at it, and nobody waits for this one any more
                 await self._tell_failure(name, token, problem)
             raise
         sent = self._engine.runtime.now()
-        if not await self._engine.ask(lambda until: self._store.keep(name, WHAT, data, token, fresh, until)):
+        if not await self._engine.ask(lambda by: self._store.keep(name, WHAT, data, token, fresh, by), rest_of(handle)):
             return None
         if isinstance(self._store, AskedForTime):
             # By such a time others may take it for over sooner than we would.
@@ -334,10 +351,8 @@ class Flights:
         return made
 
     async def _leave(self, handle: Handle) -> None:
-        try:
+        with suppress(LocklineError):  # the value is kept, or not: that this lease was lost changes nothing
             await self._engine.release(handle)
-        except LocklineError:
-            pass  # the value is kept under its token, or not: that this lease was lost changes nothing
 
     async def _look(self, name: str, fresh: float, token: int = 0) -> SeenValue:
         """The value that is kept, if it is fresh enough; with a token, no older holder writes from now on."""
@@ -375,11 +390,6 @@ def a_maker(make: object, *, awaited: bool) -> None:
         raise ConfigError(
             f"this client cannot make a value of what gives {gives}; use a client of lockline.aio for coroutines"
         )
-
-
-async def awaited(made: Any) -> Any:
-    """What a coroutine gives, or what a plain function gave."""
-    return await made if inspect.isawaitable(made) else made
 
 
 def _written(live: Any) -> Handle:

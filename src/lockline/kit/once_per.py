@@ -100,11 +100,10 @@ def keeping_of(backend: Backend, what: str) -> Keeping:
     return backend
 
 
-async def tell_time(engine: Engine, store: Keeping, span: float) -> None:
+async def tell_time(store: Keeping, span: float, until: float) -> None:
     """Let a store that has to be asked for its time say it, exactly enough for what lasts so long."""
     if isinstance(store, AskedForTime):
-        ask = store.tell_time
-        await engine.ask(lambda until: ask(span, until))
+        await store.tell_time(span, until)
 
 
 class Held(Protocol):
@@ -114,7 +113,13 @@ class Held(Protocol):
     def name(self) -> str: ...
     @property
     def token(self) -> int: ...
+    def remaining(self) -> float: ...
     def check(self) -> None: ...
+
+
+def rest_of(handle: Held) -> float:
+    """How long to try to write what was done under this lease: until it ends, because then another caller does it again."""
+    return max(PATIENCE, handle.remaining())
 
 
 class OncePer:
@@ -126,10 +131,14 @@ class OncePer:
         self._slots = slots
         self._store = keeping_of(engine.backend, "once_per")
 
-    async def look(self) -> Run[Any]:
+    async def look(self, patience: float = PATIENCE) -> Run[Any]:
         """How the slot of this moment stands, for one who has not asked for the lock yet: done, or free to try."""
-        await tell_time(self._engine, self._store, self._slots.period)
-        return self._read(await self._engine.ask(lambda until: self._store.kept(self.terms.name, WHAT, until)))
+
+        async def record(until: float) -> Record:
+            await tell_time(self._store, self._slots.period, until)
+            return await self._store.kept(self.terms.name, WHAT, until)
+
+        return self._read(await self._engine.ask(record, patience))
 
     async def enter(self, token: int) -> Run[Any]:
         """The same for one who holds the lock: whoever held it before can no longer say that a slot is done."""
@@ -153,7 +162,8 @@ class OncePer:
         """Say that the slot is done; LeaseLost if another one has begun to run it since."""
         value, remembered = json.dumps(slot).encode(), self._slots.period * REMEMBERED
         if not await self._engine.ask(
-            lambda until: self._store.keep(self.terms.name, WHAT, value, handle.token, remembered, until)
+            lambda until: self._store.keep(self.terms.name, WHAT, value, handle.token, remembered, until),
+            rest_of(handle),
         ):
             handle.check()
             raise LeaseLost(

@@ -15,6 +15,7 @@ from ..core.claim import Standing
 from ..core.engine import Engine
 from ..core.hand_over import attach as attach_to
 from ..core.hand_over import handing_over, read_ticket
+from ..core.shells import has_run
 from ..core.terms import terms_for
 from ..core.watching import Watch
 from ..errors import BackendUnavailable, LeaseLost, LocklineError
@@ -192,7 +193,7 @@ class Kit(AnyKit[Locks]):
                 once = wish.once(function, args, kwargs)
 
                 async def call() -> T:
-                    return function(*args, **kwargs)
+                    return has_run(function(*args, **kwargs), "@once_per")
 
                 async def within(lease: Lease, inside: Callable[[], Awaitable[Run[T]]]) -> Run[T]:
                     with lease:
@@ -232,7 +233,7 @@ class Kit(AnyKit[Locks]):
                     try:
                         term = run(stand(self._engine, terms, make))
                         with term:
-                            returned.append(main(term))
+                            returned.append(has_run(main(term), "lead()"))
                         return returned[0]
                     except LeaseLost as lost:
                         if not is_the_end_of(term, lost):

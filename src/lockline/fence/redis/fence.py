@@ -158,7 +158,8 @@ class RedisFence:
         rule = "order" if not self.exact else "confirm" if writes else "take"
         command = (
             str(2 + len(keys)), mark_key(self._prefix, key), key, *keys,
-            offer.lock, str(offer.token).zfill(DIGITS), offer.grant, rule, self._keep, *map(as_text, args),
+            # As bytes: by the client's own encoding two clients would have two marks for one lock.
+            offer.lock.encode(), str(offer.token).zfill(DIGITS), offer.grant.encode(), rule, self._keep, *map(as_text, args),
         )  # fmt: skip
         return self._result(self._run(script, key, offer, command))
 
@@ -178,7 +179,7 @@ class RedisFence:
             raise _meaning(refusal, key, offer) from None
 
     async def _look(self, marks: str, lock: str) -> Mark | None:
-        found = await self._sender.send("HGET", marks, lock)
+        found = await self._sender.send("HGET", marks, lock.encode())
         return None if found is None else _mark(found)
 
 

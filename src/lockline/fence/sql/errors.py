@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from ...runtime.limits import is_callers
+
 CURE: Final = "make it with SqlFence.create(connection), or with the statement that SqlFence.ddl(dialect) gives"
+
+ROOTS: Final = frozenset({"Error", "PostgresError", "InterfaceError", "SQLAlchemyError"})
+"""What drivers call the root of their errors: the first by the DB-API, the next two asyncpg."""
 
 
 def driver_error(problem: BaseException) -> Any:
@@ -19,6 +24,18 @@ def sqlstate(problem: BaseException) -> str:
     if state is None and found.args and isinstance(found.args[0], dict):
         state = found.args[0].get("C")  # pg8000 hands on the fields of the protocol
     return state if isinstance(state, str) else ""
+
+
+def is_of_a_driver(problem: BaseException) -> bool:
+    """Whether a driver may have raised this; not so a soft time limit, which is the caller's own and goes up as it is.
+
+    Some let the system's errors come out, or stumble over half an answer.
+    """
+    if is_callers(problem):
+        return False
+    if isinstance(problem, (OSError, AttributeError, LookupError, TypeError, ValueError)):
+        return True
+    return not ROOTS.isdisjoint(kind.__name__ for kind in type(driver_error(problem)).__mro__)
 
 
 def is_lost_race(problem: BaseException) -> bool:

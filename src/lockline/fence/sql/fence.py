@@ -13,7 +13,7 @@ from ...runtime.blocking import run
 from ..rule import Mark, Offer, a_name, a_resource, offer_of, passes, stale
 from . import mysql, plain, postgresql, sqlite
 from .connections import SqlConnection, SqliteConnection, connection_for
-from .errors import CURE, driver_error, is_lost_race
+from .errors import CURE, driver_error, is_lost_race, is_of_a_driver
 from .visit import CONFIRM, Dialect, Visit
 
 DIALECTS: Final[dict[str, Dialect]] = {"sqlite": sqlite, "postgresql": postgresql, "mysql": mysql, "other": plain}
@@ -143,6 +143,8 @@ class SqlFence:
                 with opened as second:
                     mark = await self._look_by(second, visit)
         except Exception as unseen:
+            if not isinstance(unseen, LocklineError) and not is_of_a_driver(unseen):
+                raise
             problem.add_note(f"the fence could not look at its mark on a second connection: {unseen}")
             return
         if not passes(mark, visit.offer, writes=visit.writes, exact=visit.exact):

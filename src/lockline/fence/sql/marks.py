@@ -7,7 +7,6 @@ import sqlite3
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -15,8 +14,11 @@ from ...errors import BackendUnavailable, ConfigError, LocklineError
 from ...runtime.fork import tell_after_fork
 from ..door import Door
 from ..rule import Mark, Offer
-from .errors import sqlstate
+from .errors import is_of_a_driver, sqlstate
 from .fence import SqlFence
+
+A_CONNECTION = 10
+"""Seconds for a connection and its login, where the URL does not say another `connect_timeout`."""
 
 
 class SqlMarks(Door):
@@ -47,18 +49,20 @@ class SqlMarks(Door):
             reused, connection = self._take_idle()
             try:
                 connection = connection or self._open()
+                leave = self._way_out(connection)
                 self._enter(connection, resource, offer, writes=writes, patience=max(0.001, until - time.monotonic()))
-                break
+                # In here: one who is cut short before it has the way out is inside no more.
+                return leave
             except BaseException as problem:
                 self._drop(connection)
-                if isinstance(problem, LocklineError) or not isinstance(problem, Exception):
+                if isinstance(problem, LocklineError) or not is_of_a_driver(problem):
                     raise
                 if reused and not _is_busy(problem):
                     # The server may have been restarted since, for all the others too. Nobody was let in by this one.
                     continue
                 raise _unavailable(problem, resource, patience) from problem
-        held = connection
 
+    def _way_out(self, held: Any) -> Callable[[], None]:
         def leave() -> None:
             try:
                 held.commit()
@@ -94,9 +98,9 @@ class SqlMarks(Door):
             connection = self._open()
             found: Mark | None = self._fence.look(connection, resource, lock)
             return found
-        except LocklineError:
-            raise
         except Exception as problem:
+            if isinstance(problem, LocklineError) or not is_of_a_driver(problem):
+                raise
             raise _unavailable(problem, resource, 0) from problem
         finally:
             self._drop(connection)
@@ -121,9 +125,19 @@ class SqlMarks(Door):
     def _drop(self, connection: Any) -> None:
         if connection is None:
             return
-        for end in (connection.rollback, connection.close):
-            with suppress(Exception):  # it is being thrown away: the first error is the one to tell
-                end()
+        try:
+            _try(connection.rollback)
+        finally:
+            _try(connection.close)
+
+
+def _try(end: Callable[[], object]) -> None:
+    """What is thrown away may fail at that: the first error is the one to tell."""
+    try:
+        end()
+    except Exception as problem:
+        if not is_of_a_driver(problem):
+            raise
 
 
 def _opener(source: Any) -> tuple[Callable[[], Any], bool]:
@@ -136,7 +150,9 @@ def _opener(source: Any) -> tuple[Callable[[], Any], bool]:
             import psycopg
         except ModuleNotFoundError:
             raise ConfigError("'psycopg' is not installed; this needs: pip install 'psycopg[binary]'") from None
-        return (lambda: psycopg.connect(text)), True
+        asked = "connect_timeout" in text or "PGCONNECT_TIMEOUT" in os.environ
+        # Unasked the library waits for minutes at a server that takes the connection and is silent.
+        return (lambda: psycopg.connect(text) if asked else psycopg.connect(text, connect_timeout=A_CONNECTION)), True
     if scheme == "sqlite":
         text = text.removeprefix("sqlite://").removeprefix("/") if text.startswith("sqlite:///") else ""
     elif len(scheme) > 1:
@@ -157,11 +173,11 @@ def _be_patient(connection: Any, patience: float) -> None:
         connection.commit()
 
 
-def _is_busy(problem: Exception) -> bool:
+def _is_busy(problem: BaseException) -> bool:
     return sqlstate(problem) == "55P03" or "database is locked" in str(problem)
 
 
-def _unavailable(problem: Exception, resource: str, patience: float) -> LocklineError:
+def _unavailable(problem: BaseException, resource: str, patience: float) -> LocklineError:
     text = str(problem).strip()
     if isinstance(problem, sqlite3.DatabaseError) and "not a database" in text:
         return ConfigError(f"the file for the marks is no SQLite file; nothing was changed ({text})")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final, Protocol
 
 from ...errors import ConfigError
@@ -46,7 +48,11 @@ class Visit:
 
     def run(self, text: str, rows: bool = False) -> Coroutine[Any, Any, Done]:
         """Run one statement, and fetch its first row if it has any."""
-        return self.connection.execute(text, self.table, self.resource, self.offer, rows)
+        resource, offer = self.resource, self.offer
+        if self.connection.dialect == "mysql":
+            text, resource = _in_hex(text), _hex(resource)
+            offer = Offer(_hex(offer.lock), offer.token, _hex(offer.grant))
+        return self.connection.execute(text, self.table, resource, offer, rows)
 
     async def mark(self, text: str = LOOK) -> Mark | None:
         """The mark that is in the table; ConfigError if the columns are not what they should be."""
@@ -74,6 +80,18 @@ class Visit:
             f"on this connection {why} a statement waits for a commit; if each is committed by itself, the check and "
             "the write are two acts, and an old holder writes between them: begin a transaction, enter, read, write, commit"
         )
+
+
+# The columns of MySQL are bytes, and the connection's character set would decide which bytes a text is: two marks for one name.
+
+
+@lru_cache(maxsize=64)
+def _in_hex(text: str) -> str:
+    return re.sub(r"\{(?:resource|lock|grant)\}", r"UNHEX(\g<0>)", text)
+
+
+def _hex(text: str) -> str:
+    return text.encode().hex()
 
 
 class Dialect(Protocol):
