@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from typing import Final, NamedTuple
@@ -47,6 +48,24 @@ def fill_the_first_three() -> None:
     os.close(lowest)
 
 
+def drop_the_unwritten() -> bool:
+    """Drop what the standard files could not write, on a full disk for example; whether there was anything.
+
+    Or the interpreter tries it once more on its way out, writes of it to stderr, and leaves with its own exit code.
+    """
+    found = False
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None:
+                stream.flush()
+        except OSError:
+            found = True
+            nothing = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nothing, stream.fileno())
+            os.close(nothing)
+    return found
+
+
 def main() -> None:
     """Run the command line and leave with its exit code."""
     fill_the_first_three()
@@ -55,6 +74,13 @@ def main() -> None:
     except ModuleNotFoundError:
         print("lockline: the command line needs click; install it with: pip install 'lockline[cli]'", file=sys.stderr)
         sys.exit(64)
+    from . import codes
     from .app import run
 
-    sys.exit(run(sys.argv[1:]))
+    # A name has any letters, and an old locale only some of them: those that it lacks are shown as their numbers.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+    code = run(sys.argv[1:])
+    if drop_the_unwritten() and code == codes.FINE:
+        code = codes.SYSTEM
+    sys.exit(code)

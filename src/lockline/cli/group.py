@@ -7,12 +7,16 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Mapping
 from typing import NoReturn
 
+from ..runtime import clock
 from . import codes
 
 PR_SET_CHILD_SUBREAPER = 36
+LAST_WORDS = 0.5
+"""Most seconds between TERM and KILL where there cannot be many."""
 STATE, IN_GROUP, THREADS = 0, 2, 17
 """Fields of /proc/<pid>/stat, counted from the one behind the name."""
 
@@ -36,7 +40,7 @@ class ProcessGroup:
     whenever we are killed, no command is left behind that nobody watches.
     """
 
-    def __init__(self, command: tuple[str, ...]) -> None:
+    def __init__(self, command: tuple[str, ...], output: int | None = None) -> None:
         self.command = command
         # Forked before there is any thread or connection that a child could inherit in a broken state.
         begin, self._begin = os.pipe()
@@ -44,7 +48,7 @@ class ProcessGroup:
         self.id = os.fork()
         if self.id == 0:
             os.close(self._begin)
-            _become(command, begin, problem)
+            _become(command, begin, problem, output)
         os.close(begin)
         os.close(problem)
         self.code: int | None = None
@@ -104,12 +108,24 @@ class ProcessGroup:
             ended = os.waitstatus_to_exitcode(status)
             self.code = ended if ended >= 0 else codes.SIGNALLED - ended
 
+    def end(self) -> None:
+        """End what still runs of it: a last word, and then without asking."""
+        self.send(signal.SIGTERM)
+        # A stopped process takes note of TERM only when it goes on.
+        self.send(signal.SIGCONT)
+        until = clock.now() + LAST_WORDS
+        while not has_ended(self.id):
+            if clock.now() >= until:
+                self.send(signal.SIGKILL)
+                return
+            time.sleep(0.005)
+
     def alive(self) -> bool:
         """Whether any process of the group still runs."""
         return self.code is None or not has_ended(self.id)
 
 
-def _become(command: tuple[str, ...], begin: int, problem: int) -> NoReturn:
+def _become(command: tuple[str, ...], begin: int, problem: int, output: int | None) -> NoReturn:
     """Wait for the word to begin, and turn into the command; end when those who could say it are gone."""
     number = 0
     try:
@@ -117,6 +133,8 @@ def _become(command: tuple[str, ...], begin: int, problem: int) -> NoReturn:
         with open(begin, "rb") as told:
             line = told.readline()
         if line.endswith(b"\n"):
+            if output is not None:
+                os.dup2(output, 1)
             for ignored in (signal.SIGPIPE, getattr(signal, "SIGXFSZ", signal.SIGPIPE)):
                 signal.signal(ignored, signal.SIG_DFL)  # the interpreter's own choice, not the user's
             # What we inherited beyond stdin, stdout and stderr is the command's to use; our own files close on exec.

@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
-from typing import Final, NoReturn
+from typing import Final
 
 import click
 
 from ..backends import default
 from ..core.arguments import a_name, a_ttl
 from ..errors import BackendUnavailable
+from ..runtime import clock
 from ..sync import connect
 from . import codes
-from .options import complete_name, grace_option, require_option, seconds, url_option
+from .options import WithCommand, complete_name, grace_option, no_url, require_option, seconds, url_option
 from .signals import ASKING, Signals, Stopped
 from .supervisor import Supervisor, prepared
 from .text import printable, say
@@ -42,8 +42,8 @@ PAUSE: Final = 1.0
 """Seconds between two tries at a store that does not answer."""
 
 
-@click.command(epilog=EPILOG)
-@click.argument("name", shell_complete=complete_name)
+@click.command(cls=WithCommand, epilog=EPILOG)
+@click.argument("name", shell_complete=complete_name, callback=no_url)
 @click.argument("command", nargs=-1, required=True, metavar="-- COMMAND...", type=click.UNPROCESSED)
 @click.option(
     "--ttl", type=seconds, metavar="S", default="10", show_default=True,
@@ -75,6 +75,7 @@ def command(
     store = default.store(url, config=config, require=require)
     try:
         with prepared(command) as begin:
+            signals = begin.signals
             with connect(store.url) as client:
                 refuse_one_process(client)
                 if not quiet:
@@ -88,21 +89,28 @@ def command(
                 lost = give_back(lease, ending)
             if lost is None or ending.asked is not None:
                 return ending.code
-            _begin_again(begin.signals)
+            return _begin_again(signals)
     except Stopped as stopped:
         return codes.SIGNALLED + stopped.number
     except BackendUnavailable as away:
         if away.permanent:
             raise
         say(f"{printable(str(away))}; standing again")
-        time.sleep(PAUSE)
-        _begin_again(None)
+        return _begin_again(signals, PAUSE)
 
 
-def _begin_again(signals: Signals | None) -> NoReturn:
-    """Become the same program anew: what watches over the command is forked before there is any thread or connection."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, ASKING)
-    for number in signals.wait(0) if signals is not None else ():
-        if number in ASKING:
-            sys.exit(codes.SIGNALLED + number)
-    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+def _begin_again(signals: Signals, pause: float = 0.0) -> int:
+    """Become the same program anew: what watches over the command is forked before there is any thread or connection.
+
+    A signal that asks us to go has only been collected since the line was left: then there is nothing to begin again.
+    """
+    until = clock.now() + pause
+    while True:
+        left = until - clock.now()
+        if left <= 0:
+            signal.pthread_sigmask(signal.SIG_BLOCK, ASKING)
+        for number in signals.wait(left):
+            if number in ASKING:
+                return codes.SIGNALLED + number
+        if left <= 0:
+            os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])

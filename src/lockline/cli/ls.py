@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from ..core.claim import Line
-from .options import claim_as_json, json_option, open_client, print_json, url_option
+from .options import claim_as_json, json_option, no_url, open_client, print_json, url_option
 from .text import age, everybody, print_table, printable
 
 EPILOG = """\
@@ -19,7 +19,7 @@ Examples:
 
 
 @click.command(epilog=EPILOG)
-@click.argument("prefix", default="")
+@click.argument("prefix", default="", callback=no_url)
 @click.option(
     "--watch",
     "-w",

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import subprocess
+import os
+import signal
 import sys
 
 import click
 
 from ..backends import default
 from ..core.arguments import a_name, a_timeout, a_ttl
-from ..errors import OnceFailed
-from ..runtime.termination import exit_on_sigterm
+from ..errors import ConfigError, OnceFailed
+from ..kit.once import LARGEST
 from ..sync import connect
 from . import codes
-from .group import why_not
-from .options import complete_name, seconds, url_option
+from .options import WithCommand, complete_name, no_url, seconds, url_option
+from .output import CommandOutput
+from .signals import Stopped
+from .supervisor import Prepared, Supervisor, prepared
 from .text import printable, say
-from .under import refuse_one_process
+from .under import entrust, refuse_one_process
 
 EPILOG = """\
 \b
@@ -42,8 +45,8 @@ class CommandFailed(Exception):
         self.problem = problem
 
 
-@click.command(epilog=EPILOG)
-@click.argument("key", shell_complete=complete_name)
+@click.command(cls=WithCommand, epilog=EPILOG)
+@click.argument("key", shell_complete=complete_name, callback=no_url)
 @click.argument("command", nargs=-1, required=True, metavar="-- COMMAND...", type=click.UNPROCESSED)
 @click.option("--fresh", type=seconds, metavar="S", required=True, help="How old the output may be.")
 @click.option("--timeout", type=seconds, metavar="S", help="Wait at most this long. Without it: for ever.")
@@ -63,36 +66,64 @@ def command(
 ) -> int:
     """Print what COMMAND prints: run by one of all who ask for KEY at a time, and not again while that is fresh."""
     a_name(key), a_ttl(fresh, "--fresh"), a_ttl(ttl), a_timeout(timeout)
-    with exit_on_sigterm(), connect(default.store(url, config=config).url) as client:
-        refuse_one_process(client)
-        code = codes.FINE
-        try:
-            output: bytes = client.once(key, lambda: _output_of(command), fresh, ttl=ttl, timeout=timeout)
-        except CommandFailed as failed:
-            if failed.problem:
-                say(failed.problem)
-            output, code = failed.output, failed.code
-        except OnceFailed as failed:
-            # It ran elsewhere while we waited, and its output stayed there.
-            say(str(failed))
-            output, code = b"", int(failed.text) if failed.text.isdigit() else 1
-    sys.stdout.flush()
-    with open(sys.stdout.fileno(), "wb", closefd=False) as out:
-        out.write(output)
+    store = default.store(url, config=config)
+    output = CommandOutput(LARGEST)
+    try:
+        with prepared(command, output.theirs) as begin, connect(store.url) as client:
+            os.close(output.theirs)
+            refuse_one_process(client)
+            entrust(client, begin.watchdog)
+            making = Making(begin, output)
+            try:
+                with begin.in_line():
+                    made, code = client.once(key, making, fresh, ttl=ttl, timeout=timeout), codes.FINE
+            except CommandFailed as failed:
+                if failed.problem:
+                    say(failed.problem)
+                made, code = failed.output, failed.code
+            except OnceFailed as failed:
+                # It ran elsewhere while we waited, and its output stayed there.
+                say(printable(str(failed)))
+                made, code = b"", int(failed.text) if failed.text.isdigit() else 1
+            finally:
+                making.end()
+    except Stopped as stopped:
+        return codes.SIGNALLED + stopped.number
+    if sys.stdout is not None:
+        sys.stdout.flush()
+        with open(sys.stdout.fileno(), "wb", closefd=False) as out:
+            out.write(made)
     return code
 
 
-def _output_of(command: tuple[str, ...]) -> bytes:
-    try:
-        ran = subprocess.run(command, stdout=subprocess.PIPE, check=False)
-    except OSError as problem:
-        raise CommandFailed(*_never_ran(problem, command[0])) from None
-    if ran.returncode:
-        code = ran.returncode if ran.returncode > 0 else codes.SIGNALLED - ran.returncode
-        raise CommandFailed(code, ran.stdout)
-    return ran.stdout
+class Making:
+    """The command, run by the one of all who makes it: as `lockline run` does, but that its lease may be lost."""
 
+    def __init__(self, begin: Prepared, output: CommandOutput) -> None:
+        self._begin = begin
+        self._output = output
+        self._began = self._given_up = False
 
-def _never_ran(problem: OSError, name: str) -> tuple[int, bytes, str]:
-    code, text = why_not(problem, printable(name))
-    return code, b"", text
+    def __call__(self) -> bytes:
+        """What it prints; CommandFailed, and Stopped where that is not its own doing."""
+        # With --timeout this is not the main thread. From here on a signal goes to the command.
+        self._began = True
+        self._begin.signals.run_command()
+        self._output.begin()
+        ending = Supervisor(self._begin, None).run({})
+        made = self._output.whole()
+        if self._given_up or ending.asked is not None:
+            raise Stopped(ending.asked or signal.SIGTERM)
+        if made is None:
+            raise ConfigError(
+                f"the command prints more than is kept, at most {LARGEST} bytes; keep it elsewhere, and its name here"
+            )
+        if ending.code or ending.problem:
+            raise CommandFailed(ending.code, made, ending.problem)
+        return made
+
+    def end(self) -> None:
+        """Nobody waits for it any more: what still runs of it ends, too."""
+        if self._began:
+            self._given_up = True
+            self._begin.group.end()

@@ -9,13 +9,50 @@ from typing import Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
-from ..backends import default
+from ..backends import SCHEMES, default
+from ..backends.url import redacted
 from ..core.arguments import a_length
 from ..core.claim import Standing
 from ..errors import ConfigError, LocklineError
 from ..sync import Client, connect
+from .text import printable
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+class WithCommand(click.Command):
+    """NAME before the `--`, and a command behind it.
+
+    Without the name the command's first word would be one, and its second be run; of a command that stands on both sides, as
+    `git checkout -- file` may, its own `--` would be taken.
+    """
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if "--" in args and not ctx.resilient_parsing:
+            self._check_before(ctx, args[: args.index("--")], args[args.index("--") + 1 :])
+        return super().parse_args(ctx, args)
+
+    def _check_before(self, ctx: click.Context, before: list[str], behind: list[str]) -> None:
+        if any(name in before for name in ctx.help_option_names):
+            return
+        try:
+            said, _, _ = self.make_parser(ctx).parse_args(list(before))
+        except click.UsageError:
+            return  # which the whole says as well
+        name, command = (
+            said.get(argument.name or "") for argument in self.params if isinstance(argument, click.Argument)
+        )
+        words = [*([name] if isinstance(name, str) else []), *(command if isinstance(command, tuple) else [])]
+        if isinstance(said.get("pool"), str):
+            if words:
+                raise click.UsageError(f"--pool names the lock, and the command stands behind the --, not {words[0]!r}")
+        elif len(words) > 1:
+            raise click.UsageError(f"the whole command stands behind the --, not {words[1]!r} before it")
+        # A name that begins with a dash can only stand behind it.
+        elif not words and behind and not behind[0].startswith("-"):
+            raise click.UsageError(
+                f"the name of the lock stands before the --, as in: {ctx.command_path} NAME -- {behind[0]}"
+            )
 
 
 def seconds(value: object) -> float:
@@ -35,9 +72,20 @@ def complete_name(ctx: click.Context, param: click.Parameter, incomplete: str) -
         return []
 
 
+def no_url(ctx: click.Context, param: click.Parameter, value: str) -> str:
+    """The name; UsageError for a URL, about which another store would be asked."""
+    scheme, given, _ = value.partition("://")
+    if given and scheme.lower() in SCHEMES:
+        what = (param.name or "name").upper()
+        raise click.UsageError(
+            f"{printable(redacted(value))} is a URL, and {what} is the name of a lock: say --url before it"
+        )
+    return value
+
+
 def name_argument(function: F) -> F:
     """NAME, with completion from the backend."""
-    return click.argument("name", shell_complete=complete_name)(function)
+    return click.argument("name", shell_complete=complete_name, callback=no_url)(function)
 
 
 def url_option(function: F) -> F:
@@ -64,7 +112,8 @@ def require_option(function: F) -> F:
     """`--require`: which kind of backend it has to be."""
     return click.option(
         "--require", metavar="KIND",
-        help="Refuse any other backend than this kind: server (whichever), redis, redlock, zk, etcd, consul or local. "
+        help="Refuse any other backend than this kind: server (whichever), redis, redlock, zk, etcd, consul, "
+        "postgresql, mysql or local. "
         "Without it: $LOCKLINE_REQUIRE.",
     )(function)  # fmt: skip
 

@@ -13,7 +13,7 @@ from ..kit.sync import Pool, Slot
 from ..runtime import clock
 from ..sync import Client, Lease, Lock, connect
 from . import codes
-from .options import complete_name, grace_option, require_option, seconds, url_option
+from .options import WithCommand, complete_name, grace_option, no_url, require_option, seconds, url_option
 from .signals import Stopped
 from .supervisor import Supervisor, prepared
 from .text import everybody, printable, say
@@ -58,8 +58,8 @@ Exit code: the command's own (128+n when signal n ended it), or
 """
 
 
-@click.command(epilog=EPILOG)
-@click.argument("name", shell_complete=complete_name)
+@click.command(cls=WithCommand, epilog=EPILOG)
+@click.argument("name", shell_complete=complete_name, callback=no_url)
 @click.argument("command", nargs=-1, metavar="-- COMMAND...", type=click.UNPROCESSED)
 @click.option(
     "--ttl", type=seconds, metavar="S", default="10", show_default=True,
@@ -161,14 +161,16 @@ def command(
             else:
                 lock = client.lock(name, ttl, meta=meta, keep_for=keep_for if lasts(client) else None)
             period = None if once_per is None else Period(client, name, once_per)
-            if period is not None and period.is_done():
-                return _tell_done(name, quiet)
             entrust(client, begin.watchdog)
             try:
                 with begin.in_line():
-                    lease = _acquire(
-                        client, lock, timeout, no_wait or (once_per is not None and timeout is None), quiet
-                    )
+                    if period is not None:
+                        asked = clock.now()
+                        if period.is_done(timeout):
+                            return _tell_done(name, quiet)
+                        no_wait = no_wait or timeout is None
+                        timeout = None if timeout is None else max(timeout - (clock.now() - asked), 0.0)
+                    lease = _acquire(client, lock, timeout, no_wait, quiet)
             except AcquireTimeout as late:
                 if not quiet:
                     say(printable(str(late)))

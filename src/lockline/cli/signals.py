@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
+import threading
 import time
 from types import FrameType
+
+from ..runtime.insisting import insist
+from ..runtime.polling import readable
 
 FORWARDED = (
     signal.SIGTERM,
@@ -44,8 +47,9 @@ class Signals:
         self._read, self._write = os.pipe()
         os.set_blocking(self._read, False)
         os.set_blocking(self._write, False)
-        self._waiting = False
+        self._waiting = self._catches_stops = False
         self._patient_until = 0.0
+        insist(signal.SIGTERM, Stopped, self._be_impatient)
         # First: one that came between would be caught, and written nowhere.
         signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         for number in WATCHED:
@@ -64,6 +68,9 @@ class Signals:
             self._patient_until = time.monotonic() + WITHDRAWAL
             raise Stopped(number)
 
+    def _be_impatient(self) -> None:
+        self._patient_until = 0.0
+
     def wait_in_line(self) -> None:
         """From now on a signal that asks us to go raises Stopped in the main thread."""
         self._waiting = True
@@ -74,8 +81,10 @@ class Signals:
     def run_command(self) -> None:
         """From now on signals are only collected, to be forwarded."""
         self._waiting = False
-        if self._stops:
+        # From another thread it cannot be caught: then it stops us without the command, which is not of our group.
+        if self._stops and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTSTP, self._came)
+            self._catches_stops = True
 
     def knock(self) -> None:
         """Make `wait` return; from any thread."""
@@ -86,7 +95,7 @@ class Signals:
 
     def wait(self, seconds: float) -> list[int]:
         """The signals that came, in order; none when the time is over."""
-        select.select([self._read], [], [], max(seconds, 0.0))
+        readable(max(seconds, 0.0), self._read)
         try:
             return [number for number in os.read(self._read, 4096) if number != KNOCK]
         except BlockingIOError:
@@ -96,9 +105,11 @@ class Signals:
         """Stop ourselves and our process group as Ctrl-Z would have; returns when we are continued."""
         if not self._stops:
             return
-        signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+        if self._catches_stops:
+            signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         os.killpg(os.getpgrp(), signal.SIGTSTP)
-        signal.signal(signal.SIGTSTP, self._came)
+        if self._catches_stops:
+            signal.signal(signal.SIGTSTP, self._came)
 
     def stop_alone(self) -> None:
         """Stop ourselves; returns when we are continued."""

@@ -12,7 +12,7 @@ from ..errors import LeaseLost
 from ..kit.sync import Slot
 from ..runtime import clock
 from ..sync import Lease
-from .group import ProcessGroup, adopt_orphans, why_not
+from .group import LAST_WORDS, ProcessGroup, adopt_orphans, why_not
 from .signals import ASKING, FORWARDED, Signals
 from .terminal import Terminal, interactive
 from .text import printable, say
@@ -22,8 +22,6 @@ LOOK_EVERY = 1.0
 """Renewals move the deadline without a word to us, and a timer sleeps with the machine: look at least this often."""
 GROUP_LOOKS = (0.005, 0.25)
 """Grandchildren whose parent is not ours end without a signal to us: look for them, less and less often."""
-LAST_WORDS = 0.5
-"""Most seconds between TERM and KILL after an eviction: the next one is in already, so there cannot be many."""
 
 
 def margin(ttl: float) -> float:
@@ -61,10 +59,13 @@ class Prepared(NamedTuple):
 
 
 @contextmanager
-def prepared(command: tuple[str, ...]) -> Iterator[Prepared]:
-    """The command, its group and its watchdog; if it has not begun by the end of this block, it never will."""
+def prepared(command: tuple[str, ...], output: int | None = None) -> Iterator[Prepared]:
+    """The command, its group and its watchdog; if it has not begun by the end of this block, it never will.
+
+    With `output` that file is its stdout, else ours.
+    """
     adopt_orphans()
-    group = ProcessGroup(command)
+    group = ProcessGroup(command, output)
     watchdog = Watchdog()
     signals = Signals()
     try:
@@ -124,6 +125,8 @@ class Supervisor:
             for number in self._signals.wait(self._patience()):
                 self._pass_on(number)
         assert self._group.code is not None
+        # The release may wait for a silent store past the deadline that the watchdog has.
+        self._watchdog.leave_alone()
         return Ending(self._group.code, lost=self._lost, asked=self._asked)
 
     def _remaining(self) -> float:
@@ -156,6 +159,7 @@ class Supervisor:
             elif self._lost.reason == "expired":
                 self._kill_at = now
             else:
+                # Evicted: the next one is in already.
                 self._kill_at = now + min(LAST_WORDS, self._grace)
             self._watchdog.protect(self._group.id, self._kill_at + self._margin / 2)
             if self._kill_at > now:

@@ -10,6 +10,7 @@ import click
 
 from ..backends.default import Store
 from ..core.backend import Entrusting, Lasting
+from ..core.engine import A_TRY, GRACE
 from ..core.shells import backend_of, engine_of
 from ..core.terms import terms_for
 from ..errors import LeaseLost, LocklineError
@@ -24,7 +25,7 @@ from .supervisor import Ending
 from .text import printable, say
 from .watchdog import Watchdog
 
-GRACE = 1 / 4
+SHARE_OF_GRACE = 1 / 4
 LONGEST_GRACE = 10.0
 """A command has this share of the ttl between TERM and KILL when the lease cannot be renewed, and not more than this."""
 MOST_GRACE = 1 / 2
@@ -37,7 +38,7 @@ LOOK_EVERY = 1.0
 def a_grace(grace: float | None, ttl: float) -> float:
     """How long the command has between TERM and KILL."""
     if grace is None:
-        return min(ttl * GRACE, LONGEST_GRACE)
+        return min(ttl * SHARE_OF_GRACE, LONGEST_GRACE)
     if not 0 <= grace <= ttl * MOST_GRACE:
         raise click.UsageError(f"--grace must be from 0 to half the ttl, which is {ttl * MOST_GRACE:g} s")
     return grace
@@ -128,9 +129,9 @@ class Period:
         self._once = OncePer(engine_of(client), terms, slots_of(period, None))
         self._slot: int | str = 0
 
-    def is_done(self) -> bool:
-        """Whether the slot of this moment is done."""
-        return run(self._once.look()).state == "done"
+    def is_done(self, timeout: float | None) -> bool:
+        """Whether the slot of this moment is done; a store that is silent is asked as long as for the lock itself."""
+        return run(self._once.look(A_TRY if timeout is None else max(timeout, GRACE))).state == "done"
 
     def enter(self, lease: Lease | Slot[str]) -> bool:
         """The same under the lock: from here on no one before us can say that it is."""

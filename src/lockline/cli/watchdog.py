@@ -11,13 +11,13 @@ holder counts as alive until the watchdog has seen the end of the group, however
 from __future__ import annotations
 
 import os
-import select
 import signal
 import socket
 import time
 from typing import NoReturn
 
 from ..runtime import clock
+from ..runtime.polling import readable
 from .group import has_ended
 
 LOOK_EVERY = 1.0
@@ -55,9 +55,13 @@ class Watchdog:
         self._told = (group, deadline)
         self._say(f"{group} {deadline!r}\n")
 
-    def dismiss(self) -> None:
-        """The group has ended, or never began: leave it alone."""
+    def leave_alone(self) -> None:
+        """The group has ended, or never began. Its number may soon be another group's: send it nothing any more."""
         self._say("0 0\n")
+
+    def dismiss(self) -> None:
+        """End the watchdog; it leaves the group alone."""
+        self.leave_alone()
         self._line.close()
         try:
             os.waitpid(self.pid, 0)
@@ -98,8 +102,7 @@ def _watch(line: socket.socket) -> None:
         if group and left <= 0:
             _kill(group)
             left = LOOK_EVERY
-        ready, _, _ = select.select([line], [], [], min(left, LOOK_EVERY) if group else None)
-        if not ready:
+        if not readable(min(left, LOOK_EVERY) if group else None, line):
             continue
         # The handles that come along stay open until we end; nothing else is done with them.
         news, _, _, _ = socket.recv_fds(line, 65536, 8)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import shutil
 import signal
 import sys
@@ -21,6 +20,7 @@ from ..core.claim import Line
 from ..core.shells import engine_of
 from ..errors import LocklineError
 from ..runtime.blocking import run
+from ..runtime.polling import readable
 from ..sync import Client
 from ..web.board import Board, BoardNews
 from ..web.survey import Seen, Survey, rest_after
@@ -149,7 +149,7 @@ class Screen:
         if self._keys is None:
             time.sleep(seconds)
             return ""
-        if not select.select([self._keys], [], [], seconds)[0]:
+        if not readable(seconds, self._keys):
             return ""
         return os.read(self._keys, 64).decode(errors="replace") or "q"
 

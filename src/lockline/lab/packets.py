@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Callable, Mapping
 
 SQL = re.compile(rb"(?i)\b(insert|select|delete|update|call|set)\b")
 HTTP = re.compile(rb"(GET|PUT|POST|DELETE) /v1/([a-z]+)")
@@ -15,6 +16,15 @@ ZOOKEEPER = {
 
 FIRST_WORDS = {"HELLO", "CLIENT", "SELECT", "AUTH", "INFO", "CONFIG", "SCRIPT"}
 """What a client says to a Redis before it comes to the matter."""
+
+
+FRAME_HEADER = 9
+SETTINGS, PING, WINDOW = 4, 6, 8
+UPKEEP: Mapping[int, Callable[[int], bool]] = {
+    SETTINGS: lambda length: length % 6 == 0, PING: lambda length: length == 8, WINDOW: lambda length: length == 4,
+}  # fmt: skip
+"""The frames of HTTP/2 by which two ends look after their connection, and how long each may be: in the bytes of other protocols these
+are numbers like any others."""
 
 
 def named(data: bytes) -> str:
@@ -30,6 +40,20 @@ def named(data: bytes) -> str:
     if found := SQL.search(data):
         return found[1].decode().upper()
     return ""
+
+
+def is_upkeep(data: bytes) -> bool:
+    """Whether it says nothing but what keeps a connection of HTTP/2 going: nobody's request, and an answer to none.
+
+    A server grants room for a request that has come in, and pings, before it has done anything of it; often in a packet of its own.
+    """
+    at = 0
+    while len(data) - at >= FRAME_HEADER:
+        length, kind, stream = int.from_bytes(data[at : at + 3], "big"), data[at + 3], data[at + 5 : at + 9]
+        if kind not in UPKEEP or (kind != WINDOW and any(stream)) or not UPKEEP[kind](length):
+            return False
+        at += FRAME_HEADER + length
+    return at == len(data) > 0
 
 
 def _redis(data: bytes) -> str:

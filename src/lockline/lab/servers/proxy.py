@@ -19,10 +19,13 @@ from __future__ import annotations
 import contextlib
 import selectors
 import socket
+import struct
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
+
+from ..packets import is_upkeep
 
 
 class ProxyLink:
@@ -98,6 +101,14 @@ class Proxy:
             for link in set(self._links.values()):
                 self._close(link)
         self._poke()
+
+    def reset(self) -> None:
+        """Break every connection as a firewall does that has forgotten it: not by an end, but by an error."""
+        with self._mutex:
+            for link in set(self._links.values()):
+                for end in link.ends:
+                    end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.cut()
 
     def black_hole(self) -> None:
         """From now on nothing passes, in either direction; nobody is told."""
@@ -229,8 +240,9 @@ class Proxy:
             data = end.recv(65536)
         except OSError:
             data = b""
+        speaks = not is_upkeep(data)
         if end is not link.client:
-            link.unanswered = False
+            link.unanswered = link.unanswered and not speaks
             self.answers += 1
         if not data:
             if link.stranded or self._holes:
@@ -246,12 +258,13 @@ class Proxy:
         if end is link.client:
             self.requests += 1
             self.on_packet(True, data, "held back" if dark else "passed")
-            self._note_request(link, data)
+            if speaks:
+                self._note_request(link, data)
         elif self._mutes:
-            self.lost += 1
+            self.lost += speaks
             self.on_packet(False, data, "lost")
             return
-        elif link.reply_instead is not None:
+        elif link.reply_instead is not None and speaks:
             self.lost += 1
             self.on_packet(False, data, "lost")
             data, link.reply_instead = link.reply_instead, None

@@ -1,6 +1,6 @@
 // The list of all lines: in order, filtered, drawn where it is looked at.
 
-import { write } from "./format.js";
+import { count, write } from "./format.js";
 import { urgency } from "./model.js";
 import { Row } from "./row.js";
 
@@ -137,7 +137,7 @@ export class Lines {
   say(element, total) {
     const all = this.rows.size;
     const shown = this.sought ? this.shown().length : all;
-    const known = total > all ? ` of ${total.toLocaleString("en")}` : "";
-    write(element, this.sought ? `${shown.toLocaleString("en")} of ${all.toLocaleString("en")} lines` : `${all.toLocaleString("en")}${known} lines`);
+    const part = this.sought ? `${shown.toLocaleString("en")} of ` : total > all ? `${all.toLocaleString("en")} of ` : "";
+    write(element, part + count(this.sought ? all : Math.max(all, total), "line"));
   }
 }

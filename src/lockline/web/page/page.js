@@ -190,7 +190,10 @@ document.addEventListener("keydown", (event) => {
       tick();
     }
   } else if (typing) {
-    if (typing === $("find") && event.key === "ArrowDown") lines.step(1);
+    if (typing === $("find") && (event.key === "ArrowDown" || event.key === "Enter")) {
+      event.preventDefault(); // or the line that it goes to is opened, or closed, by the same key
+      lines.step(1);
+    }
   } else if (event.key === "/") {
     event.preventDefault();
     $("find").focus();
