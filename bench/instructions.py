@@ -1,10 +1,21 @@
 """What one acquire and release, and one visit at a fence, costs the client in instructions, beside another version.
 
-    python bench/instructions.py --baseline …/src [--only memory redis]
+    python bench/instructions.py --baseline …/src [--only memory redis] [--times 7]
 
 Counted by valgrind's callgrind (Debian: `apt-get install valgrind`), not timed: a few per cent can be seen where seconds differ by ten.
-What has threads beside it, or looks for an answer before it sleeps, still differs: by some per cent on redis, by a fifth on redlock. Repeat those. The servers are real, and their own work is not counted;
-a wait in the kernel counts for nothing.
+Only the rounds themselves are counted, after some that are not: what a program takes to begin differs by more than what is looked for.
+Each row is counted several times, both versions in turn; compared are the least and the median. The servers are real, and their own work
+is not counted; a wait in the kernel counts for nothing.
+
+What looks for an answer before it sleeps still differs, by some per cent: redis. A blocking Redlock client would differ by five per cent,
+and by more on a busy machine, so it is counted on a fixed schedule, the same for both versions:
+
+- All five answers lie ready before they are looked for. Else it is chance whether one wake-up brings one of them or all, and each costs.
+- The clock stands still, and only the calling thread is counted. Once a second each server is asked for its settings, and four times a
+  second a thread looks after what is left over: next to nothing beside thousands of rounds, but under valgrind a second has a few dozens,
+  or on a busy machine a few.
+
+Each answer for itself, in a wake-up of its own, is `--schedule singly`; `--schedule chance` leaves all that as it comes.
 """
 
 from __future__ import annotations
@@ -14,6 +25,7 @@ import contextlib
 import os
 import re
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -25,14 +37,47 @@ from report import Report, Row
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-FEW, MANY = 100, 600
-"""Rounds of the two runs whose difference is divided by the difference of these: what a program takes to begin falls out."""
+WARM_UP, ROUNDS = 50, 300
+
+COUNTED = f"""
+import os, subprocess, sys, time
+def switch(counting):
+    # Not waited for in one go: valgrind listens only while the program runs.
+    asked = subprocess.Popen(["vgdb", f"--pid={{os.getpid()}}", "instrumentation", counting], stdout=-3, stderr=-3)
+    while asked.poll() is None:
+        time.sleep(0.001)
+def rounds():
+    yield from range({WARM_UP})
+    switch("on")
+    yield from range({ROUNDS})
+    switch("off")
+"""
+"""Before every program: what goes round in `rounds()` is counted, after some rounds that are not."""
+
+STILL = """
+import select, time
+time.clock_gettime = dict.fromkeys(range(16), time.monotonic()).__getitem__
+class Poll:
+    def __init__(self):
+        self._poll = plain_poll()
+        self.register, self.unregister = self._poll.register, self._poll.unregister
+    def poll(self, timeout):
+        time.sleep(0.003)
+        return self._poll.poll(timeout)MOST
+plain_poll, select.poll = select.poll, Poll
+"""
+SCHEDULES = {
+    "together": STILL.replace("MOST", ""),
+    "singly": STILL.replace("MOST", "[: 1 if timeout else None]"),
+    "chance": "",
+}
+"""Before the program of a blocking Redlock client: the clock stands still, and answers have time to come before they are looked for."""
 
 BLOCKING = """
 import sys, lockline
 with lockline.connect(sys.argv[1]) as client:
     lock = client.lock("bench")
-    for _ in range(int(sys.argv[2])):
+    for _ in rounds():
         with lock:
             pass
 """
@@ -41,7 +86,7 @@ import asyncio, sys, lockline.aio
 async def main():
     async with lockline.aio.connect(sys.argv[1]) as client:
         lock = client.lock("bench")
-        for _ in range(int(sys.argv[2])):
+        for _ in rounds():
             async with lock:
                 pass
 asyncio.run(main())
@@ -61,7 +106,7 @@ connection.commit()
 with lockline.connect("memory:") as client:
     with client.lock("bench") as lease:
         resource = secrets.token_hex(4)  # tokens of memory: begin anew in each run
-        for _ in range(int(sys.argv[2])):
+        for _ in rounds():
             fence.enter(connection, resource, lease)
             connection.commit()
 connection.close()
@@ -74,29 +119,28 @@ fence = RedisFence(plain)
 with lockline.connect("memory:") as client:
     with client.lock("bench") as lease:
         resource = secrets.token_hex(4)
-        for _ in range(int(sys.argv[2])):
+        for _ in rounds():
             fence.set(resource, lease, "paid")
 """
 
 
-def instructions(source: Path, program: str, place: str, rounds: int) -> int:
-    """How many one whole run takes."""
+def a_round(source: Path, program: str, place: str, *, alone: bool = False) -> float:
+    """How many one round takes; `alone`: in the calling thread, not counting others beside it."""
     environment = {**os.environ, "PYTHONPATH": str(source), "PYTHONHASHSEED": "0"}
-    command = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", sys.executable, "-c", program]
-    run = subprocess.run([*command, place, str(rounds)], env=environment, capture_output=True, text=True)
-    found = re.search(r"Collected : (\d+)", run.stderr)
-    if run.returncode or not found:
+    with tempfile.TemporaryDirectory() as folder:
+        callgrind = ["--tool=callgrind", "--instr-atstart=no", "--separate-threads=yes"]
+        command = ["valgrind", *callgrind, f"--callgrind-out-file={folder}/thread", sys.executable, "-c"]
+        run = subprocess.run([*command, COUNTED + program, place], env=environment, capture_output=True, text=True)
+        threads = sorted(Path(folder).glob("thread-*"))
+        totals = [re.findall(r"^totals: (\d+)", thread.read_text(), re.MULTILINE) for thread in threads]
+    counts = [sum(map(int, total)) for total in totals]
+    if run.returncode or not any(counts):
         raise SystemExit(run.stderr[-1500:])
-    return int(found[1])
-
-
-def a_round(source: Path, program: str, place: str) -> float:
-    """How many one more round takes."""
-    return (instructions(source, program, place, MANY) - instructions(source, program, place, FEW)) / (MANY - FEW)
+    return (counts[0] if alone else sum(counts)) / ROUNDS
 
 
 @contextlib.contextmanager
-def places(only: list[str]) -> Iterator[dict[str, tuple[str, str]]]:
+def places(only: list[str], schedule: str) -> Iterator[dict[str, tuple[str, str]]]:
     """What is measured: a program, and where."""
     from tests.servers.etcd import EtcdCluster
     from tests.servers.postgres import PostgresServer
@@ -121,7 +165,7 @@ def places(only: list[str]) -> Iterator[dict[str, tuple[str, str]]]:
                 [sys.executable, "-m", "lockline.cli", "redlock", "init", url], capture_output=True, text=True
             )
             assert run.returncode == 0, run.stderr
-            found["redlock of five"], found["redlock, asyncio"] = (BLOCKING, url), (ASYNCIO, url)
+            found["redlock of five"], found["redlock, asyncio"] = (SCHEDULES[schedule] + BLOCKING, url), (ASYNCIO, url)
         if "etcd" in only:
             cluster = EtcdCluster(Path(folder, "etcd"), 1).start()
             stack.callback(cluster.stop)
@@ -148,18 +192,28 @@ def main() -> None:
     parser.add_argument(
         "--only", nargs="*", default=["memory", "local", "redis", "redlock", "etcd", "zookeeper", "fence"]
     )
+    parser.add_argument("--times", type=int, default=3, help="how often each is counted, both versions in turn")
+    parser.add_argument(
+        "--schedule", choices=SCHEDULES, default="together", help="of a blocking Redlock client's answers"
+    )
     asked = parser.parse_args()
     if shutil.which("valgrind") is None:
         print("left out, because valgrind is missing: apt-get install valgrind")
         return
     rows: list[Row] = []
-    with places(asked.only) as found:
+    with places(asked.only, asked.schedule) as found:
         for what, (program, place) in found.items():
-            now = a_round(ROOT / "src", program, place)
-            row: dict[str, object] = {"": what, "instructions a round": now}
-            if asked.baseline:
-                before = a_round(asked.baseline, program, place)
-                row |= {"before": before, "now / before": now / before}
+            alone = what == "redlock of five" and asked.schedule != "chance"
+            now, before = [], []
+            for _ in range(asked.times):
+                now.append(a_round(ROOT / "src", program, place, alone=alone))
+                if asked.baseline:
+                    before.append(a_round(asked.baseline, program, place, alone=alone))
+            row: dict[str, object] = {"": what, "least": min(now), "median": statistics.median(now)}
+            if before:
+                least, median = min(before), statistics.median(before)
+                row |= {"least before": least, "median before": median}
+                row |= {"now / before, least": min(now) / least, "median ": statistics.median(now) / median}
             rows.append(row)
             print(what, *(f"{value:,.3f}" for value in row.values() if isinstance(value, float)), flush=True)
     report = Report("instructions", {})

@@ -5,6 +5,7 @@ python examples/demo.py
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
 import signal
@@ -65,6 +66,7 @@ def act(title: str, work: Any, folder: Path, name: str) -> int:
 
 def freezes(file: Path, name: str, fenced: bool, stage: Any) -> None:
     """A holder that is stopped between its read and its write, and then goes on as if nothing had happened."""
+    logging.basicConfig(format="   (log of the first one: %(message)s)")
     fence = FileFence()
     with lockline.connect(owner="the frozen one") as client:
         lease = client.lock(name, ttl=TTL).acquire()
@@ -91,7 +93,7 @@ def freezes(file: Path, name: str, fenced: bool, stage: Any) -> None:
 def frozen_holder(folder: Path, name: str, *, fenced: bool) -> int:
     """What a file says after a holder was frozen past its ttl, the next one wrote, and the frozen one woke up."""
     print("   the same again, and a fence stands at the file" if fenced else "3. a holder is frozen past its ttl")
-    file, fence = folder / f"balance-{fenced}.txt", FileFence()
+    file, fence = folder / ("fenced.txt" if fenced else "balance.txt"), FileFence()
     file.write_text("100")
     stage, theirs = multiprocessing.Pipe()
     frozen = multiprocessing.Process(target=freezes, args=(file, name, fenced, theirs))

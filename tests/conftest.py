@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import random
 from collections.abc import Iterator
 
 import pytest
@@ -13,6 +14,7 @@ from lockline.lab.servers.process import NotInstalled
 
 from .contract.opened import Opened
 from .servers.process import missing
+from .tier import FULL, SEED
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -37,6 +39,20 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("lockline")
     config.addinivalue_line("markers", "flavour(name): the story can only be told in this flavour, sync or asyncio")
     config.addinivalue_line("markers", "processes: the story needs a world that spans processes")
+    config.addinivalue_line(
+        "markers", "needs(what, ...): the story needs a world that has this; see tests/contract/worlds.py"
+    )
+    config.addinivalue_line("markers", "lacks(what): the story is that of a world that does not have this")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave what is for `make test-full` alone out of every other run."""
+    if FULL:
+        return
+    left_out = [item for item in items if item.get_closest_marker("full")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not item.get_closest_marker("full")]
 
 
 def pytest_collection_finish() -> None:
@@ -53,7 +69,8 @@ def opened_worlds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_setup() -> Iterator[None]:
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
+    random.seed(f"{SEED} {item.nodeid}")
     yield from _skips_where_a_server_is_missing()
 
 

@@ -6,12 +6,15 @@ instruction survives those too, and those of the next interpreter.
 
 from __future__ import annotations
 
+import asyncio
 import dis
 import functools
+import os
+import random
 import re
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from types import CodeType, FrameType
 from typing import Any, ParamSpec
@@ -21,6 +24,14 @@ P = ParamSpec("P")
 
 class Cut(BaseException):
     """Ctrl-C, a soft time limit, an alarm that raises."""
+
+
+class SoftLimit(Exception):
+    """What most soft time limits are, in Celery and RQ and programs of one's own: an ordinary error."""
+
+
+class Overtime(TimeoutError):
+    """What the usual recipe for an alarm raises, and what sockets raise, too."""
 
 
 class Misread(Cut):
@@ -59,18 +70,36 @@ def _steps(code: CodeType) -> dict[int, str]:
 _known: dict[CodeType, dict[int, str]] = {}
 
 
+def at_each_instruction(story: Callable[[int], Coroutine[Any, Any, str]], apart: int, least: int = 100) -> None:
+    """Tell it on a loop, cut at the nth instruction, until it ends before that: at each in the full run, elsewhere at one of up to `apart`.
+
+    It gives where it was cut; there are at least so many instructions.
+    """
+    dice = random.Random(7)
+    nth, where = 0, "begun"
+    while where:
+        nth += 1 if os.environ.get("LOCKLINE_FULL") else dice.randint(1, apart)
+        where = asyncio.run(story(nth))
+    assert nth > least
+
+
 class CutAt:
     """Runs something and raises Cut before the nth instruction (or line) that this thread runs in Lockline's code."""
 
-    def __init__(self, nth: int, unit: str = "opcode", inside: str | None = None) -> None:
+    def __init__(
+        self, nth: int, unit: str = "opcode", inside: str | None = None, raising: type[BaseException] = Cut
+    ) -> None:
         """Only in files whose path has `inside` in it; without that, in all of Lockline and what it uses of `threading`."""
         self._nth = nth
         self._inside = inside
+        self._raising = raising
         self.seen = 0
         """How many instructions (or lines) were run before it struck."""
         self._unit = unit
         self.where = ""
         """Where it struck; empty if the work was over before."""
+        self.unheard = False
+        """Whether it struck a finaliser: what is raised there comes out nowhere."""
 
     def __call__(self, work: Callable[[], Any]) -> Any:
         """What the work gives, done here."""
@@ -128,8 +157,12 @@ class CutAt:
         if self.seen != self._nth:
             return self._look
         self.where = f"{code.co_filename.rpartition('/lockline/')[2]}:{frame.f_lineno} {code.co_name} {what}"
+        below: FrameType | None = frame
+        while below is not None:
+            self.unheard = self.unheard or below.f_code.co_name == "__del__"
+            below = below.f_back
         sys.settrace(None)
-        raise Cut
+        raise self._raising
 
 
 def in_a_thread_of_its_own(story: Callable[P, None]) -> Callable[P, None]:

@@ -14,15 +14,16 @@ from lockline.core.claim import Waiting
 from lockline.core.live import LiveClaim
 from lockline.core.succession import follow
 
+from .contract.parties import Party
 from .contract.scene import Scene
 from .contract.worlds import Place
 from .servers.proxy import Proxy
 
-TTL = 60.0
+TTL = 600.0
 """A third of it is more than anybody here waits."""
 A_WHILE = 2.0
 """By then one who holds listens."""
-SOON = 6.0
+SOON = 60.0
 
 
 def hears_of_its_eviction(url: str, port: int, flavour: str, how: str) -> None:
@@ -64,27 +65,43 @@ def an_eviction_that_is_read_with_the_turn_is_heard(
     """Both messages lie there when it wakes, and two hints are one: it stands in the line again, and does not begin what is over."""
     with Scene(Place(url), flavour) as scene, lockline.connect(url) as operator:
         alice, bob = scene.party(), scene.party()
-        lease = alice.lock("x", ttl=TTL).acquire()
-        (waits,) = scene.queue_up("x", bob.lock("x", ttl=TTL).acquire.start)
-        listening = listener(bob.client.real._engine.backend)
-        (live,) = bob.client.real._engine._keeper.books.values()
-        scene.wait_for(lambda: listens(listening), what="a listener")
-        note = listening._take_note
-        evicted: list[int] = []
+        # Where a look of its own was faster than the message, that was another story.
+        told = any(_is_evicted_with_its_turn(scene, operator, alice, bob, listener, listens) for _ in range(20))
+        assert told, "each time it had its turn before it was told"
 
-        def both_at_once(message: str) -> str:
-            if evicted:
-                return ""  # the message of the eviction: it was read before
-            told = note(message)
-            if message.startswith(f"{live.claim.id} "):
-                evicted.append(operator.evict("x"))
-                note(live.claim.id)
-            return str(told)
 
-        listening._take_note = both_at_once
-        lease.release()
-        granted = waits.result(5)
+def _is_evicted_with_its_turn(
+    scene: Scene, operator: lockline.Client, alice: Party, bob: Party,
+    listener: Callable[[Any], Any], listens: Callable[[Any], object],
+) -> bool:  # fmt: skip
+    lease = alice.lock("x", ttl=TTL).acquire()
+    (waits,) = scene.queue_up("x", bob.lock("x", ttl=TTL).acquire.start)
+    listening = listener(bob.client.real._engine.backend)
+    (live,) = bob.client.real._engine._keeper.books.values()
+    scene.wait_for(lambda: listens(listening), what="a listener")
+    note = listening._take_note
+    evicted: list[int] = []
+
+    def both_at_once(message: str) -> str:
+        if evicted:
+            return ""  # the message of the eviction: it was read before
+        told = note(message)
+        if message.startswith(f"{live.claim.id} ") and live.token is None:
+            evicted.append(operator.evict("x"))
+            note(live.claim.id)
+        return str(told)
+
+    listening._take_note = both_at_once
+    lease.release()
+    granted = waits.result(5)
+    listening._take_note = note
+    if evicted and granted.id == live.claim.id:
+        # A look of its own was under way, and somebody else read the messages: it has begun, and is told.
+        scene.wait_for(lambda: not granted.valid, SOON, "the loss of the lease")
+        return False
+    if evicted:
         assert evicted == [1]
         assert granted.id != live.claim.id
         assert [held.id for held in scene.line("x").holders] == [granted.id]
-        granted.release()
+    granted.release()
+    return bool(evicted)

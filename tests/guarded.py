@@ -12,13 +12,17 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import sqlalchemy
 
 import lockline
 
-TTL = 1.5
+from .servers.process import freeze
+
+TTL = 5.0
 READ = sqlalchemy.text("SELECT balance FROM account WHERE id = 1")
 WRITE = sqlalchemy.text("UPDATE account SET balance = :balance WHERE id = 1")
 
@@ -43,8 +47,18 @@ def hold(url: str, engine_url: str, guard: str) -> str:
     return "committed"
 
 
-def freeze_a_holder(url: str, engine_url: str, guard: str, *, for_good: bool = False) -> str:
-    """Freeze one for more than its ttl; meanwhile the next holder adds ten. What the frozen one's commit said."""
+def freeze_a_holder(
+    url: str,
+    engine_url: str,
+    guard: str,
+    *,
+    for_good: bool = False,
+    run_out: Callable[[], object] | Literal[False] = False,
+) -> str:
+    """Freeze one for more than its ttl; meanwhile the next holder adds ten. What the frozen one's commit said.
+
+    `run_out` ends its time at the database, so that nobody has to wait for the end of its ttl.
+    """
     child = subprocess.Popen(
         [sys.executable, "-m", "tests.guarded", url, engine_url, guard],
         cwd=Path(__file__).parents[1], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
@@ -54,15 +68,17 @@ def freeze_a_holder(url: str, engine_url: str, guard: str, *, for_good: bool = F
     engine = sqlalchemy.create_engine(engine_url)
     try:
         assert child.stdout.readline() == "read\n"
-        os.kill(child.pid, signal.SIGSTOP)
+        freeze(child.pid)
+        if run_out:
+            run_out()
         with lockline.connect(url) as client:
             if not for_good:
-                with client.lock("account/1", timeout=30) as lease, engine.begin() as mine:
+                with client.lock("account/1", timeout=60) as lease, engine.begin() as mine:
                     mine.execute(WRITE, {"balance": mine.execute(READ).scalar_one() + 10})
                     lease.guard(mine)
             else:
                 # It keeps its claim by its open transaction: nobody comes in between, however long it takes.
-                time.sleep(TTL * 1.5)
+                time.sleep(TTL * 1.1)
                 assert client.lock("account/1").try_acquire() is None
         os.kill(child.pid, signal.SIGCONT)
         told, _ = child.communicate("go on\n", timeout=60)

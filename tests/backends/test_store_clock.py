@@ -65,13 +65,28 @@ def test_what_was_seen_long_ago_and_what_is_no_date_say_nothing() -> None:
     assert clock.reading(10.0 + 2 * BELIEVED) is None
 
 
+class VirtualTime(BlockingRuntime):
+    """Time that passes with each sleep, and not otherwise."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.time = 1000.5
+
+    def now(self) -> float:
+        return self.time
+
+    async def sleep(self, seconds: float) -> None:
+        self.time += seconds
+
+
 def test_it_is_asked_until_the_time_is_known_well_enough() -> None:
-    runtime, asked = BlockingRuntime(), 0
+    runtime, asked = VirtualTime(), 0
 
     async def ask(until: float) -> None:
         nonlocal asked
         asked += 1
         sent = runtime.now()
+        await runtime.sleep(0.001)
         clock.note("one", date(int(AT + sent)), sent, runtime.now())
 
     clock = AskedClock(runtime, ask)

@@ -8,7 +8,6 @@ import pty
 import re
 import select
 import struct
-import subprocess
 import sys
 import termios
 import time
@@ -16,23 +15,25 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ..calm import calm
+from .forked import Forker
+
+LOCKLINE = (sys.executable, "-m", "lockline.cli")
 
 
 class Screen:
     """A program on a terminal of its own, as its session's leader."""
 
-    def __init__(self, argv: Sequence[str], env: Mapping[str, str], folder: Path) -> None:
+    def __init__(self, argv: Sequence[str], env: Mapping[str, str], folder: Path, forker: Forker) -> None:
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
-        # A tiny program in between makes the terminal the controlling one; in this process that would be a preexec_fn.
-        login = (
-            "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
-        )
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", login, *argv], stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
-            env=env, cwd=folder,
-        )  # fmt: skip
-        os.close(slave)
+        ours = tuple(argv[: len(LOCKLINE)]) == LOCKLINE
+        try:
+            self.process = forker.start(
+                argv[len(LOCKLINE) :] if ours else argv, env, folder,
+                call="lockline.cli:main" if ours else None, files=(slave, slave, slave), terminal=True,
+            )  # fmt: skip
+        finally:
+            os.close(slave)
         self.text = ""
 
     def read(self) -> bool:
@@ -47,7 +48,7 @@ class Screen:
             self.text += data.decode(errors="replace")
         return True
 
-    def wait_for(self, pattern: str, seconds: float = 20) -> re.Match[str]:
+    def wait_for(self, pattern: str, seconds: float = 120) -> re.Match[str]:
         """The first place where the output looks like this."""
         until = calm() + seconds
         while True:
@@ -61,7 +62,7 @@ class Screen:
     def type(self, text: str) -> None:
         os.write(self._master, text.encode())
 
-    def code(self, seconds: float = 20) -> int:
+    def code(self, seconds: float = 120) -> int:
         """The exit code, with all output taken in."""
         until = calm() + seconds
         while self.process.poll() is None:
@@ -74,5 +75,5 @@ class Screen:
     def close(self) -> None:
         if self.process.poll() is None:
             self.process.kill()
-        self.process.wait(20)
+        self.process.wait(60)
         os.close(self._master)

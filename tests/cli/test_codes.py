@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import importlib
-import subprocess
+import os
+import sys
 from functools import partial
 
 import pytest
 
+from lockline.cli import app
 from tests.servers.process import free_port, wait_for
 
-from .conftest import LOCKLINE, Shell, end
+from .conftest import MAIN, Shell, end
 
 
 def redis_is_here() -> bool:
@@ -34,7 +36,7 @@ def test_a_command_that_dies_by_a_signal_gives_128_plus_its_number(shell: Shell,
 
 
 def test_a_taken_lock_gives_75_without_waiting_and_says_who_has_it(shell: Shell) -> None:
-    holder = shell.run("echo $$ > holder; exec sleep 60")
+    holder = shell.run("echo $$ > holder; exec sleep 600")
     shell.pid_in("holder")
     done = shell("run", "job", "--no-wait", "--", "touch", "ran")
     assert done.returncode == 75
@@ -44,9 +46,9 @@ def test_a_taken_lock_gives_75_without_waiting_and_says_who_has_it(shell: Shell)
 
 
 def test_a_wait_that_times_out_gives_75_and_leaves_the_line(shell: Shell) -> None:
-    shell.run("echo $$ > holder; exec sleep 60")
+    shell.run("echo $$ > holder; exec sleep 600")
     shell.pid_in("holder")
-    done = shell("run", "job", "--timeout", "1s", "--", "touch", "ran")
+    done = shell("run", "job", "--timeout", "3s", "--", "touch", "ran")
     assert done.returncode == 75
     assert "stayed taken" in done.stderr
     assert not (shell.folder / "ran").exists()
@@ -54,13 +56,16 @@ def test_a_wait_that_times_out_gives_75_and_leaves_the_line(shell: Shell) -> Non
 
 
 def test_a_quiet_run_says_nothing_of_a_busy_lock_and_gives_the_code_that_was_asked_for(shell: Shell) -> None:
-    shell.run("echo $$ > holder; exec sleep 60")
+    shell.run("echo $$ > holder; exec sleep 600")
     shell.pid_in("holder")
-    for wait in (("--no-wait",), ("--timeout", "500ms")):
-        done = shell("run", "job", *wait, "--quiet", "--busy-code", "0", "--", "touch", "ran")
-        assert (done.returncode, done.stderr) == (0, "")
-        done = shell("run", "job", *wait, "--busy-code", "9", "--", "touch", "ran")
-        assert (done.returncode, "taken" in done.stderr) == (9, True)
+    ways = ("--no-wait",), ("--timeout", "3s")
+    quiet = [shell.start("run", "job", *way, "--quiet", "--busy-code", "0", "--", "touch", "ran") for way in ways]
+    loud = [shell.start("run", "job", *way, "--busy-code", "9", "--", "touch", "ran") for way in ways]
+    for process in quiet:
+        assert end(process) == (0, "", "")
+    for process in loud:
+        code, _, err = end(process)
+        assert (code, "taken" in err) == (9, True)
     assert not (shell.folder / "ran").exists()
     assert "not found" in shell("run", "other", "--quiet", "--", "./there-is-no-such-command").stderr
 
@@ -105,18 +110,22 @@ def test_storage_that_cannot_be_used_gives_69_and_names_the_file(shell: Shell) -
         "run job --ttl soon -- true",
         "run job --timeout -1 -- true",
         "run job --ttl 10 --grace 6 -- true",
-        "run job --url nonsense: -- true",
         "run job --busy-code 256 -- true",
         "run job --busy-code -1 -- true",
         "run job --require nonsense -- true",
-        "run job --url memory: -- true",
         "ls --url nonsense:",
         "doctor memory: --url memory:",
         "completion tcsh",
     ],
 )
-def test_wrong_use_gives_64_and_a_reason(shell: Shell, arguments: str) -> None:
-    done = shell(*arguments.split())
+def test_wrong_use_gives_64_and_a_reason(capsys: pytest.CaptureFixture[str], arguments: str) -> None:
+    assert app.run(arguments.split()) == 64
+    assert capsys.readouterr().err
+
+
+@pytest.mark.parametrize("url", ["nonsense:", "memory:"])
+def test_a_store_that_no_command_can_use_gives_64_and_a_reason(shell: Shell, url: str) -> None:
+    done = shell("run", "job", "--url", url, "--", "true")
     assert done.returncode == 64
     assert done.stderr
     assert "Traceback" not in done.stderr
@@ -143,19 +152,19 @@ def test_a_command_that_cannot_be_run_gives_126_and_frees_the_lock(shell: Shell)
 
 def test_without_click_one_sentence_names_the_cure(shell: Shell) -> None:
     (shell.folder / "click.py").write_text("raise ModuleNotFoundError(name='click')\n")
-    done = shell("ls", PYTHONPATH=str(shell.folder))
+    done = shell.anew("ls", PYTHONPATH=os.pathsep.join([str(shell.folder), *sys.path]))
     assert done.returncode == 64
     assert done.stderr.count("\n") == 1
     assert "pip install 'lockline[cli]'" in done.stderr
 
 
 def test_waiters_run_one_after_the_other_in_order(shell: Shell) -> None:
-    first = shell.run("echo $$ > holder; while [ ! -e go ]; do sleep 0.02; done; echo 0 >> order")
+    first = shell.run("echo $$ > holder; while [ ! -e go ]; do sleep 0.1; done; echo 0 >> order")
     shell.pid_in("holder")
     others = []
     for number in (1, 2, 3):
         others.append(shell.run(f"echo {number} >> order"))
-        wait_for(partial(lambda number: shell.waiters() == number, number), 20, f"{number} waiters")
+        wait_for(partial(lambda number: shell.waiters() == number, number), 60, f"{number} waiters")
     (shell.folder / "go").touch()
     assert [end(process)[0] for process in (first, *others)] == [0, 0, 0, 0]
     assert (shell.folder / "order").read_text().split() == ["0", "1", "2", "3"]
@@ -167,9 +176,9 @@ def test_waiters_run_one_after_the_other_in_order(shell: Shell) -> None:
 def test_a_full_disk_under_the_output_is_an_exit_code_and_no_traceback(
     shell: Shell, arguments: list[str], code: int
 ) -> None:
-    command = [*LOCKLINE, *arguments]
-    with open("/dev/full", "w") as full:
-        done = subprocess.run(command, env=shell.env, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
-        assert done.returncode == code
-        assert "Traceback" not in done.stderr
-        assert subprocess.run(command, env=shell.env, stdout=full, stderr=full, timeout=60).returncode == code
+    said = shell.folder / "said"
+    with open(os.devnull) as nothing, open("/dev/full", "w") as full, open(said, "w") as errors:
+        for file in (errors, full):
+            files = (nothing.fileno(), full.fileno(), file.fileno())
+            assert shell.forker.start(arguments, shell.env, shell.folder, call=MAIN, files=files).wait(120) == code
+    assert "Traceback" not in said.read_text()

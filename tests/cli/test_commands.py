@@ -6,30 +6,45 @@ import importlib
 import json
 import re
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import lockline
-from lockline.cli import COMMANDS
+from lockline.cli import COMMANDS, app
 from lockline.cli.text import duration, ordinal, printable, table
 from tests.servers.process import free_port, wait_for
 
 from .conftest import LOCKLINE, OnScreen, Shell, end
+from .forked import Forker
 
 CLAIM = {"id", "owner", "kind", "token", "holds", "weight", "capacity", "ttl", "remaining", "since", "meta", "detached"}
 
 
-@pytest.fixture
-def busy(shell: Shell) -> Shell:
+def made_busy(shell: Shell) -> Shell:
     """`job` is held and waited for; `jobs/other` is held."""
-    shell.run("echo $$ > holder; exec sleep 60", "--ttl", "30")
+    shell.run("echo $$ > holder; exec sleep 600", "--ttl", "30")
+    shell.run("echo $$ > other; exec sleep 600", "--ttl", "30", name="jobs/other")
     shell.pid_in("holder")
-    shell.run("true")
-    shell.run("echo $$ > other; exec sleep 60", name="jobs/other")
     shell.pid_in("other")
-    wait_for(lambda: shell.waiters() == 1, 20, "a waiter")
+    shell.run("true", "--ttl", "30")
+    wait_for(lambda: shell.waiters() == 1, 60, "a waiter")
     return shell
+
+
+@pytest.fixture(scope="module")
+def busy(tmp_path_factory: pytest.TempPathFactory, forker: Forker) -> Iterator[Shell]:
+    """For tests that only look."""
+    shell = Shell(tmp_path_factory.mktemp("busy"), forker)
+    yield made_busy(shell)
+    shell.clean()
+
+
+@pytest.fixture
+def own_busy(shell: Shell) -> Shell:
+    """For tests that evict."""
+    return made_busy(shell)
 
 
 def test_ls_lists_what_is_held(busy: Shell) -> None:
@@ -63,7 +78,7 @@ WIDE = {"备份": 4, "e\u0301te\u0301": 3, "🚀": 2, "plain": 5}
 
 def test_ls_aligns_names_of_wide_characters(shell: Shell) -> None:
     for number, name in enumerate(WIDE):
-        shell.run(f"echo $$ > holder{number}; exec sleep 60", name=name)
+        shell.run(f"echo $$ > holder{number}; exec sleep 600", name=name)
         shell.pid_in(f"holder{number}")
     head, *rows = shell("ls").stdout.splitlines()
     for row in rows:
@@ -122,7 +137,7 @@ def test_the_doctor_and_the_readme_say_the_same_about_the_wake_up(backend: str) 
     scheme = {"zookeeper": "zk"}.get(backend, backend)
     readme = (Path(__file__).parents[2] / "README.md").read_text()
     (row,) = re.findall(rf"^\| `{scheme}:.*$", readme, re.MULTILINE)
-    assert row.split("|")[4].strip() == wake_up(module.GUARANTEES)
+    assert row.split("|")[4].strip(" ¹²³⁴⁵⁶") == wake_up(module.GUARANTEES)
 
 
 def test_show_tells_the_line_in_order(busy: Shell) -> None:
@@ -153,7 +168,7 @@ def test_show_of_a_free_name(shell: Shell) -> None:
 
 def test_a_name_cannot_steer_the_terminal(shell: Shell) -> None:
     name = "a\x1b[31mb\nc"
-    shell.run("echo $$ > holder; exec sleep 60", name=name)
+    shell.run("echo $$ > holder; exec sleep 600", name=name)
     shell.pid_in("holder")
     assert shell("ls").stdout.splitlines()[1].startswith(r"a\x1b[31mb\nc ")
     assert "\x1b" not in shell("show", name).stdout
@@ -163,16 +178,19 @@ def test_a_name_cannot_steer_the_terminal(shell: Shell) -> None:
 def test_an_owner_cannot_steer_the_terminal_of_those_who_look(shell: Shell, on_screen: OnScreen) -> None:
     evil = "\x1b]0;mine\x07\u202e\nroot"
     with lockline.connect(shell.url, owner=evil) as client, client.lock("job", meta={"command": evil}):
-        said = []
-        for words in (("ls",), ("show", "job"), ("run", "job", "--no-wait", "--", "true"),
-                      ("run", "job", "--timeout", "500ms", "--", "true")):  # fmt: skip
-            done = shell(*words)
-            said.append(done.stdout + done.stderr)
+        waiting = on_screen(*LOCKLINE, "run", "job", "--timeout", "3", "--", "true", NO_COLOR="1")
+        all_words = (
+            ("ls",),
+            ("show", "job"),
+            ("run", "job", "--no-wait", "--", "true"),
+            ("run", "job", "--timeout", "3s", "--", "true"),
+        )
+        started = [shell.start(*words) for words in all_words]
         screen = on_screen(*LOCKLINE, "evict", "job", NO_COLOR="1")
         screen.wait_for("Take it away")
         screen.type("n\n")
         screen.code()
-        waiting = on_screen(*LOCKLINE, "run", "job", "--timeout", "1", "--", "true", NO_COLOR="1")
+        said = ["".join(end(process)[1:]) for process in started]
         waiting.code()
         assert "held by" in waiting.text
         said += [screen.text, waiting.text]
@@ -184,30 +202,30 @@ def test_an_owner_cannot_steer_the_terminal_of_those_who_look(shell: Shell, on_s
         assert "\nroot" not in text.replace("\\nroot", "")
 
 
-def test_evict_lets_in_the_next(busy: Shell) -> None:
-    done = busy.json("evict", "job")
+def test_evict_lets_in_the_next(own_busy: Shell) -> None:
+    done = own_busy.json("evict", "job")
     assert set(done) == {"name", "evicted", "holders"}
     assert done["evicted"] == 1
     assert set(done["holders"][0]) == CLAIM
-    wait_for(lambda: not busy.held(), 20, "the end of the one who waited")
-    assert busy("evict", "job").stdout == "job: nobody held it\n"
+    wait_for(lambda: not own_busy.held(), 60, "the end of the one who waited")
+    assert own_busy("evict", "job").stdout == "job: nobody held it\n"
 
 
-def test_evict_takes_the_holder_with_that_token_and_no_other(busy: Shell) -> None:
-    token = busy.json("show", "job")["holders"][0]["token"]
-    done = busy("evict", "job", "--token", str(token - 1))
+def test_evict_takes_the_holder_with_that_token_and_no_other(own_busy: Shell) -> None:
+    token = own_busy.json("show", "job")["holders"][0]["token"]
+    done = own_busy("evict", "job", "--token", str(token - 1))
     assert (done.returncode, done.stdout) == (1, "")
     assert f"token {token - 1} no longer holds it" in done.stderr
-    assert busy.json("show", "job")["holders"][0]["token"] == token
-    assert busy("evict", "job", "--token", str(token)).returncode == 0
-    wait_for(lambda: not busy.held(), 20, "the end of the one who waited")
-    assert busy("evict", "job", "--token", str(token)).returncode == 0
+    assert own_busy.json("show", "job")["holders"][0]["token"] == token
+    assert own_busy("evict", "job", "--token", str(token)).returncode == 0
+    wait_for(lambda: not own_busy.held(), 60, "the end of the one who waited")
+    assert own_busy("evict", "job", "--token", str(token)).returncode == 0
 
 
-def test_evict_without_a_stdin_does_not_ask(busy: Shell) -> None:
+def test_evict_without_a_stdin_does_not_ask(own_busy: Shell) -> None:
     done = subprocess.run(
         ["sh", "-c", 'exec "$@" <&-', "sh", *LOCKLINE, "evict", "job"],
-        env=busy.env,
+        env=own_busy.env,
         capture_output=True,
         text=True,
         timeout=60,
@@ -254,12 +272,43 @@ def test_doctor_fails_on_a_finding_that_is_an_error(
     assert re.search(r"error +it burns\n +cure: water", capsys.readouterr().out)
 
 
+@pytest.mark.parametrize("command", [("run",), ("run", "--no-wait"), ("lead", "-q"), ("once", "--fresh", "1m")])
+def test_a_command_without_a_name_is_not_taken_for_one(shell: Shell, command: tuple[str, ...]) -> None:
+    done = shell(*command, "--", "env", "touch", "ran")  # `touch ran`, under a lock called env
+    assert done.returncode == 64
+    assert "before the --" in done.stderr
+    assert not (shell.folder / "ran").exists()
+
+
+@pytest.mark.parametrize("command", [("run", "job"), ("lead", "job"), ("once", "job", "--fresh", "1m")])
+def test_the_words_of_a_command_stand_on_one_side_of_the_two_dashes(shell: Shell, command: tuple[str, ...]) -> None:
+    done = shell(*command, "touch", "--", "ran")  # the two dashes of `git checkout -- file` would be ours
+    assert done.returncode == 64
+    assert "behind the --" in done.stderr
+    assert not (shell.folder / "ran").exists()
+    assert shell(*command, "touch", "ran").returncode == 0
+    assert shell(*command, "--", "test", "--", "!=", "-x").returncode == 0
+
+
+def test_a_name_that_begins_with_a_dash_stands_behind_them(shell: Shell) -> None:
+    assert shell("run", "--", "-x", "sh", "-c", "echo $LOCKLINE_NAME").stdout == "-x\n"
+
+
+def test_a_name_that_the_locale_cannot_write_is_shown_escaped(shell: Shell) -> None:
+    shell.run("echo $$ > holder; exec sleep 600", name="jobs/锁")
+    shell.pid_in("holder")
+    for command in (("ls",), ("show", "jobs/锁"), ("doctor", f"local://{shell.folder}/锁.db")):
+        done = shell.anew(*command, PYTHONIOENCODING="latin-1")  # as LC_ALL=en_US does
+        assert done.returncode == 0, done.stderr
+        assert "\\u9501" in done.stdout
+
+
 @pytest.mark.parametrize("kind", ["bash", "zsh", "fish"])
-def test_completion_scripts(shell: Shell, kind: str) -> None:
-    done = shell("completion", kind)
-    assert done.returncode == 0
-    assert "_LOCKLINE_COMPLETE" in done.stdout
-    assert "%" not in done.stdout.replace("%s", "")
+def test_completion_scripts(capsys: pytest.CaptureFixture[str], kind: str) -> None:
+    assert app.run(["completion", kind]) == 0
+    script = capsys.readouterr().out
+    assert "_LOCKLINE_COMPLETE" in script
+    assert "%" not in script.replace("%s", "")
 
 
 def test_completion_knows_commands_and_names(busy: Shell) -> None:
@@ -272,10 +321,9 @@ def test_completion_knows_commands_and_names(busy: Shell) -> None:
 
 
 @pytest.mark.parametrize("command", [None, *COMMANDS])
-def test_every_help_has_examples(shell: Shell, command: str | None) -> None:
-    done = shell(*([command] if command else []), "--help")
-    assert done.returncode == 0
-    assert "Examples:" in done.stdout
+def test_every_help_has_examples(capsys: pytest.CaptureFixture[str], command: str | None) -> None:
+    assert app.run([*([command] if command else []), "--help"]) == 0
+    assert "Examples:" in capsys.readouterr().out
 
 
 def test_version(shell: Shell) -> None:

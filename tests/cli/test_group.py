@@ -12,13 +12,14 @@ import time
 
 import pytest
 
+from tests.calm import Busy
 from tests.servers.process import wait_for
 
 from .conftest import LOCKLINE, Shell, alive, end
 
-IGNORES_TERM = "trap '' TERM; echo $$ > child; while :; do sleep 0.05; done"
+IGNORES_TERM = "trap '' TERM; echo $$ > child; while :; do sleep 0.1; done"
 FORKS = (
-    "trap '' TERM; (echo $(exec sh -c 'echo $PPID') > grandchild; while :; do sleep 0.05; done) & echo $$ > child; wait"
+    "trap '' TERM; (echo $(exec sh -c 'echo $PPID') > grandchild; while :; do sleep 0.1; done) & echo $$ > child; wait"
 )
 
 
@@ -65,11 +66,12 @@ def test_other_inherited_files_reach_the_command(shell: Shell) -> None:
 
 
 def test_the_lock_is_kept_and_renewed_until_the_last_grandchild_has_ended(shell: Shell) -> None:
+    """Takes some 9 s: a ttl that a busy machine renews in time has to pass."""
     run = shell.run(
-        "(echo $(exec sh -c 'echo $PPID') > grandchild; while [ ! -e go ]; do sleep 0.02; done) & exit 5", "--ttl", "2"
+        "(echo $(exec sh -c 'echo $PPID') > grandchild; while [ ! -e go ]; do sleep 0.1; done) & exit 5", "--ttl", "8"
     )
     grandchild = shell.pid_in("grandchild")
-    time.sleep(2.2)  # a ttl, and more
+    time.sleep(8.2)  # a ttl, and more
     assert alive(grandchild)
     assert run.poll() is None
     assert shell("run", "job", "--no-wait", "--", "true").returncode == 75
@@ -122,7 +124,7 @@ threading.Thread(target=work).start()
 ctypes.CDLL(None).syscall({EXIT_OF_A_THREAD[platform.machine()]}, 0)
 """
     (shell.folder / "work.py").write_text(script)
-    run = shell.run(f"{sys.executable} work.py & while [ ! -s threads ]; do sleep 0.02; done; exit 5")
+    run = shell.run(f"{sys.executable} work.py & while [ ! -s threads ]; do sleep 0.1; done; exit 5")
     pid = int(wait_for_text(shell, "threads"))
     try:
         assert os.path.exists(f"/proc/{pid}")
@@ -135,13 +137,13 @@ ctypes.CDLL(None).syscall({EXIT_OF_A_THREAD[platform.machine()]}, 0)
 
 def wait_for_text(shell: Shell, file: str) -> str:
     path = shell.folder / file
-    wait_for(lambda: path.exists() and path.read_text().endswith("\n"), 20, f"a word in {file}")
+    wait_for(lambda: path.exists() and path.read_text().endswith("\n"), 60, f"a word in {file}")
     return path.read_text()
 
 
 def test_a_daemon_that_left_the_group_does_not_keep_the_lock(shell: Shell) -> None:
     run = shell.run(
-        "setsid sh -c 'echo $$ > daemon; exec sleep 60' > /dev/null 2>&1 & while [ ! -s daemon ]; do sleep 0.02; done; exit 3"
+        "setsid sh -c 'echo $$ > daemon; exec sleep 600' > /dev/null 2>&1 & while [ ! -s daemon ]; do sleep 0.1; done; exit 3"
     )
     assert end(run)[0] == 3
     assert alive(shell.pid_in("daemon"))
@@ -149,7 +151,7 @@ def test_a_daemon_that_left_the_group_does_not_keep_the_lock(shell: Shell) -> No
 
 
 def test_an_eviction_terminates_the_command_and_gives_76(shell: Shell) -> None:
-    run = shell.run("trap 'echo told > told; exit 0' TERM; echo $$ > child; while :; do sleep 0.02; done")
+    run = shell.run("trap 'echo told > told; exit 0' TERM; echo $$ > child; while :; do sleep 0.1; done")
     shell.pid_in("child")
     assert shell("evict", "job").returncode == 0
     code, _, err = end(run)
@@ -171,7 +173,7 @@ def test_the_next_one_gets_in_after_an_eviction_with_a_higher_token(shell: Shell
     run = shell.run("echo $LOCKLINE_TOKEN > token; " + IGNORES_TERM)
     child = shell.pid_in("child")
     after = shell.run("echo $LOCKLINE_TOKEN")
-    wait_for(lambda: shell.waiters() == 1, 20, "a waiter")
+    wait_for(lambda: shell.waiters() == 1, 60, "a waiter")
     shell("evict", "job")
     code, out, _ = end(after)
     assert code == 0
@@ -181,7 +183,8 @@ def test_the_next_one_gets_in_after_an_eviction_with_a_higher_token(shell: Shell
 
 
 def test_a_frozen_run_loses_its_command_at_the_deadline_and_gives_76_when_it_wakes(shell: Shell) -> None:
-    run = shell.run(FORKS, "--ttl", "1")
+    """Takes some 6 s: a ttl that a busy machine renews in time has to pass."""
+    run = shell.run(FORKS, "--ttl", "5")
     child, grandchild = shell.pid_in("child"), shell.pid_in("grandchild")
     run.send_signal(signal.SIGSTOP)
     # The one who waits notes whether the old command was still there when its own turn came.
@@ -200,12 +203,13 @@ def test_a_killed_run_takes_its_command_with_it(shell: Shell) -> None:
     run = shell.run(FORKS, "--ttl", "60")
     child, grandchild = shell.pid_in("child"), shell.pid_in("grandchild")
     run.kill()
-    wait_for(lambda: not alive(child) and not alive(grandchild), 5, "the end of the group")
-    assert shell("run", "job", "--timeout", "20", "--", "true").returncode == 0
+    wait_for(lambda: not alive(child) and not alive(grandchild), 60, "the end of the group")
+    assert shell("run", "job", "--timeout", "60", "--", "true").returncode == 0
 
 
 @pytest.mark.slow
 def test_a_store_that_no_longer_answers_stops_the_command_before_the_deadline(shell: Shell) -> None:
+    """Takes some 18 s: the ttl has to pass without a renewal, and the release waits for the store in vain."""
     # The command notes when it was told, on the clock that leases run on.
     script = """
 import os, signal, time
@@ -218,16 +222,16 @@ while True:
     with open("beat.new", "w") as file:
         print(time.clock_gettime(time.CLOCK_BOOTTIME), file=file)
     os.replace("beat.new", "beat")
-    time.sleep(0.01)
+    time.sleep(0.05)
 """
     (shell.folder / "work.py").write_text(script)
-    run = shell.start("run", "job", "--ttl", "3", "--", sys.executable, "work.py")
-    wait_for(lambda: (shell.folder / "ready").exists(), 20, "the command")
-    store = sqlite3.connect(shell.folder / "locks.db", isolation_level=None, timeout=20)
+    run = shell.start("run", "job", "--ttl", "8", "--grace", "4", "--", sys.executable, "work.py")
+    wait_for(lambda: (shell.folder / "ready").exists(), 60, "the command")
+    store = sqlite3.connect(shell.folder / "locks.db", isolation_level=None, timeout=60)
     try:
         store.execute("BEGIN EXCLUSIVE")
-        locked = time.clock_gettime(time.CLOCK_BOOTTIME)
-        code, _, err = end(run, 30)
+        busy, locked = Busy(), time.clock_gettime(time.CLOCK_BOOTTIME)
+        code, _, err = end(run)
     finally:
         store.close()
     told = float((shell.folder / "told").read_text())
@@ -235,12 +239,13 @@ while True:
     assert code == 76
     assert "not renewed in time" in err
     # No renewal after the store was locked, so the lease cannot have reached further than one ttl from then.
-    assert last < locked + 3
-    assert 0.3 < last - told < 1.5
+    # Only a kill that got no processor comes later than that.
+    assert last < locked + 8 + busy()
+    assert told < last
 
 
 def test_readers_share_and_exclude_the_one_who_does_not(shell: Shell) -> None:
-    readers = [shell.run(f"echo $$ > reader{number}; exec sleep 60", "--shared") for number in (1, 2)]
+    readers = [shell.run(f"echo $$ > reader{number}; exec sleep 600", "--shared") for number in (1, 2)]
     for number in (1, 2):
         shell.pid_in(f"reader{number}")
     assert shell("run", "job", "--no-wait", "--", "true").returncode == 75
@@ -252,7 +257,7 @@ def test_readers_share_and_exclude_the_one_who_does_not(shell: Shell) -> None:
 
 
 def test_a_run_inside_its_own_lock_is_told_that_it_may_wait_for_itself(shell: Shell) -> None:
-    inner = " ".join(LOCKLINE) + " run job --timeout 0.5 -- true"
+    inner = f"{shell.program()} run job --timeout 3 -- true"
     done = shell("run", "job", "--", "sh", "-c", inner)
     assert done.returncode == 75
     assert "may wait for itself" in done.stderr
@@ -261,7 +266,7 @@ def test_a_run_inside_its_own_lock_is_told_that_it_may_wait_for_itself(shell: Sh
 
 def test_a_limit_lets_in_that_many(shell: Shell) -> None:
     for number in (1, 2):
-        shell.run(f"echo $$ > permit{number}; exec sleep 60", "--limit", "2")
+        shell.run(f"echo $$ > permit{number}; exec sleep 600", "--limit", "2")
     for number in (1, 2):
         shell.pid_in(f"permit{number}")
     assert shell("run", "job", "--limit", "2", "--no-wait", "--", "true").returncode == 75

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import signal
-import time
 
 import lockline
 
-from ..calm import calm
 from .conftest import LOCKLINE, OnScreen, Shell, end
 
 
@@ -18,26 +16,22 @@ def test_a_terminal_shows_each_change_in_place_and_q_gives_it_back(shell: Shell,
         screen.wait_for(r"\x1b\[\?1049h")
         screen.wait_for("nothing is held")
         lease = client.lock("orders/42").acquire()
-        began = calm()
         screen.wait_for(rf"orders/42 +lock +{lease.token} .* web-3:811")
-        assert calm() - began < 2
         screen.wait_for("1 held, 0 waiting in 1 line")
         lease.release()
-        before = len(screen.text)
-        while "nothing is held" not in screen.text[before:]:
-            screen.read()
-            assert calm() - began < 20
-            time.sleep(0.01)
+        screen.text = ""
+        screen.wait_for("nothing is held")
         screen.type("q")
         assert screen.code() == 0
         assert screen.text.rstrip().endswith("\x1b[?25h\x1b[?1049l")
 
 
 def test_a_loss_is_said_and_a_name_cannot_steer_the_terminal(shell: Shell, on_screen: OnScreen) -> None:
+    """Takes some 7 s: the lease is seen, on a busy machine too, before it ends."""
     with lockline.connect(shell.url, owner="evil\x1b[31m:1") as client:
         screen = on_screen(*LOCKLINE, "ls", "--watch")
         screen.wait_for("nothing is held")
-        lease = client.lock("name\x1b]0;title\x07", ttl=3, renew=False).acquire()
+        lease = client.lock("name\x1b]0;title\x07", ttl=6, renew=False).acquire()
         screen.wait_for(r"name\\x1b]0;title\\x07 +lock")
         screen.wait_for(r"lost: name\\x1b]0;title\\x07 by evil\\x1b\[31m:1")
         assert not lease.valid

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -20,17 +19,14 @@ def test_an_example_prints_what_the_page_says(shell: Shell, block: str) -> None:
     lines = block.splitlines()
     commands = [line[2:] for line in lines if line.startswith("$ ")]
     expected = [line for line in lines if not line.startswith("$ ")]
-    program = shell.folder / "bin" / "lockline"
-    program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m lockline.cli "$@"\n')
-    program.chmod(0o755)
+    program = shell.program()
     done = subprocess.run(
         ["sh", "-c", "\n".join(commands)],
         env={**shell.env, "PATH": f"{program.parent}:{shell.env['PATH']}"},
         cwd=shell.folder,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
     )
     assert done.stderr == ""
     assert done.stdout.splitlines() == expected

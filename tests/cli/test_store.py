@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+import lockline
+import lockline.aio
 from tests.servers.redis import RedisServer, SentinelTrio, a_folder, a_redis
 
 from .conftest import LOCKLINE, OnScreen, Shell
 
-INNER = " ".join(LOCKLINE)
 SECRET = "s3cret-word"
 
 
@@ -59,21 +59,31 @@ def test_the_machines_file_is_read_last(tmp_path: Path, monkeypatch: pytest.Monk
     assert default.store().url == "etcd://locks.example"
 
 
-CONNECT = "import lockline\ntry: lockline{}.connect()\nexcept lockline.ConfigError as no: print(no)"
+@pytest.mark.parametrize("flavour", ["sync", "asyncio"])
+def test_connect_knows_the_file_and_what_is_required(
+    bare: Shell, flavour: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("LOCKLINE_URL", "LOCKLINE_REQUIRE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", bare.env["XDG_CONFIG_HOME"])
+    monkeypatch.setenv("XDG_STATE_HOME", bare.env["XDG_STATE_HOME"])
 
-
-@pytest.mark.parametrize("flavour", ["", ".aio"])
-def test_connect_knows_the_file_and_what_is_required(bare: Shell, flavour: str) -> None:
     def connect(**env: str) -> str:
-        program = CONNECT.format(flavour)
-        return subprocess.run(
-            [sys.executable, "-c", program],
-            env={**bare.env, **env},
-            check=True,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        ).stdout
+        """What it says against it."""
+        with monkeypatch.context() as set_for_once:
+            for name, value in env.items():
+                set_for_once.setenv(name, value)
+            try:
+                if flavour == "sync":
+                    lockline.connect().close()
+                else:
+                    asyncio.run(closed(lockline.aio.connect))
+            except lockline.ConfigError as no:
+                return str(no)
+        return ""
+
+    async def closed(opened: Callable[[], lockline.aio.Client]) -> None:
+        await opened().close()
 
     assert connect() == ""
     assert "LOCKLINE_REQUIRE=server" in connect(LOCKLINE_REQUIRE="server")
@@ -155,7 +165,7 @@ def test_no_message_about_a_url_shows_its_password(shell: Shell, capsys: pytest.
 # -- what the command inside is told ---------------------------------------------------------------
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def server() -> Iterator[RedisServer]:
     with a_redis("--requirepass", SECRET) as server:
         yield server
@@ -173,7 +183,8 @@ def test_a_lockline_inside_may_talk_to_a_store_with_a_password(shell: Shell, ser
     else:
         (shell.folder / "mine.toml").write_text(f'url = "{url}"\n')
         options = ("--config", "mine.toml")
-    done = shell("run", "job", *options, "--", "sh", "-c", f"{INNER} ls; {INNER} run job --no-wait -- true; echo $?")
+    inner = shell.program()
+    done = shell("run", "job", *options, "--", "sh", "-c", f"{inner} ls; {inner} run job --no-wait -- true; echo $?")
     _, held, code = done.stdout.splitlines()
     assert held.startswith("job ")
     assert code == "75"
@@ -188,7 +199,7 @@ def test_a_lockline_inside_talks_to_the_same_database_behind_sentinels(shell: Sh
         trio.start()
         try:
             url = trio.url + "/3"
-            script = f"{INNER} run job --no-wait -- echo never; echo $?"
+            script = f"{shell.program()} run job --no-wait -- echo never; echo $?"
             done = shell("run", "job", "--url", url, "--", "sh", "-c", script)
         finally:
             trio.stop()
@@ -197,8 +208,6 @@ def test_a_lockline_inside_talks_to_the_same_database_behind_sentinels(shell: Sh
 
 @pytest.mark.server
 def test_the_url_of_a_client_behind_sentinels_names_its_database() -> None:
-    import lockline
-
     with lockline.connect("redis+sentinel://:word@a,b:1/lines/3") as client:
         assert client.url == "redis+sentinel://a:26379,b:1/lines/3"
 

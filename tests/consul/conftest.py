@@ -32,6 +32,15 @@ def consul() -> Iterator[ConsulCluster]:
         cluster.stop()
 
 
+@pytest.fixture(scope="session")
+def spare() -> Iterator[ConsulCluster]:
+    """One for tests that kill it or restore it; each leaves it running."""
+    with TemporaryDirectory(prefix="lockline-consul-", dir=MEMORY) as folder:
+        cluster = ConsulCluster(Path(folder)).start()
+        yield cluster
+        cluster.stop()
+
+
 @pytest.fixture
 def prefix() -> str:
     """A place that no other test has seen."""
@@ -87,11 +96,11 @@ def delete(server: ConsulCluster, path: str, **headers: str) -> int:
 
 
 def _request(method: str, server: ConsulCluster, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
-    data = b"" if body is None else json.dumps(body).encode()
+    data = (None if method == "GET" else b"") if body is None else json.dumps(body).encode()
     address = f"http://127.0.0.1:{server.servers[0].port}/v1/{quote(path, safe='/?=&%')}"
     request = urllib.request.Request(address, data, method=method, headers=headers)
     try:
-        with urllib.request.urlopen(request, timeout=5) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return answer.status, json.load(answer)
     except urllib.error.HTTPError as refused:
         with refused:
@@ -101,8 +110,13 @@ def _request(method: str, server: ConsulCluster, path: str, body: Any = None, **
 
 def keys_under(server: ConsulCluster, prefix: str) -> list[str]:
     """Every key that begins like this."""
-    try:
-        found: list[str] = server.servers[0].ask(f"kv/{prefix}?keys")
-    except OSError:
-        return []
-    return found
+    code, found = _request("GET", server, f"kv/{prefix}?keys")
+    assert code in (200, 404), found
+    return list(found) if code == 200 else []
+
+
+def entries_under(server: ConsulCluster, prefix: str) -> list[dict[str, Any]]:
+    """All that Consul knows of the keys that begin like this."""
+    code, found = _request("GET", server, f"kv/{prefix}?recurse")
+    assert code == 200, found
+    return list(found)

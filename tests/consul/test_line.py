@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
+import urllib.request
 
 import pytest
 
@@ -20,15 +20,21 @@ from lockline.runtime.blocking import run
 
 from ..servers.consul import ConsulCluster
 from ..servers.process import freeze, wait_for
+from ..tier import sample
 from .conftest import Clients, backend_of, keys_under, put
 
 pytestmark = pytest.mark.server
+
+TTL = 5.0
+"""Of claims that end in a test, which is longer than 5 s for that: an acquire needs its answer within its ttl, also of a busy server."""
 HOLD = """
 import sys, time, lockline
 client = lockline.connect(sys.argv[1])
 lease = client.lock("x", ttl=float(sys.argv[2])).acquire()
 print(lease.token, flush=True)
-time.sleep(60)
+lease.lost.wait()
+print("lost", flush=True)
+time.sleep(600)
 """
 
 
@@ -46,63 +52,51 @@ def end(process: subprocess.Popen[str]) -> None:
     process.stdout.close()
 
 
-def test_a_session_of_a_minute_does_not_keep_a_killed_holders_lock_of_a_second(
+def test_a_long_session_does_not_keep_a_killed_holders_short_lock(
     consul: ConsulCluster, prefix: str, client_of: Clients
 ) -> None:
-    """The session lasts one or two minutes; whoever waits sees that the claim stands still, and removes it."""
-    url = f"{consul.url}/{prefix}?session_ttl=60"
-    ttl = 2.0
+    """The session lasts for ten minutes or more; whoever waits sees that the claim stands still, and removes it."""
+    url = f"{consul.url}/{prefix}?session_ttl=600"
+    ttl = TTL
     holder, token = start_holder(url, ttl)
-    waiter = client_of(url)
-    try:
-        taken: list[tuple[float, int]] = []
-
-        def wait() -> None:
-            with waiter.lock("x").acquire(timeout=40) as lease:
-                taken.append((time.monotonic(), lease.token))
-
-        thread = threading.Thread(target=wait)
-        thread.start()
-        wait_for(lambda: waiter.inspect("x").waiters)
-        killed = time.monotonic()
-    finally:
-        end(holder)
-    thread.join(50)
-    ((when, next_token),) = taken
-    assert next_token > token
-    # Not before the dead one's time was over, less what may have passed since it was last renewed; and long before its session's.
-    assert ttl / 2 < when - killed < 40
+    end(holder)
+    began = time.monotonic()
+    with client_of(url).lock("x").acquire(timeout=60) as lease:
+        # Not before it has seen it stand still for all of the dead one's time.
+        assert time.monotonic() - began >= ttl
+        assert lease.token > token
 
 
 def test_a_try_after_a_killed_holder_succeeds_once_its_claim_has_been_seen_to_stand_still(
     consul: ConsulCluster, prefix: str, client_of: Clients
 ) -> None:
-    url = f"{consul.url}/{prefix}?session_ttl=60"
-    holder, _ = start_holder(url, 1.0)
+    url = f"{consul.url}/{prefix}?session_ttl=600"
+    holder, _ = start_holder(url, TTL)
     end(holder)
     client = client_of(url)
     tries = 0
-    until = time.monotonic() + 40.0  # its session lives for a minute
+    until = time.monotonic() + 60.0  # its session lives for ten minutes
     while (lease := client.lock("x").try_acquire()) is None:
         assert time.monotonic() < until
         tries += 1
-        time.sleep(0.05)
+        time.sleep(0.2)
     assert tries
-    assert time.monotonic() < until
     lease.release()
 
 
 def test_a_holder_that_was_frozen_past_its_ttl_finds_its_claim_gone_and_the_next_one_untouched(
     url: str, client_of: Clients
 ) -> None:
-    holder, token = start_holder(url, 1.0)
+    holder, token = start_holder(url, TTL)
     waiter = client_of(url)
     try:
         freeze(holder.pid)
-        lease = waiter.lock("x", ttl=5).acquire(timeout=20)
+        lease = waiter.lock("x", ttl=60).acquire(timeout=60)
         os.kill(holder.pid, signal.SIGCONT)
         assert lease.token > token
-        time.sleep(0.7)  # it renews within that, and finds out
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "lost\n"
+        time.sleep(0.7)  # for what it may still have to ask of the server
         assert lease.valid
         assert [claim.token for claim in waiter.inspect("x").claims] == [lease.token]
         lease.release()
@@ -113,17 +107,16 @@ def test_a_holder_that_was_frozen_past_its_ttl_finds_its_claim_gone_and_the_next
 def test_what_a_killed_client_leaves_behind_goes_with_its_session(
     consul: ConsulCluster, url: str, prefix: str, client_of: Clients
 ) -> None:
-    holder, _ = start_holder(url, 0.5)
-    assert keys_under(consul, f"{prefix}/claims/")
+    holder, _ = start_holder(url, TTL)
     end(holder)
-    # Nobody waits or looks; Consul itself removes it, after the session's second or up to twice that.
-    wait_for(lambda: not keys_under(consul, prefix), 15, "an empty prefix")
+    # Nobody waits or looks; Consul itself removes it, after the session's time or up to twice that.
+    wait_for(lambda: time.sleep(0.1) or not keys_under(consul, prefix), 60, "an empty prefix")  # type: ignore[func-returns-value]
 
 
 def test_a_client_that_lives_removes_what_nobody_renews_to_the_moment(url: str, client_of: Clients) -> None:
     first, second = client_of(url), client_of(url)
-    lease = first.lock("x", ttl=0.5, renew=False).acquire()
-    with second.lock("x").acquire(timeout=10) as next_one:
+    lease = first.lock("x", ttl=TTL, renew=False).acquire()
+    with second.lock("x").acquire(timeout=60) as next_one:
         assert not lease.valid
         assert next_one.token > lease.token
 
@@ -131,14 +124,15 @@ def test_a_client_that_lives_removes_what_nobody_renews_to_the_moment(url: str, 
 def test_only_the_next_one_is_called_and_nobody_has_to_look(
     url: str, client_of: Clients, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Five clients wait, and would look by themselves after a minute only; each release calls the next one."""
-    monkeypatch.setattr(claims, "A_GLANCE", 60.0)
+    """Five clients wait, and would look by themselves after an hour only; each release calls the next one."""
+    for look in ("A_GLANCE", "NET"):
+        monkeypatch.setattr(claims, look, 3600.0)
     clients = [client_of(url) for _ in range(5)]
     lease = client_of(url).lock("x", ttl=600).acquire()
     order: list[int] = []
 
     def wait(number: int) -> None:
-        with clients[number].lock("x", ttl=600).acquire(timeout=30):
+        with clients[number].lock("x", ttl=600).acquire(timeout=120):
             order.append(number)
 
     threads = []
@@ -148,30 +142,28 @@ def test_only_the_next_one_is_called_and_nobody_has_to_look(
         wait_for(lambda n=number, c=client: len(c.inspect("x").waiters) == n + 1)  # type: ignore[misc]
     lease.release()
     for thread in threads:
-        thread.join(40)
+        thread.join(60)
     assert order == [0, 1, 2, 3, 4]
 
 
-def test_the_token_is_the_index_of_the_log_and_outlives_a_restored_snapshot(tmp_path: Path, client_of: Clients) -> None:
-    cluster = ConsulCluster(tmp_path / "cluster").start()
-    try:
-        url = f"{cluster.url}/p?session_ttl=1"
-        address = f"127.0.0.1:{cluster.servers[0].port}"
-        consul = [cluster.servers[0]._binary, "snapshot"]
-        client = client_of(url)
-        client.lock("x").acquire().release()
-        backup = str(tmp_path / "backup")
-        subprocess.run([*consul, "save", f"-http-addr={address}", backup], check=True, capture_output=True)
-        tokens = []
-        for _ in range(20):
-            with client.lock("x") as lease:
-                tokens.append(lease.token)
-        client.close()
-        subprocess.run([*consul, "restore", f"-http-addr={address}", backup], check=True, capture_output=True)
-        with client_of(url).lock("x").acquire(timeout=20) as after:
-            assert after.token > tokens[-1]
-    finally:
-        cluster.stop()
+def test_the_token_is_the_index_of_the_log_and_outlives_a_restored_snapshot(
+    spare: ConsulCluster, client_of: Clients
+) -> None:
+    url = f"{spare.url}/snapshot?session_ttl=1"
+    address = f"http://127.0.0.1:{spare.servers[0].port}/v1/snapshot"
+    client = client_of(url)
+    client.lock("x").acquire().release()
+    with urllib.request.urlopen(address, timeout=60) as saved:
+        backup = saved.read()
+    tokens = []
+    for _ in range(20):
+        with client.lock("x") as lease:
+            tokens.append(lease.token)
+    client.close()
+    with urllib.request.urlopen(urllib.request.Request(address, backup, method="PUT"), timeout=60) as restored:
+        assert restored.status == 200
+    with client_of(url).lock("x").acquire(timeout=60) as after:
+        assert after.token > tokens[-1]
 
 
 def test_a_key_that_somebody_else_put_among_the_claims_holds_nothing_and_stays(
@@ -179,7 +171,7 @@ def test_a_key_that_somebody_else_put_among_the_claims_holds_nothing_and_stays(
 ) -> None:
     assert put(consul, f"kv/{prefix}/claims/x/stranger", {"hello": 1})[0] == 200
     client = client_of(url)
-    with client.lock("x").acquire(timeout=5):
+    with client.lock("x").acquire(timeout=60):
         assert len(client.inspect("x").claims) == 1
     assert keys_under(consul, f"{prefix}/claims/") == [f"{prefix}/claims/x/stranger"]
 
@@ -188,7 +180,7 @@ def test_a_guard_refuses_the_users_own_transaction_once_the_lease_is_gone(
     consul: ConsulCluster, url: str, prefix: str, client_of: Clients
 ) -> None:
     client = client_of(url)
-    lease = client.lock("x", ttl=5).acquire()
+    lease = client.lock("x", ttl=60).acquire()
     guard = lease.guard()
     value = base64.b64encode(b"done").decode()
     change = [guard, {"KV": {"Verb": "set", "Key": f"{prefix}-data", "Value": value}}]
@@ -203,10 +195,11 @@ def test_a_guard_refuses_the_users_own_transaction_once_the_lease_is_gone(
 def test_a_guard_refuses_one_that_ran_out_and_was_followed_and_lets_the_next_one_write(
     consul: ConsulCluster, url: str, prefix: str, client_of: Clients
 ) -> None:
-    late = client_of(url).lock("x", ttl=0.5, renew=False).acquire()
+    """Longer than 5 s: so is the ttl, which ends; a shorter one could be over before there is a guard."""
+    late = client_of(url).lock("x", ttl=5, renew=False).acquire()
     old = late.guard()
     change = {"KV": {"Verb": "set", "Key": f"{prefix}-data", "Value": ""}}
-    with client_of(url).lock("x", ttl=5).acquire(timeout=20) as lease:
+    with client_of(url).lock("x", ttl=10).acquire(timeout=60) as lease:
         assert put(consul, "txn", [old, change])[0] == 409
         with pytest.raises(LeaseLost):
             late.guard()
@@ -223,7 +216,7 @@ def test_an_extension_beyond_the_sessions_length_moves_the_claim_to_a_longer_one
     url: str, client_of: Clients
 ) -> None:
     client = client_of(url)
-    with client.lock("x", ttl=0.9).acquire() as lease:
+    with client.lock("x", ttl=10).acquire() as lease:
         (short,) = backend_of(client)._sessions.all()
         lease.extend(30)
         assert lease.remaining() > 20
@@ -234,8 +227,9 @@ def test_an_extension_beyond_the_sessions_length_moves_the_claim_to_a_longer_one
         assert lease.valid
 
 
-def test_a_hundred_waiters_of_one_client_need_few_connections_and_threads(url: str) -> None:
-    """On twenty names, five on each."""
+def test_very_many_waiters_of_one_client_need_few_connections_and_threads(url: str) -> None:
+    """On twenty names, some on each."""
+    count = sample(60, 100)
     client = lockline.connect(url)
     holder = lockline.connect(url)
     try:
@@ -243,14 +237,14 @@ def test_a_hundred_waiters_of_one_client_need_few_connections_and_threads(url: s
         done: list[int] = []
 
         def wait(number: int) -> None:
-            with client.lock(f"n{number % 20}", ttl=60).acquire(timeout=60):
+            with client.lock(f"n{number % 20}", ttl=60).acquire(timeout=120):
                 done.append(number)
 
         before = threading.active_count()
-        threads = [threading.Thread(target=wait, args=(number,)) for number in range(100)]
+        threads = [threading.Thread(target=wait, args=(number,)) for number in range(count)]
         for thread in threads:
             thread.start()
-        wait_for(lambda: len(backend_of(client)._claims.standing()) == 100, 60, "a hundred waiters")
+        wait_for(lambda: len(backend_of(client)._claims.standing()) == count, 120, "all who wait")
         assert threading.active_count() - before - len(threads) <= 4
         port = backend_of(client)._target.endpoints[0].port
         with open("/proc/self/net/tcp") as table:
@@ -259,8 +253,8 @@ def test_a_hundred_waiters_of_one_client_need_few_connections_and_threads(url: s
         for lease in leases:
             lease.release()
         for thread in threads:
-            thread.join(60)
-        assert len(done) == 100
+            thread.join(120)
+        assert len(done) == count
     finally:
         client.close()
         holder.close()
@@ -273,13 +267,28 @@ def test_nobody_leaves_word_for_a_claim_that_has_left(
     holder, waiter = client_of(url), client_of(url)
     lease = holder.lock("x", ttl=60).acquire()
     backend = backend_of(holder)
-    until = backend._runtime.now() + 10
-    pending = threading.Thread(target=lambda: waiter.lock("x").acquire(timeout=20).release())
+    until = backend._runtime.now() + 60
+    pending = threading.Thread(target=lambda: waiter.lock("x").acquire(timeout=60).release())
     pending.start()
     wait_for(lambda: holder.inspect("x").waiters)
     before = run(backend._claims.sightings.line("x", until))
     lease.release()
-    pending.join(20)
+    pending.join(60)
     run(backend._claims.pushes.tell_new_holders(before[:1], before[1:], until))
     assert len(before) == 2
     assert not [key for key in keys_under(consul, f"{prefix}/clients/") if key.endswith("bell")]
+
+
+def test_a_claim_that_was_renewed_after_the_look_is_not_taken_for_dead(
+    url: str, client_of: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holder, other = client_of(url), client_of(url)
+    lease = holder.lock("x", ttl=600, renew=False).acquire()
+    sightings, until = backend_of(other)._claims.sightings, holder._engine.runtime.now() + 60
+    seen = run(sightings.line("x", until))
+    lease.extend(600)
+    # As if the ttl of what was seen were over by now.
+    monkeypatch.setattr(sightings, "overdue", lambda claim, now: True)
+    assert run(sightings.bury(seen, until))
+    assert [claim.token for claim in holder.inspect("x").holders] == [lease.token]
+    lease.release()

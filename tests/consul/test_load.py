@@ -14,10 +14,12 @@ from lockline import aio
 from lockline.backends.consul import channel, claims
 from lockline.errors import LocklineError
 
-from ..calm import calm
+from ..bursts import is_served_whole
+from ..renewed import renewal_of
 from ..servers.consul import ConsulCluster
 from ..servers.process import wait_for
 from ..servers.proxy import Proxy
+from ..tier import sample
 from .conftest import Clients, backend_of
 
 pytestmark = pytest.mark.server
@@ -30,22 +32,17 @@ def at_once(threads: list[threading.Thread]) -> None:
         thread.join()
 
 
-def test_three_hundred_threads_on_one_name_are_granted_in_order_and_a_held_lease_outlives_them(
-    url: str, client_of: Clients
-) -> None:
-    client = client_of(url)
-    held = client.lock("held", ttl=3).acquire()
+def test_many_threads_on_one_name_are_granted_in_order(url: str, client_of: Clients) -> None:
+    client, count = client_of(url), sample(50, 300)
     granted: list[int] = []
 
     def wait() -> None:
-        with client.lock("x", ttl=30).acquire(timeout=60) as lease:
+        with client.lock("x", ttl=60).acquire(timeout=120) as lease:
             granted.append(lease.token)
 
-    at_once([threading.Thread(target=wait) for _ in range(300)])
-    assert len(granted) == 300
+    at_once([threading.Thread(target=wait) for _ in range(count)])
+    assert len(granted) == count
     assert granted == sorted(granted)
-    assert held.valid
-    held.release()
 
 
 def test_those_who_wait_behind_their_own_client_do_not_read_the_line_again_and_again(
@@ -60,7 +57,7 @@ def test_those_who_wait_behind_their_own_client_do_not_read_the_line_again_and_a
     ]
     for thread in threads:
         thread.start()
-    wait_for(lambda: len(client.inspect("x").waiters) == 30, 20, "thirty waiters")
+    wait_for(lambda: len(client.inspect("x").waiters) == 30, 60, "thirty waiters")
     sightings = backend_of(client)._claims.sightings
     looks: list[str] = []
     line = sightings.line
@@ -71,28 +68,32 @@ def test_those_who_wait_behind_their_own_client_do_not_read_the_line_again_and_a
 
     monkeypatch.setattr(sightings, "line", counted)
     began = time.monotonic()
-    wait_for(lambda: time.monotonic() > began + 1, 5, "ten times as long as they would trust others")
+    wait_for(lambda: time.monotonic() > began + 1, 60, "ten times as long as they would trust others")
     assert not looks
     lease.release()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
 
 
-def test_six_hundred_tasks_on_as_many_names_are_granted_and_a_held_lease_outlives_them(url: str) -> None:
-    async def scene() -> int:
+def test_many_tasks_on_as_many_names_are_granted(url: str) -> None:
+    async def scene(count: int) -> None:
         async with aio.connect(url) as client:
-            held = await client.lock("held", ttl=3).acquire()
 
             async def work(number: int) -> int:
-                async with await client.lock(f"n{number}", ttl=30).acquire(timeout=60):
+                async with await client.lock(f"n{number}", ttl=60).acquire(timeout=120):
                     return 1
 
-            granted = await asyncio.gather(*(work(number) for number in range(600)))
-            assert held.valid
-            await held.release()
-            return sum(granted)
+            assert sum(await asyncio.gather(*(work(number) for number in range(count)))) == count
 
-    assert asyncio.run(scene()) == 600
+    asyncio.run(scene(sample(80, 600)))
+
+
+def test_a_burst_that_takes_longer_than_a_ttl_is_served_whole(through: str, proxy: Proxy) -> None:
+    """Ninety stand in line for four connections: the last of them asks after more than a ttl, and nobody was silent.
+
+    Longer than 5 s: so is the ttl.
+    """
+    is_served_whole(through, proxy, delay=0.13, tasks=90, names=90, ttl=5)
 
 
 SLOW = 0.35
@@ -103,14 +104,13 @@ def test_leases_are_kept_through_a_slow_agent_whatever_the_number_of_threads_tha
     through: str, proxy: Proxy, client_of: Clients
 ) -> None:
     """Forty threads wait for four connections: a renewal that stood behind them all would come after seven seconds."""
-    ttl = 5.0
     client = client_of(through)
-    held = client.lock("held", ttl=ttl).acquire()
+    held = client.lock("held", ttl=6).acquire()
+    kept, until = renewal_of(held), time.monotonic() + 60
     proxy.delay(SLOW)
-    until = time.monotonic() + 1.2 * ttl
 
     def work(number: int) -> None:
-        while time.monotonic() < until:
+        while held.valid and not kept() and time.monotonic() < until:
             try:
                 with client.lock(f"n{number}", ttl=60).acquire(timeout=1):
                     pass
@@ -118,7 +118,7 @@ def test_leases_are_kept_through_a_slow_agent_whatever_the_number_of_threads_tha
                 pass  # not in time: that is the point
 
     at_once([threading.Thread(target=work, args=(number,)) for number in range(40)])
-    assert held.valid
+    assert kept()
     proxy.heal()
     held.release()
 
@@ -126,23 +126,21 @@ def test_leases_are_kept_through_a_slow_agent_whatever_the_number_of_threads_tha
 def test_leases_are_kept_through_a_slow_agent_whatever_the_number_of_tasks_that_ask_it(
     through: str, proxy: Proxy
 ) -> None:
-    ttl = 5.0
-
     async def scene() -> None:
         async with aio.connect(through) as client:
-            held = await client.lock("held", ttl=ttl).acquire()
+            held = await client.lock("held", ttl=6).acquire()
+            kept, until = renewal_of(held), time.monotonic() + 60
             proxy.delay(SLOW)
-            until = time.monotonic() + 1.2 * ttl
 
             async def work(number: int) -> None:
-                while time.monotonic() < until:
+                while held.valid and not kept() and time.monotonic() < until:
                     try:
                         await (await client.lock(f"n{number}", ttl=60).acquire(timeout=1)).release()
                     except LocklineError:
                         pass  # not in time: that is the point
 
             await asyncio.gather(*(work(number) for number in range(40)))
-            assert held.valid
+            assert kept()
             proxy.heal()
             await held.release()
 
@@ -157,14 +155,13 @@ def test_agents_that_are_all_slow_are_given_the_time_that_they_need(
     place = ("127.0.0.1", consul.servers[0].port)
     with Proxy(place) as one, Proxy(place) as two:
         client = client_of(f"consul://127.0.0.1:{one.port},127.0.0.1:{two.port}/{prefix}?session_ttl=1")
-        held = client.lock("held", ttl=5).acquire(timeout=5)
+        held = client.lock("held", ttl=6).acquire(timeout=60)
         for proxy in (one, two):
             proxy.delay(0.15)
-        began = time.monotonic()
-        with client.lock("x", ttl=60).acquire(timeout=20):
+        kept = renewal_of(held)
+        with client.lock("x", ttl=60).acquire(timeout=60):
             pass
-        wait_for(lambda: time.monotonic() > began + 6, 10, "more than a ttl")
-        assert held.valid
+        wait_for(kept, 60, "a renewal")
         for proxy in (one, two):
             proxy.heal()
         held.release()
@@ -181,7 +178,7 @@ def test_an_agent_that_allows_few_connections_serves_all_threads_one_after_the_o
 
         def work(number: int) -> None:
             for _ in range(3):
-                with client.lock(f"n{number % 4}", ttl=30).acquire(timeout=60) as lease:
+                with client.lock(f"n{number % 4}", ttl=60).acquire(timeout=120) as lease:
                     granted.append(lease.token)
 
         at_once([threading.Thread(target=work, args=(number,)) for number in range(12)])
@@ -194,30 +191,31 @@ def test_an_agent_that_allows_few_connections_serves_all_threads_one_after_the_o
 def test_a_server_that_comes_back_with_nothing_ends_the_leases_and_is_heard_at_once(
     tmp_path: Path, client_of: Clients
 ) -> None:
-    """Its index begins anew: whoever went on asking for what comes after the old one would hear nothing for a long time."""
+    """Its index begins anew: whoever went on asking for what comes after the old one would hear nothing for a long time.
+
+    Longer than 5 s: two servers start.
+    """
     old = ConsulCluster(tmp_path / "old").start()
     new: ConsulCluster | None = None
     try:
         url = f"{old.url}/p?session_ttl=1"
         first, second = client_of(url), client_of(url)
-        for _ in range(200):
+        for _ in range(40):
             first.lock("warm").acquire().release()
         lease = first.lock("x", ttl=30).acquire()
         pushes = backend_of(second)._claims.pushes
         thread = threading.Thread(target=lambda: second.lock("x", ttl=30).acquire(timeout=60).release())
         thread.start()
-        wait_for(lambda: pushes._query._index > 0, 10, "the listener")
+        wait_for(lambda: pushes._query._index > 0, 60, "the listener")
         before = pushes._query._index
         old.stop()
         new = ConsulCluster(tmp_path / "new")
         new.servers[0].port = old.servers[0].port
         new.start()
-        began = calm()
-        wait_for(lambda: 0 < pushes._query._index < before, 15, "a listener that begins anew")
-        thread.join(30)
+        wait_for(lambda: 0 < pushes._query._index < before, 60, "a listener that begins anew")
+        thread.join(60)
         assert not thread.is_alive()
-        assert calm() - began < 15
-        assert lease.lost.wait(15)
+        assert lease.lost.wait(60)
     finally:
         old.stop()
         if new is not None:

@@ -19,14 +19,14 @@ from lockline.backends.consul.target import parse
 from lockline.runtime import clock
 from lockline.runtime.blocking import run
 
-from ..calm import calm
 from ..servers.proxy import Proxy
 from .conftest import Clients
 
 pytestmark = pytest.mark.server
 
 A_TRY = 0.5
-LONG = 60.0
+LONG = 3600.0
+"""A deadline: who waits for it hangs, for the test."""
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_the_only_agent_is_asked_on_another_connection_when_one_has_died_without
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     proxy.strand()
     assert client.inspect("x").claims == ()
 
@@ -81,19 +81,17 @@ def test_a_connection_that_is_let_go_while_it_is_made_ends_as_soon_as_it_has_bee
 
     def slow(*args: Any, **options: Any) -> socket.socket:
         begun.set()
-        goes_on.wait(20)
+        goes_on.wait(60)
         return connect(*args, **options)
 
     with Silent() as server:
         link = BlockingConsulLink(server.target, server.target.endpoints[0])
         monkeypatch.setattr(socket, "create_connection", slow)
-        began = calm()
         ended = in_a_thread(lambda: run(link.exchange(ConsulRequest("GET", "/v1/kv/x"), clock.now() + LONG)))
-        assert begun.wait(20)
+        assert begun.wait(60)
         link.close()
         goes_on.set()
         assert isinstance(ended(), NoReply)
-        assert calm() - began < LONG / 2
 
 
 def in_a_thread(work: Callable[[], object]) -> Callable[[], BaseException]:
@@ -110,7 +108,7 @@ def in_a_thread(work: Callable[[], object]) -> Callable[[], BaseException]:
     thread.start()
 
     def ended() -> BaseException:
-        thread.join(LONG)
+        thread.join(60)
         return raised[0]
 
     return ended
@@ -130,13 +128,11 @@ def test_the_same_of_one_that_a_loop_makes(monkeypatch: pytest.MonkeyPatch) -> N
         with Silent() as server:
             link = LoopConsulLink(server.target, server.target.endpoints[0])
             monkeypatch.setattr(asyncio, "open_connection", slow)
-            began = calm()
             asked = asyncio.create_task(link.exchange(ConsulRequest("GET", "/v1/kv/x"), clock.now() + LONG))
             await begun.wait()
             link.close()
             goes_on.set()
             with pytest.raises(NoReply):
-                await asked
-            assert calm() - began < LONG / 2
+                await asyncio.wait_for(asked, 60)
 
     asyncio.run(story())

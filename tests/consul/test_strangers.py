@@ -19,7 +19,7 @@ from lockline.runtime.blocking import run
 
 from ..servers.consul import ConsulCluster
 from ..servers.process import wait_for
-from .conftest import Clients, backend_of, delete, keys_under, put
+from .conftest import Clients, backend_of, delete, entries_under, keys_under, put
 
 pytestmark = pytest.mark.server
 
@@ -31,16 +31,16 @@ def claim_key(consul: ConsulCluster, prefix: str, name: str = "x") -> str:
 
 @pytest.fixture
 def held(consul: ConsulCluster, url: str, client_of: Clients) -> lockline.Lease:
-    """A lease of one client, for a good while."""
-    return client_of(url).lock("x", ttl=3).acquire()
+    """A lease of one client, for a good while; it is renewed every two seconds."""
+    return client_of(url).lock("x", ttl=6).acquire()
 
 
 def a_waiter(client: lockline.Client) -> tuple[threading.Thread, list[lockline.Lease]]:
     """A thread that waits for `x`, and what it got."""
     granted: list[lockline.Lease] = []
-    thread = threading.Thread(target=lambda: granted.append(client.lock("x", ttl=3).acquire(timeout=30)))
+    thread = threading.Thread(target=lambda: granted.append(client.lock("x", ttl=60).acquire(timeout=60)))
     thread.start()
-    wait_for(lambda: client.inspect("x").waiters, 10, "the waiter")
+    wait_for(lambda: client.inspect("x").waiters, 60, "the waiter")
     return thread, granted
 
 
@@ -50,8 +50,8 @@ def test_a_session_that_is_destroyed_from_outside_ends_its_leases_and_lets_the_n
     thread, granted = a_waiter(client_of(url))
     session = client_session(consul, url)
     assert put(consul, f"session/destroy/{session}")[0] == 200
-    assert held.lost.wait(5)
-    thread.join(20)
+    assert held.lost.wait(60)
+    thread.join(60)
     assert granted[0].token > held.token
     granted[0].release()
     with pytest.raises(lockline.LeaseLost):
@@ -61,9 +61,7 @@ def test_a_session_that_is_destroyed_from_outside_ends_its_leases_and_lets_the_n
 def client_session(consul: ConsulCluster, url: str) -> str:
     """The session of whoever holds `x`."""
     prefix = url.partition("?")[0].rpartition("/")[2]
-    (first, *_) = sorted(
-        consul.servers[0].ask(f"kv/{prefix}/claims/x/?recurse"), key=lambda entry: entry["CreateIndex"]
-    )
+    (first, *_) = sorted(entries_under(consul, f"{prefix}/claims/x/"), key=lambda entry: entry["CreateIndex"])
     session: str = first["Session"]
     return session
 
@@ -75,7 +73,7 @@ def test_the_client_whose_session_was_destroyed_locks_again_with_another(
     client.lock("y").acquire().release()
     (session,) = backend_of(client)._sessions.all()
     assert put(consul, f"session/destroy/{session.id}")[0] == 200
-    with client.lock("x").acquire(timeout=20) as lease:
+    with client.lock("x").acquire(timeout=60) as lease:
         assert lease.valid
         (now,) = backend_of(client)._sessions.all()
         assert now.id != session.id
@@ -87,9 +85,9 @@ def test_a_claim_that_an_operator_deletes_is_lost_and_the_next_one_holds(
     key = claim_key(consul, prefix)
     thread, granted = a_waiter(client_of(url))
     assert delete(consul, f"kv/{key}") == 200
-    thread.join(20)
+    thread.join(60)
     assert granted[0].token > held.token
-    assert held.lost.wait(5)
+    assert held.lost.wait(60)
     granted[0].release()
 
 
@@ -101,11 +99,11 @@ def test_a_claim_that_is_released_from_its_session_by_hand_is_lost_and_not_renew
     session = client_session(consul, url)
     thread, granted = a_waiter(client_of(url))
     assert put(consul, f"kv/{key}?release={session}") == (200, True)
-    thread.join(20)
+    thread.join(60)
     assert granted[0].token > held.token
-    assert held.lost.wait(5)
+    assert held.lost.wait(60)
     granted[0].release()
-    wait_for(lambda: not keys_under(consul, f"{prefix}/claims/"), 5, "an empty line")
+    wait_for(lambda: not keys_under(consul, f"{prefix}/claims/"), 60, "an empty line")
 
 
 def test_a_claim_that_somebody_overwrites_is_lost_with_the_next_renewal(
@@ -113,9 +111,9 @@ def test_a_claim_that_somebody_overwrites_is_lost_with_the_next_renewal(
 ) -> None:
     """Others cannot read it any more, and one of them may be at work by then."""
     assert put(consul, f"kv/{claim_key(consul, prefix)}", "junk")[0] == 200
-    with client_of(url).lock("x").acquire(timeout=10) as lease:
+    with client_of(url).lock("x").acquire(timeout=60) as lease:
         assert lease.token > held.token
-        assert held.lost.wait(5)
+        assert held.lost.wait(60)
 
 
 JUNK: dict[str, Any] = {
@@ -156,23 +154,23 @@ def test_a_forged_claim_breaks_no_question_and_is_gone_with_its_session(
     line = client.inspect("x")
     assert bool(line.holders) == (what in SOUND)
     assert client.list() == ["x"][: len(line.claims)]
-    lease = client.lock("x", ttl=2).try_acquire()
+    lease = client.lock("x", ttl=60).try_acquire()
     assert (lease is None) == bool(line.holders)
     if lease is not None:
         assert len(client.inspect("x").holders) == 1
         lease.release()
         return
-    with pytest.raises(lockline.AcquireTimeout):
-        client.lock("x", ttl=2).acquire(timeout=0.3)
+    thread, granted = a_waiter(client)
+    assert not granted
     assert put(consul, f"session/destroy/{session}")[0] == 200
-    with client.lock("x", ttl=2).acquire(timeout=10):
-        pass
+    thread.join(60)
+    granted[0].release()
 
 
 def test_claims_with_all_that_may_be_said_of_them_are_renewed_together(url: str, client_of: Clients) -> None:
     """One transaction takes half a megabyte, and these are more."""
     backend = backend_of(client_of(url))
-    until = backend._runtime.now() + 30
+    until = backend._runtime.now() + 120
     meta = json.dumps({"a": '"' * 2040})
     claims = [Claim(f"{n:02}" + "ü" * 255, f"id-{n}", "me", "lock", 1, 1, 60.0, 0.0, meta) for n in range(64)]
     for claim in claims:
@@ -239,7 +237,6 @@ def strange(request: pytest.FixtureRequest) -> Iterator[str]:
 def test_whatever_answers_in_place_of_consul_there_is_a_typed_error(strange: str, client_of: Clients) -> None:
     client = client_of(strange)
     questions: list[Callable[[], object]] = [
-        lambda: client.lock("x").acquire(timeout=0.3),
         lambda: client.inspect("x"),
         lambda: client.evict("x"),
         lambda: client.list(),
@@ -248,6 +245,14 @@ def test_whatever_answers_in_place_of_consul_there_is_a_typed_error(strange: str
     for question in questions:
         with pytest.raises(lockline.BackendUnavailable, match="does not answer like this"):
             question()
+
+    def is_named() -> bool:
+        with pytest.raises(lockline.BackendUnavailable) as told:
+            client.lock("x").acquire(timeout=0.3)
+        return "does not answer like this" in str(told.value)
+
+    # On a busy machine an answer may take longer than that.
+    wait_for(is_named, 60, "the reason")
 
 
 NO_ANSWER = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -60,11 +59,10 @@ def test_after_a_cut_it_is_told_as_before(
         assert told.result() is None
 
 
-def test_servers_that_were_killed_and_came_back_tell_as_before(tmp_path: Path) -> None:
-    cluster = ConsulCluster(tmp_path).start()
-    server = cluster.servers[0].server
+def test_servers_that_were_killed_and_came_back_tell_as_before(spare: ConsulCluster) -> None:
+    server = spare.servers[0].server
     assert server is not None
-    scenes = [Scene(Place(f"{cluster.url}/{flavour}"), flavour) for flavour in ("sync", "asyncio")]
+    scenes = [Scene(Place(f"{spare.url}/{flavour}"), flavour) for flavour in ("sync", "asyncio")]
     try:
         watchers = [Watcher(scene.party(), every=0.05) for scene in scenes]
         assert [watcher.next().result() for watcher in watchers] == [None, None]
@@ -80,7 +78,6 @@ def test_servers_that_were_killed_and_came_back_tell_as_before(tmp_path: Path) -
     finally:
         for scene in scenes:
             scene.finish()
-        cluster.stop()
 
 
 def test_renewals_tell_nobody(near: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +91,7 @@ def test_renewals_tell_nobody(near: Scene, monkeypatch: pytest.MonkeyPatch) -> N
     for _ in range(8):
         before = query._index
         lease.extend(60)
-        wait_for(lambda before=before: query._index > before, 10, "an answer")  # type: ignore[misc]
+        wait_for(lambda before=before: query._index > before, 60, "an answer")  # type: ignore[misc]
     lease.release()
     assert told.result() is None
     # For the first answer, when it began to wait, and for the one change; and one more that may have come with it.
@@ -113,7 +110,7 @@ def test_a_line_is_asked_for_once_and_only_while_somebody_watches(url: str, clie
     first.close()  # type: ignore[attr-defined]
     assert listeners() == before + 2
     second.close()  # type: ignore[attr-defined]
-    wait_for(lambda: listeners() == before + 1, 5, "the end of one")
+    wait_for(lambda: listeners() == before + 1, 60, "the end of one")
     client.close()
     assert listeners() == before
     with pytest.raises(lockline.ClientClosed):

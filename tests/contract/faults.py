@@ -16,10 +16,27 @@ from typing import Any
 
 from lockline import BackendUnavailable
 from lockline.core.claim import Waiting
+from lockline.runtime.clock import now
 
-from .parties import Party
+from .parties import LONG, Party
 
 CALLS = ("enter", "place", "leave", "renew", "look", "list", "evict", "attend", "examine", "hand_over", "last")
+
+
+def never_looks(party: Party) -> None:
+    """Let no answer of the store tell this client's waiters to look again by themselves: only a push is left."""
+    backend = party.client.real._engine.backend
+
+    def seldom(ask: Any) -> Any:
+        async def asked(*args: Any, **options: Any) -> Any:
+            answer = await ask(*args, **options)
+            # Except at once: that is how one that is not listened to yet begins to listen.
+            later = type(answer) is Waiting and answer.look_by
+            return answer._replace(look_by=now() + LONG) if later else answer
+
+        return asked
+
+    backend.enter, backend.place = seldom(backend.enter), seldom(backend.place)
 
 
 class Faults:
@@ -104,7 +121,7 @@ class Faults:
 
         async def act(until: float) -> None:
             while not opened.is_set():
-                await self._engine.runtime.sleep(0.002)
+                await self._engine.runtime.sleep(0.01)
 
         self._add(name, after, times, act)
         return opened

@@ -1,4 +1,4 @@
-"""Parent and child of a fork, each telling what it saw; run as a process of its own by the tests of promise 9.
+"""Parent and child of a fork, each telling what it saw; told by the tests of promise 9 in a process of its own.
 
 The forking process is a plain one: sync code in the main thread, or a coroutine on the main thread's loop.
 """
@@ -10,15 +10,20 @@ import inspect
 import io
 import json
 import os
+import socket
 import sys
 import threading
 import time
+import traceback
+import warnings
 from collections.abc import Callable
 from typing import Any
 
-from ..calm import calm
-from .parties import connect
-from .scene import OUTLIVED
+from lockline.runtime.clock import now
+
+from ..renewed import hasten, renewed_since
+from .parties import LONG, connect
+from .scene import A_MINUTE
 
 
 class Teller:
@@ -45,6 +50,14 @@ class Teller:
             time.sleep(seconds)
         else:
             self.loop.run_until_complete(asyncio.sleep(seconds))
+
+    def renewed(self, lease: Any) -> bool:
+        """Whether this lease is renewed when that is due."""
+        began = now()
+        while not renewed_since(lease._live, began) and now() < began + A_MINUTE:
+            hasten(lease)
+            self.sleep(0.05)
+        return bool(renewed_since(lease._live, began) and lease.valid)
 
     def listen(self, readable: int, size: int = -1) -> str:
         """What comes out of a pipe; in asyncio the loop goes on meanwhile, or nothing would be renewed."""
@@ -89,8 +102,6 @@ def forked(teller: Teller, child: Callable[[], Any]) -> tuple[int, int]:
                 json.dump(seen, pipe)
             code = 0
         except BaseException as error:
-            import traceback
-
             traceback.print_exception(error)
         finally:
             sys.stderr.flush()
@@ -109,8 +120,8 @@ def heard(teller: Teller, child: tuple[int, int]) -> Any:
     return json.loads(told)
 
 
-def child_holds_nothing(t: Teller, ttl: float) -> dict[str, Any]:
-    lease = t.do(t.client.lock("x", ttl=ttl).acquire)
+def child_holds_nothing(t: Teller) -> dict[str, Any]:
+    lease = t.do(t.client.lock("x", ttl=LONG).acquire)
 
     def child() -> dict[str, Any]:
         return {"valid": lease.valid, "release": t.outcome(lease.release)}
@@ -121,28 +132,25 @@ def child_holds_nothing(t: Teller, ttl: float) -> dict[str, Any]:
     return {"child": seen, "parent": {**parent, "release": t.outcome(lease.release)}}
 
 
-def child_acquires(t: Teller, ttl: float) -> dict[str, Any]:
-    lease = t.do(t.client.lock("x", ttl=60).acquire)
+def child_acquires(t: Teller) -> dict[str, Any]:
+    lease = t.do(t.client.lock("x", ttl=LONG).acquire)
 
     def child() -> dict[str, Any]:
-        began = calm()
-        mine = t.do(t.client.lock("y", ttl=ttl).acquire)
-        seconds = calm() - began
-        t.sleep(OUTLIVED * ttl)
-        return {"seconds": seconds, "valid after its ttl": mine.valid, "release": t.outcome(mine.release)}
+        mine = t.do(t.client.lock("y", ttl=LONG).acquire)
+        return {"renewed": t.renewed(mine), "release": t.outcome(mine.release)}
 
     seen = heard(t, forked(t, child))
     return {"child": seen, "parent": {"release": t.outcome(lease.release)}}
 
 
-def exclude_each_other(t: Teller, ttl: float) -> dict[str, Any]:
-    lease = t.do(t.client.lock("x", ttl=ttl).acquire)
+def exclude_each_other(t: Teller) -> dict[str, Any]:
+    lease = t.do(t.client.lock("x", ttl=LONG).acquire)
     ready, go = os.pipe()
 
     def child() -> dict[str, Any]:
-        tried = t.do(t.client.lock("x", ttl=ttl).try_acquire)
+        tried = t.do(t.client.lock("x", ttl=LONG).try_acquire)
         os.write(go, b"1")
-        mine = t.do(lambda: t.client.lock("x", ttl=ttl).acquire(timeout=20))
+        mine = t.do(lambda: t.client.lock("x", ttl=LONG).acquire(timeout=A_MINUTE))
         token = mine.token
         t.do(mine.release)
         return {"try while the parent holds": tried and tried.token, "token": token}
@@ -153,13 +161,13 @@ def exclude_each_other(t: Teller, ttl: float) -> dict[str, Any]:
     return {"child": heard(t, running), "parent": {"token": lease.token}}
 
 
-def busy_parent(t: Teller, ttl: float) -> dict[str, Any]:
-    lease = t.do(t.client.lock("x", ttl=ttl).acquire)
+def busy_parent(t: Teller) -> dict[str, Any]:
+    lease = t.do(t.client.lock("x", ttl=LONG).acquire)
     got: list[int] = []
     if t.loop is None:
 
         def wait() -> None:
-            with t.client.lock("x", ttl=ttl) as mine:
+            with t.client.lock("x", ttl=LONG) as mine:
                 got.append(mine.token)
 
         waiter = threading.Thread(target=wait)
@@ -167,17 +175,18 @@ def busy_parent(t: Teller, ttl: float) -> dict[str, Any]:
     else:
 
         async def wait_too() -> None:
-            async with t.client.lock("x", ttl=ttl) as mine:
+            async with t.client.lock("x", ttl=LONG) as mine:
                 got.append(mine.token)
 
         task = t.loop.create_task(wait_too())
-    # Long enough for a renewal of both.
-    t.sleep(ttl * 0.6)
+    while not t.do(lambda: t.client.inspect("x")).waiters:
+        t.sleep(0.02)
+    t.renewed(lease)
 
     def child() -> dict[str, Any]:
         tokens = []
         for _ in range(5):
-            mine = t.do(t.client.lock("y", ttl=ttl).acquire)
+            mine = t.do(t.client.lock("y", ttl=LONG).acquire)
             tokens.append(mine.token)
             t.do(mine.release)
         return {"tokens": tokens}
@@ -185,38 +194,38 @@ def busy_parent(t: Teller, ttl: float) -> dict[str, Any]:
     seen = heard(t, forked(t, child))
     t.do(lease.release)
     if t.loop is None:
-        waiter.join(30)
+        waiter.join(A_MINUTE)
     else:
-        t.loop.run_until_complete(asyncio.wait_for(task, 30))
+        t.loop.run_until_complete(asyncio.wait_for(task, A_MINUTE))
     return {"child": seen, "parent": {"waiter got it": len(got) == 1}}
 
 
-def child_exits_cleanly(t: Teller, ttl: float) -> dict[str, Any]:
-    lease = t.do(t.client.lock("x", ttl=ttl).acquire)
+def child_exits_cleanly(t: Teller) -> dict[str, Any]:
+    lease = t.do(t.client.lock("x", ttl=LONG).acquire)
 
     def child() -> dict[str, Any]:
-        t.do(t.client.lock("y", ttl=ttl).acquire)
+        t.do(t.client.lock("y", ttl=LONG).acquire)
         t.do(t.client.close)
         return {}
 
     heard(t, forked(t, child))
-    t.sleep(OUTLIVED * ttl)
-    valid = lease.valid
-    other = t.do(t.client.lock("z", ttl=ttl).try_acquire)
+    renewed = t.renewed(lease)
+    other = t.do(t.client.lock("z", ttl=LONG).try_acquire)
     t.do(other.release)
-    parent = {"valid after its ttl": valid, "another name works": True, "release": t.outcome(lease.release)}
+    parent = {"renewed": renewed, "another name works": True, "release": t.outcome(lease.release)}
     return {"parent": parent}
 
 
-def main() -> None:
-    flavour, target, options, story, ttl = sys.argv[1:]
-    teller = Teller(flavour, target, json.loads(options))
-    seen = globals()[story](teller, float(ttl))
-    teller.do(teller.client.close)
-    if teller.loop is not None:
-        teller.loop.close()
-    print(json.dumps(seen))
-
-
-if __name__ == "__main__":
-    main()
+def tell(flavour: str, target: str, options: dict[str, Any], story: str, line: socket.socket) -> None:
+    """Tell this story, to whoever listens at the other end of the line; an error as what it is."""
+    warnings.simplefilter("ignore", DeprecationWarning)  # to fork beside other threads is the story
+    try:
+        teller = Teller(flavour, target, options)
+        seen = globals()[story](teller)
+        teller.do(teller.client.close)
+        if teller.loop is not None:
+            teller.loop.close()
+    except BaseException:
+        seen = {"error": traceback.format_exc()}
+    with line.makefile("w") as answer:
+        json.dump(seen, answer)

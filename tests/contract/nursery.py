@@ -34,12 +34,12 @@ def _nursery() -> tuple[socket.socket, subprocess.Popen[bytes]]:
     return ours, process
 
 
-def fork_elsewhere(flavour: str, target: str, options: dict[str, Any]) -> tuple[int, socket.socket]:
-    """A new process that obeys: its pid, and the line to it."""
+def fork_elsewhere(flavour: str, target: str, options: dict[str, Any], story: str = "") -> tuple[int, socket.socket]:
+    """A new process that obeys, or tells that story of a fork: its pid, and the line to it."""
     orders, _ = _nursery()
     ours, theirs = socket.socketpair()
     with theirs:
-        order = json.dumps([flavour, target, options, dict(os.environ)])
+        order = json.dumps([flavour, target, options, story, dict(os.environ)])
         socket.send_fds(orders, [order.encode()], [theirs.fileno()])
         return int(orders.recv(100)), ours
 
@@ -56,7 +56,7 @@ def _import_everything() -> None:
 
 def main() -> None:
     """The life of the nursery."""
-    from . import other_process
+    from . import fork_stories, other_process
 
     _import_everything()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
@@ -69,11 +69,18 @@ def main() -> None:
         if pid == 0:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             orders.close()
-            flavour, target, options, environment = json.loads(order)
+            flavour, target, options, story, environment = json.loads(order)
             os.environ.clear()
             os.environ.update(environment)
+            # What was installed since: a store that comes in a package of its own.
+            sys.path[:0] = [
+                path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path not in sys.path
+            ]
             with socket.socket(fileno=files[0]) as line:
-                other_process.obey(flavour, target, options, line)
+                if story:
+                    fork_stories.tell(flavour, target, options, story, line)
+                else:
+                    other_process.obey(flavour, target, options, line)
             return
         os.close(files[0])
         orders.send(str(pid).encode())

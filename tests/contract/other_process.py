@@ -16,6 +16,7 @@ from typing import Any
 
 from lockline.runtime.clock import now
 
+from .faults import never_looks
 from .parties import Face, Party, TaskParty, ThreadParty, connect
 
 
@@ -47,6 +48,11 @@ class Obedient:
             return {"token": None}
         self.lease = lease
         return {"token": lease.token}
+
+    def look_seldom(self) -> dict[str, Any]:
+        """Let no answer of the store tell the one that waits to look again before it is notified."""
+        never_looks(self.party)
+        return {}
 
     def release(self) -> dict[str, Any]:
         self.lease.release()

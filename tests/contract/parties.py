@@ -6,7 +6,7 @@ Because Alice is one thread or one task for her whole life, re-entrancy, `with` 
 
     lease = alice.lock("x", ttl=1).acquire()            # do it and wait for the answer
     pending = bob.lock("x").acquire.start(timeout=5)    # begin it ...
-    lease = pending.result(2)                           # ... and take the answer later
+    lease = pending.result()                            # ... and take the answer later
     with alice.lock("x") as lease: ...                  # `with`, or `async with`, inside Alice
     lease.given_to(bob).release()                       # the same lease in other hands
 """
@@ -23,16 +23,16 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any
 
-import pytest
-
 import lockline
 import lockline.kit.aio
 from lockline import aio, kit, sync
 
 from ..calm import calm
 
-STUCK = 20.0
-"""A call that has not come back by then is stuck."""
+STUCK = 120.0
+"""A call that has not come back by then is stuck. Against hanging alone: no story is about so long a time."""
+LONG = 600.0
+"""The ttl of every lock whose ttl is not the story: longer than any test waits for anything, so that nothing happens because it expired."""
 
 _WRAPPED = (
     sync.Client, sync.Lock, sync.RWLock, sync.Lease, sync.Lost,
@@ -150,45 +150,34 @@ class Party:
     """One thread or one task with a client."""
 
     flavour: str
-    lacks: frozenset[str] = frozenset()
-    """What the backend refuses to give."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.client: Any = None
 
-    def lock(self, *args: Any, **options: Any) -> Face:
-        return self._face(self.client.real.lock(*args, **options))  # type: ignore[no-any-return]
+    def lock(self, name: Any, ttl: Any = LONG, **options: Any) -> Face:
+        return self._face(self.client.real.lock(name, ttl=ttl, **options))  # type: ignore[no-any-return]
 
-    def locks(self, *args: Any, **options: Any) -> Face:
-        return self._face(self.client.real.locks(*args, **options))  # type: ignore[no-any-return]
+    def locks(self, *names: Any, ttl: Any = LONG, **options: Any) -> Face:
+        return self._face(self.client.real.locks(*names, ttl=ttl, **options))  # type: ignore[no-any-return]
 
-    def pool(self, *args: Any, **options: Any) -> Face:
-        self._offered("semaphore")
-        return self._face(self.client.real.pool(*args, **options))  # type: ignore[no-any-return]
+    def pool(self, name: Any, items: Any, ttl: Any = LONG, **options: Any) -> Face:
+        return self._face(self.client.real.pool(name, items, ttl=ttl, **options))  # type: ignore[no-any-return]
 
-    def rlock(self, *args: Any, **options: Any) -> Face:
-        return self._face(self.client.real.rlock(*args, **options))  # type: ignore[no-any-return]
+    def rlock(self, name: Any, ttl: Any = LONG, **options: Any) -> Face:
+        return self._face(self.client.real.rlock(name, ttl=ttl, **options))  # type: ignore[no-any-return]
 
-    def _offered(self, kind: str) -> None:
-        if kind in self.lacks:
-            pytest.skip(f"this backend refuses a {kind}, and says so")
+    def rwlock(self, name: Any, ttl: Any = LONG, **options: Any) -> Face:
+        return self._face(self.client.real.rwlock(name, ttl=ttl, **options))  # type: ignore[no-any-return]
 
-    def rwlock(self, *args: Any, **options: Any) -> Face:
-        self._offered("read-write lock")
-        return self._face(self.client.real.rwlock(*args, **options))  # type: ignore[no-any-return]
+    def semaphore(self, name: Any, limit: Any, ttl: Any = LONG, **options: Any) -> Face:
+        return self._face(self.client.real.semaphore(name, limit, ttl=ttl, **options))  # type: ignore[no-any-return]
 
-    def semaphore(self, *args: Any, **options: Any) -> Face:
-        self._offered("semaphore")
-        return self._face(self.client.real.semaphore(*args, **options))  # type: ignore[no-any-return]
+    def read(self, name: Any, ttl: Any = LONG, **options: Any) -> Face:
+        return self._face(self.client.real.rwlock(name, ttl=ttl, **options).read())  # type: ignore[no-any-return]
 
-    def read(self, *args: Any, **options: Any) -> Face:
-        self._offered("read-write lock")
-        return self._face(self.client.real.rwlock(*args, **options).read())  # type: ignore[no-any-return]
-
-    def write(self, *args: Any, **options: Any) -> Face:
-        self._offered("read-write lock")
-        return self._face(self.client.real.rwlock(*args, **options).write())  # type: ignore[no-any-return]
+    def write(self, name: Any, ttl: Any = LONG, **options: Any) -> Face:
+        return self._face(self.client.real.rwlock(name, ttl=ttl, **options).write())  # type: ignore[no-any-return]
 
     def do(self, work: Callable[[], Any]) -> Any:
         """Have the party call this (and await what it returns, in asyncio)."""

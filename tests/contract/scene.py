@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import random
 import select
 import signal
 import threading
@@ -17,17 +18,41 @@ from typing import Any
 import pytest
 
 from lockline import Line
+from lockline.runtime.clock import now
 
-from ..servers.process import freeze, wait_for
+from .. import renewed
+from ..calm import calm
+from ..servers.process import freeze
 from .nursery import fork_elsewhere
 from .parties import STUCK, Face, Party, Pending, TaskParty, ThreadParty, connect
 from .worlds import World
 
-PACE = float(os.environ.get("LOCKLINE_TEST_PACE", "1"))
-"""How much longer the short ttls of these tests are: more than 1 where the machine has other things to do."""
-OUTLIVED = 1.15
-"""The ttls that a lease is watched for to see that it is renewed: one is not enough, two tell no more and take twice as long."""
+KEPT = 5.0
+"""The ttl of a lease that has to be renewed in time: a machine that does nothing of ours for three seconds does not end it."""
+A_MINUTE = 60.0
+"""What has not come true by then never will; less than `STUCK`, and than the ttl of what must not expire."""
+KINDS = ("lock", "rlock", *(pytest.param(kind, marks=pytest.mark.needs("read_write")) for kind in ("read", "write")))
+"""Each kind of lock of which one claim excludes others."""
+LOOK_EVERY = 0.05
 NAMES = ("alice", "bob", "carol", "dave", "erin", "frank", "grace", "heidi")
+
+
+CLOCKS = (time.monotonic, time.time, now)
+
+
+class Passed:
+    """Seconds since it was made, by the clock that says most: servers go by the machine's wall clock, which may step forward meanwhile."""
+
+    def __init__(self) -> None:
+        self._began = [clock() for clock in CLOCKS]
+
+    def __call__(self) -> float:
+        return max(clock() - began for clock, began in zip(CLOCKS, self._began, strict=True))
+
+
+def a_seed() -> int:
+    """A seed for random choices, which a failing test has to tell; in CI always the same."""
+    return 7 if os.environ.get("CI") else random.randrange(1 << 32)
 
 
 class Scene:
@@ -62,8 +87,7 @@ class Scene:
 
     def process(self, **options: Any) -> OtherProcess:
         """Somebody in another process; only where the world spans processes."""
-        if not self.world.spans_processes:
-            pytest.skip(f"{self.world.name}: lives in one process")
+        assert self.world.spans_processes, "mark the story with `processes`"
         process = OtherProcess(self.flavour, self.place, {**self.world.options(), **options})
         self._processes.append(process)
         return process
@@ -72,7 +96,6 @@ class Scene:
         number = len(self._parties)
         name = name or (NAMES[number] if number < len(NAMES) else f"party-{number}")
         party: Party = ThreadParty(name) if self.flavour == "sync" else TaskParty(name, self.loop)
-        party.lacks = getattr(self.world, "lacks", frozenset())
         self._parties.append(party)
         return party
 
@@ -86,16 +109,21 @@ class Scene:
         return self._loop
 
     def ttl(self, seconds: float) -> float:
-        """This ttl, or the shortest that the system keeps; longer on a machine that is known to be slow."""
-        return max(seconds, self.world.shortest_ttl) * PACE
-
-    def kept_ttl(self) -> float:
-        """The ttl of a lease that is renewed and has to stay: a machine that stands still for a second does not end it."""
-        return self.ttl(0.8)
+        """The ttl of a claim that has to expire: longer than this, because on a busy machine a server may need a second to grant it."""
+        return 2 * seconds if self.world.runtime_clock else max(1.0 + 2 * seconds, self.world.shortest_ttl)
 
     def outlive(self, ttl: float) -> None:
-        """Let so much time pass that what nobody renewed has ended."""
-        time.sleep(OUTLIVED * ttl)
+        """Let so much time pass that what nobody renewed has expired."""
+        time.sleep(1.15 * ttl)
+
+    @property
+    def kept(self) -> float:
+        """The ttl of a lease that is kept by its regular renewals for real: where it ends by a clock that may step, twice as long."""
+        return 2 * KEPT if self.world.wall_clock else KEPT
+
+    def wait_for_renewal(self, *leases: Any) -> None:
+        """Let a renewal of each be due, and wait until the store has confirmed one that was sent after this moment."""
+        renewed.wait_for_renewal(*leases)
 
     # -- what everybody can see --------------------------------------------------------------------
 
@@ -129,13 +157,18 @@ class Scene:
         self.wait_for(there, what=f"{holders} holders and {waiters} waiters of {name!r}")
         return self.line(name)
 
-    def wait_until_free(self, name: str, seconds: float = 5.0) -> None:
-        """Wait until nobody holds or waits."""
-        self.wait_for(lambda: not self.line(name).claims, seconds, f"an empty line of {name!r}")
+    def wait_until_free(self, name: str) -> None:
+        """Wait until no claim is left."""
+        self.wait_for(lambda: not self.line(name).claims, what=f"an empty line of {name!r}")
 
-    def wait_for(self, condition: Callable[[], object], seconds: float = 5.0, what: str = "it") -> None:
-        """Wait until the condition is true; fail when it is not by then."""
-        wait_for(condition, seconds * self.world.patience, what)
+    def wait_for(self, condition: Callable[[], object], seconds: float = A_MINUTE, what: str = "it") -> None:
+        """Wait until the condition is true; fail when it is not by then. What takes long is looked at less and less often."""
+        until, pause = calm() + seconds, 0.002
+        while not condition():
+            if calm() > until:
+                raise AssertionError(f"{what} did not come true within {seconds} s")
+            time.sleep(pause)
+            pause = min(1.2 * pause, LOOK_EVERY)
 
     def queue_up(self, name: str, *waiting: Callable[[], Pending]) -> list[Pending]:
         """Begin these waits one after the other, each in the line before the next begins."""
@@ -174,7 +207,7 @@ class Scene:
             # Its own party may be stuck in what the test was about; anybody can close a client.
             closer = self._new_party(f"closer-{number}")
             try:
-                client.given_to(closer).close.start().result(10)
+                client.given_to(closer).close.start().result()
             except Exception as problem:
                 problems.append(problem)
         if self._loop is not None:
@@ -239,7 +272,7 @@ class OtherProcess:
             return
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._end, signal.SIGKILL)
-        assert select.select([self._end], [], [], 10)[0], "it does not die"
+        assert select.select([self._end], [], [], A_MINUTE)[0], "it does not die"
         os.close(self._end)
         self._end = -1
         for pipe in (self._orders, self._answers):

@@ -9,106 +9,105 @@ import pytest
 
 from lockline import AcquireTimeout, BackendUnavailable
 
-from ..calm import calm
-from .scene import Scene
+from .parties import LONG
+from .scene import A_MINUTE, KINDS, Passed, Scene
 
 
 def test_a_lock_has_a_ttl_of_ten_seconds_unless_told_otherwise(world: Scene) -> None:
     alice = world.party()
-    lease = alice.lock("x").acquire()
+    before = time.monotonic()
+    lease = alice.do(lambda: alice.client.real.lock("x").acquire())
+    remaining, passed = lease.remaining(), time.monotonic() - before
     assert lease.ttl == 10.0
-    assert 8.0 < lease.remaining() <= 10.0
+    assert 9.8 - passed < remaining <= 10.0
     (held,) = world.line("x").holders
     assert 0 < held.remaining <= 10.1
     lease.release()
 
 
-@pytest.mark.parametrize("kind", ["lock", "rlock", "read", "write"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_every_claim_in_the_store_has_an_end(world: Scene, kind: str) -> None:
     alice, bob = world.party(), world.party()
-    lease = getattr(alice, kind)("x", ttl=5).acquire()
-    (waits,) = world.queue_up("x", lambda: bob.lock("x", ttl=3).acquire.start())
+    lease = getattr(alice, kind)("x", ttl=50).acquire()
+    (waits,) = world.queue_up("x", lambda: bob.lock("x", ttl=30).acquire.start())
     held, waiting = world.line("x").claims
-    assert 0 < held.remaining <= 5.1
-    assert 0 < waiting.remaining <= 3.1
+    assert 0 < held.remaining <= 50.1
+    assert 0 < waiting.remaining <= 30.1
     lease.release()
-    waits.result(2).release()
+    waits.result().release()
 
 
 def test_a_lease_that_nobody_renews_goes_to_the_next_within_its_ttl(world: Scene) -> None:
     alice, bob = world.party(), world.party()
     ttl = world.ttl(0.3)
-    began, calmly = time.monotonic(), calm()
+    passed = Passed()
     left = alice.lock("x", ttl=ttl, renew=False).acquire()
-    lease = bob.lock("x").acquire(timeout=ttl + 20)
-    # Never before the ttl is over, and not a thousand times later because somebody mixed up seconds and milliseconds.
+    # Never before the ttl is over; a minute is much less than a ttl whose seconds were taken for something larger.
+    lease = bob.lock("x").acquire(timeout=A_MINUTE)
     assert not left.valid
-    assert time.monotonic() - began >= ttl * 0.99
-    assert calm() - calmly <= ttl * 1.1 + 0.4 * world.world.patience
+    assert passed() >= ttl * 0.99
     lease.release()
 
 
-def test_a_lease_that_is_kept_outlives_its_ttl_many_times(world: Scene) -> None:
-    alice, bob = world.party(), world.party()
-    ttl = world.kept_ttl()
+def test_a_lease_that_is_kept_and_the_claim_that_waits_for_it_outlive_their_ttl(world: Scene) -> None:
+    """Takes a whole ttl of real time, of the shortest that a busy machine can be trusted to renew: no other story shows that the store
+    keeps what is renewed.
+    """
+    alice, bob, carol = world.party(), world.party(), world.party()
+    ttl = world.kept
     lease = alice.lock("x", ttl=ttl).acquire()
-    end = time.monotonic() + 2 * ttl
+    (waits,) = world.queue_up("x", lambda: bob.lock("x", ttl=ttl).acquire.start())
+    (waiting,) = world.line("x").waiters
+    end = time.monotonic() + 1.15 * ttl
     while time.monotonic() < end:
         assert lease.valid
-        assert bob.lock("x").try_acquire() is None
-        time.sleep(0.02)
-    lease.release()
-
-
-def test_a_waiter_without_a_timeout_outwaits_a_holder_that_renews(world: Scene) -> None:
-    alice, bob = world.party(), world.party()
-    ttl = world.kept_ttl()
-    lease = alice.lock("x", ttl=ttl).acquire()
-    waits = bob.lock("x", ttl=ttl).acquire.start()
-    world.outlive(ttl)
+        assert carol.lock("x").try_acquire() is None
+        time.sleep(0.25)
+    line = world.line("x")
+    assert [claim.id for claim in line.holders] == [lease.id]
+    # Where the store has no order, a waiter is shown anew by each of its tries.
+    assert [claim.id for claim in line.waiters] == [waiting.id] or not world.world.has_lines
     assert not waits.done
     lease.release()
-    waits.result(2).release()
+    waits.result().release()
 
 
-def test_fifty_readers_hold_for_two_ttls_and_all_stay_valid(world: Scene) -> None:
+@pytest.mark.needs("read_write")
+def test_fifty_readers_are_all_renewed(world: Scene) -> None:
     alice = world.party()
-    ttl = world.kept_ttl()
     readers = [world.sibling(alice) for _ in range(50)]
-    leases = [reader.read("x", ttl=ttl).acquire() for reader in readers]
-    end = time.monotonic() + 2 * ttl
-    while time.monotonic() < end:
-        assert all(lease.valid for lease in leases)
-        time.sleep(0.05)
+    leases = [reader.read("x").acquire() for reader in readers]
+    world.wait_for_renewal(*leases)
+    assert all(lease.valid for lease in leases)
     assert len(world.line("x").holders) == 50
     for lease in leases:
         lease.release()
 
 
-@pytest.mark.parametrize("ttl", [1.25, 2.5, timedelta(milliseconds=1750)])
-def test_a_fraction_of_a_second_is_not_rounded_away(world: Scene, ttl: float | timedelta) -> None:
+def test_a_fraction_of_a_second_is_not_rounded_away(world: Scene) -> None:
     alice = world.party()
-    seconds = ttl.total_seconds() if isinstance(ttl, timedelta) else ttl
-    began = time.monotonic()
-    lease = alice.lock("x", ttl=ttl, renew=False).acquire()
-    assert lease.ttl == seconds
-    remaining, passed = lease.remaining(), time.monotonic() - began
-    assert seconds * 0.98 - passed < remaining <= seconds
-    (held,) = world.line("x").holders
-    assert held.remaining > 0
-    lease.release()
+    for ttl in (61.25, 62.5, timedelta(milliseconds=60_750)):
+        seconds = ttl.total_seconds() if isinstance(ttl, timedelta) else ttl
+        passed = Passed()
+        lease = alice.lock("x", ttl=ttl, renew=False).acquire()
+        assert lease.ttl == seconds
+        remaining, since = lease.remaining(), passed()
+        assert seconds * 0.99 - since <= remaining <= seconds * 0.99
+        (held,) = world.line("x").holders
+        assert seconds - 1 - passed() < held.remaining <= seconds + 0.1
+        lease.release()
 
 
 def test_a_ttl_far_too_short_ends_in_an_answer_and_not_in_a_loop(world: Scene) -> None:
     alice, bob = world.party(), world.party()
     try:
-        lease = alice.lock("x", ttl=0.0004, renew=False).acquire.start(timeout=0.5).result(5)
+        lease = alice.lock("x", ttl=0.0004, renew=False).acquire.start(timeout=0.5).result()
     except (AcquireTimeout, BackendUnavailable):
         pass
     else:
         time.sleep(0.001)
         assert not lease.valid
-    bob.lock("x").acquire(timeout=20).release()
+    bob.lock("x").acquire(timeout=A_MINUTE).release()
 
 
 def test_a_long_ttl_is_kept_to_the_second(world: Scene) -> None:
@@ -119,15 +118,16 @@ def test_a_long_ttl_is_kept_to_the_second(world: Scene) -> None:
     lease.release()
 
 
+@pytest.mark.core
 def test_max_hold_ends_a_lease_however_well_it_is_kept(world: Scene) -> None:
     alice, bob = world.party(), world.party()
-    ttl = world.ttl(0.5)
-    began, calmly = time.monotonic(), calm()
-    lease = alice.lock("x", ttl=ttl, max_hold=2 * ttl).acquire()
+    began = time.monotonic()
+    lease = alice.lock("x", max_hold=1.0).acquire()
     waits = bob.lock("x").acquire.start()
-    assert lease.lost.wait(4 * ttl)
-    assert time.monotonic() - began >= 1.9 * ttl
-    assert calm() - calmly <= 2 * ttl + 0.4
-    waits.result(2 * ttl + 1).release()
+    lease.extend(LONG)
+    assert lease.remaining() <= 1.0
+    assert lease.lost.wait(A_MINUTE)
+    assert time.monotonic() - began >= 0.98
+    waits.result().release()
     with pytest.raises(Exception, match="expired"):
         lease.release()

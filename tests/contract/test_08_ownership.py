@@ -6,7 +6,8 @@ import pytest
 
 from lockline import ConfigError, LeaseLost, WouldDeadlock
 
-from .scene import OUTLIVED, Scene
+from .parties import LONG
+from .scene import A_MINUTE, Scene
 
 
 def test_a_lease_can_be_released_in_other_hands(world: Scene) -> None:
@@ -15,7 +16,7 @@ def test_a_lease_can_be_released_in_other_hands(world: Scene) -> None:
     lease = alice.lock("x").acquire()
     lease.given_to(bob).release()
     assert not world.line("x").claims
-    alice.lock("x").acquire(timeout=5).release()
+    alice.lock("x").acquire(timeout=A_MINUTE).release()
 
 
 def test_two_lock_objects_of_one_client_exclude_each_other(world: Scene) -> None:
@@ -26,7 +27,7 @@ def test_two_lock_objects_of_one_client_exclude_each_other(world: Scene) -> None
     (waits,) = world.queue_up("x", lambda: bob.lock("x").acquire.start())
     assert not waits.done
     lease.release()
-    waits.result(2).release()
+    waits.result().release()
 
 
 def test_asking_again_for_a_plain_lock_is_an_error_and_not_a_deadlock(world: Scene) -> None:
@@ -35,19 +36,19 @@ def test_asking_again_for_a_plain_lock_is_an_error_and_not_a_deadlock(world: Sce
     with pytest.raises(WouldDeadlock, match="rlock"):
         alice.lock("x").acquire()
     with pytest.raises(WouldDeadlock):
-        alice.lock("x").acquire(timeout=5)
+        alice.lock("x").acquire(timeout=A_MINUTE)
     assert alice.lock("x").try_acquire() is None
     assert len(world.line("x").claims) == 1
     lease.release()
-    alice.lock("x").acquire(timeout=5).release()
+    alice.lock("x").acquire(timeout=A_MINUTE).release()
 
 
 def test_a_lease_that_is_lost_is_no_deadlock(world: Scene) -> None:
     alice = world.party()
     ttl = world.ttl(0.2)
     late = alice.lock("x", ttl=ttl, renew=False).acquire()
-    world.wait_for(lambda: not late.valid, 2 * ttl)
-    alice.lock("x").acquire(timeout=ttl + 20).release()
+    world.wait_for(lambda: not late.valid)
+    alice.lock("x").acquire(timeout=A_MINUTE).release()
     with pytest.raises(LeaseLost):
         late.release()
 
@@ -60,7 +61,7 @@ def test_a_lease_handed_on_does_not_bind_the_one_who_took_it(world: Scene) -> No
     (waits,) = world.queue_up("x", lambda: alice.lock("x").acquire.start())
     assert not waits.done
     lease.release()
-    waits.result(2).release()
+    waits.result().release()
 
 
 def test_a_lease_handed_on_binds_the_one_who_adopted_it(world: Scene) -> None:
@@ -125,20 +126,20 @@ def test_an_inner_error_does_not_free_the_outer_rlock(world: Scene) -> None:
 
 def test_an_inner_ttl_never_shortens_the_outer_lease(world: Scene) -> None:
     alice = world.party()
-    outer = alice.rlock("x", ttl=20, renew=False).acquire()
+    outer = alice.rlock("x", renew=False).acquire()
     inner = alice.rlock("x", ttl=0.5).acquire()
-    assert outer.remaining() > 15
-    assert world.line("x").holders[0].remaining > 15
+    assert outer.remaining() > LONG / 2
+    assert world.line("x").holders[0].remaining > LONG / 2
     inner.release()
-    assert outer.remaining() > 15
+    assert outer.remaining() > LONG / 2
     outer.release()
 
 
 def test_an_inner_ttl_that_is_longer_is_given(world: Scene) -> None:
     alice = world.party()
-    outer = alice.rlock("x", ttl=5, renew=False).acquire()
-    inner = alice.rlock("x", ttl=20).acquire()
-    assert inner.remaining() > 15
+    outer = alice.rlock("x", ttl=LONG / 2, renew=False).acquire()
+    inner = alice.rlock("x").acquire()
+    assert inner.remaining() > LONG / 2
     inner.release()
     outer.release()
 
@@ -152,7 +153,7 @@ def test_another_thread_or_task_of_the_same_client_waits_for_an_rlock(world: Sce
     inner.release()
     assert not waits.done
     outer.release()
-    taken = waits.result(2)
+    taken = waits.result()
     assert taken.token > outer.token
     taken.release()
 
@@ -173,8 +174,8 @@ def test_asking_again_after_loss_is_a_new_claim(world: Scene) -> None:
     alice = world.party()
     late = alice.rlock("x").acquire()
     world.evict("x")
-    assert late.lost.wait(5)
-    fresh = alice.rlock("x").acquire(timeout=2)
+    assert late.lost.wait(A_MINUTE)
+    fresh = alice.rlock("x").acquire(timeout=A_MINUTE)
     assert fresh.token > late.token
     assert fresh.valid
     with pytest.raises(LeaseLost):
@@ -183,36 +184,39 @@ def test_asking_again_after_loss_is_a_new_claim(world: Scene) -> None:
     fresh.release()
 
 
+@pytest.mark.needs("semaphores")
 def test_one_party_may_take_several_permits(world: Scene) -> None:
     alice = world.party()
-    permits = [alice.semaphore("x", limit=3).acquire(timeout=5) for _ in range(3)]
+    permits = [alice.semaphore("x", limit=3).acquire(timeout=A_MINUTE) for _ in range(3)]
     assert len({permit.token for permit in permits}) == 3
     assert alice.semaphore("x", limit=3).try_acquire() is None
     permits[1].release()
     assert permits[0].valid
     assert permits[2].valid
-    permits[1] = alice.semaphore("x", limit=3).acquire(timeout=5)
+    permits[1] = alice.semaphore("x", limit=3).acquire(timeout=A_MINUTE)
     for permit in permits:
         permit.release()
 
 
+@pytest.mark.needs("read_write")
 def test_a_reader_may_read_again(world: Scene) -> None:
     alice, bob = world.party(), world.party()
     outer = alice.read("x").acquire()
     (waits,) = world.queue_up("x", lambda: bob.write("x").acquire.start())
     # A fresh claim would stand behind the writer, who waits for us: the same one is shared instead.
-    inner = alice.read("x").acquire(timeout=5)
+    inner = alice.read("x").acquire(timeout=A_MINUTE)
     assert inner.token == outer.token
     inner.release()
     assert not waits.done
     outer.release()
-    waits.result(2).release()
+    waits.result().release()
 
 
+@pytest.mark.needs("read_write")
 def test_a_writer_may_read_and_write_again(world: Scene) -> None:
     alice, bob = world.party(), world.party()
     writing = alice.write("x").acquire()
-    reading, again = alice.read("x").acquire(timeout=5), alice.write("x").acquire(timeout=5)
+    reading, again = alice.read("x").acquire(timeout=A_MINUTE), alice.write("x").acquire(timeout=A_MINUTE)
     assert reading.token == again.token == writing.token
     again.release()
     reading.release()
@@ -221,6 +225,7 @@ def test_a_writer_may_read_and_write_again(world: Scene) -> None:
     bob.read("x").try_acquire().release()
 
 
+@pytest.mark.needs("read_write")
 def test_a_reader_that_wants_to_write_is_refused_rather_than_stuck(world: Scene) -> None:
     alice = world.party()
     reading = alice.read("x").acquire()
@@ -230,15 +235,16 @@ def test_a_reader_that_wants_to_write_is_refused_rather_than_stuck(world: Scene)
     assert reading.valid
     assert len(world.line("x").claims) == 1
     reading.release()
-    alice.write("x").acquire(timeout=5).release()
+    alice.write("x").acquire(timeout=A_MINUTE).release()
 
 
+@pytest.mark.needs("read_write")
 def test_a_downgrade_lets_readers_in_and_no_writer_between(world: Scene) -> None:
     alice, bob, carol = world.party(), world.party(), world.party()
     lease = alice.write("x").acquire()
     reads, writes = world.queue_up("x", lambda: bob.read("x").acquire.start(), lambda: carol.write("x").acquire.start())
     lease.downgrade()
-    reading = reads.result(2)
+    reading = reads.result()
     assert lease.valid
     assert lease.kind == "read"
     assert not writes.done
@@ -246,9 +252,10 @@ def test_a_downgrade_lets_readers_in_and_no_writer_between(world: Scene) -> None
     lease.release()
     assert not writes.done
     reading.release()
-    writes.result(2).release()
+    writes.result().release()
 
 
+@pytest.mark.needs("read_write")
 def test_releasing_the_write_inside_a_read_downgrades(world: Scene) -> None:
     alice, bob = world.party(), world.party()
     writing = alice.write("x").acquire()
@@ -263,6 +270,7 @@ def test_releasing_the_write_inside_a_read_downgrades(world: Scene) -> None:
     assert not world.line("x").claims
 
 
+@pytest.mark.needs("read_write")
 def test_an_inner_downgrade_does_not_take_the_outer_writers_exclusion(world: Scene) -> None:
     alice, bob = world.party(), world.party()
     outer, inner = alice.write("x").acquire(), alice.write("x").acquire()
@@ -277,15 +285,17 @@ def test_an_inner_downgrade_does_not_take_the_outer_writers_exclusion(world: Sce
     assert not world.line("x").claims
 
 
+@pytest.mark.needs("read_write")
 def test_a_downgraded_lease_is_still_kept(world: Scene) -> None:
     alice, bob = world.party(), world.party()
-    ttl = world.kept_ttl()
-    lease = alice.write("x", ttl=ttl).acquire()
+    lease = alice.write("x").acquire()
     lease.downgrade()
-    assert bob.write("x").acquire.start(timeout=ttl)
-    assert not lease.lost.wait(OUTLIVED * ttl)
+    waits = bob.write("x").acquire.start()
+    world.wait_for_renewal(lease)
     assert lease.valid
+    assert not waits.done
     lease.release()
+    waits.result().release()
 
 
 def test_only_a_writer_can_be_downgraded(world: Scene) -> None:

@@ -1,33 +1,30 @@
 # ruff: noqa: PT012 - the blocks are the story here
-"""keeper="thread": a loop that blocks for longer than a ttl keeps its leases, and hears of a loss all the same."""
+"""keeper="thread": the leases of a loop that blocks are renewed, and the loop hears of a loss all the same."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-import time
 
 import pytest
 
 from lockline import AcquireTimeout, ConfigError, LeaseLost, WouldDeadlock, aio
 
-from .scene import Scene
+from .scene import A_MINUTE, Scene
 
 pytestmark = pytest.mark.flavour("asyncio")
 
 
-def test_a_loop_that_blocks_for_longer_than_a_ttl_keeps_its_lease(world: Scene) -> None:
-    alice, bob = world.party(keeper="thread"), world.process() if world.world.spans_processes else None
-    ttl = world.kept_ttl()
-    lease = alice.lock("x", ttl=ttl).acquire()
+def test_the_leases_of_a_loop_that_blocks_are_renewed(world: Scene) -> None:
+    alice = world.party(keeper="thread")
+    lease = alice.lock("x").acquire()
 
     async def block() -> None:
-        time.sleep(1.5 * ttl)  # noqa: ASYNC251 - that is the story
+        world.wait_for_renewal(lease)  # which sleeps, and lets no other task run: that is the story
 
     alice.do(block)
     assert lease.valid
-    if bob is not None:
-        assert bob.ask("try_acquire", name="x")["token"] is None
+    assert world.party().lock("x").try_acquire() is None
     lease.release()
     assert not world.line("x").claims
 
@@ -35,22 +32,22 @@ def test_a_loop_that_blocks_for_longer_than_a_ttl_keeps_its_lease(world: Scene) 
 def test_a_loss_reaches_the_body_on_the_callers_loop(world: Scene) -> None:
     alice = world.party(keeper="thread")
     told: list[threading.Thread] = []
-    with pytest.raises(LeaseLost), alice.lock("x", ttl=60) as lease:
+    with pytest.raises(LeaseLost), alice.lock("x") as lease:
         lease.real.on_lost(lambda: told.append(threading.current_thread()))
         world.evict("x")
         world.wait_for(lambda: lease.lost.is_set())
     world.wait_for(lambda: told)
     assert told[0].name == "scene-loop"
-    alice.lock("x").acquire(timeout=10).release()
+    alice.lock("x").acquire(timeout=A_MINUTE).release()
 
 
 def test_waits_timeouts_and_cancels_are_as_ever(world: Scene) -> None:
     alice, bob = world.party(keeper="thread"), world.party(keeper="thread")
     lease = alice.lock("x").acquire()
     with pytest.raises(AcquireTimeout):
-        bob.lock("x").acquire(timeout=world.ttl(0.3))
+        bob.lock("x").acquire(timeout=0.3)
     waiting = bob.lock("x").acquire.start()
-    world.wait_for(lambda: len(world.line("x").claims) == 2 or not world.world.has_lines)
+    world.wait_for(lambda: len(world.line("x").claims) == 2)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         waiting.result()
@@ -66,15 +63,15 @@ def test_who_asks_again_is_known_by_its_own_task(world: Scene) -> None:
         with alice.rlock("x") as inner:
             assert inner.token == outer.token
         with pytest.raises(WouldDeadlock):
-            alice.lock("x").acquire(timeout=5)
+            alice.lock("x").acquire(timeout=A_MINUTE)
     assert not world.line("x").claims
 
 
 def test_close_gives_back_what_is_held(world: Scene) -> None:
     alice, bob = world.party(keeper="thread"), world.party()
-    lease = alice.lock("x", ttl=60).acquire()
+    lease = alice.lock("x").acquire()
     alice.client.close()
-    bob.lock("x").acquire(timeout=10).release()
+    bob.lock("x").acquire(timeout=A_MINUTE).release()
     with pytest.raises(LeaseLost):
         lease.release()
 

@@ -9,16 +9,15 @@ import pytest
 
 from lockline import ConfigError, Guarantees, LeaseLost
 
-from ..calm import calm
-from .scene import Scene
+from .scene import A_MINUTE, Scene
 
 
 def test_the_line_shows_who_holds_and_who_waits(world: Scene) -> None:
     alice, bob, carol = world.party(), world.party(), world.party()
     before = time.time()
-    lease = alice.lock("x", ttl=20, meta={"job": 42, "wo": "Köln"}).acquire()
+    lease = alice.lock("x", ttl=200, meta={"job": 42, "wo": "Köln"}).acquire()
     waiting = world.queue_up(
-        "x", lambda: bob.lock("x", ttl=30).acquire.start(), lambda: carol.rlock("x").acquire.start()
+        "x", lambda: bob.lock("x", ttl=300).acquire.start(), lambda: carol.rlock("x").acquire.start()
     )
     line = world.line("x")
     assert line.name == "x"
@@ -27,8 +26,8 @@ def test_the_line_shows_who_holds_and_who_waits(world: Scene) -> None:
     (held,) = line.holders
     assert held.id == lease.id
     assert held.token == lease.token
-    assert held.ttl == 20
-    assert 15 < held.remaining <= 20.1
+    assert held.ttl == 200
+    assert 100 < held.remaining <= 200.1
     assert before - 1 < held.since < time.time() + 1
     assert held.meta == {"job": 42, "wo": "Köln"}
     assert [claim.meta for claim in line.waiters] == [None, None]
@@ -48,15 +47,14 @@ def test_a_line_that_nobody_stands_in_is_empty(world: Scene) -> None:
 def test_looking_changes_nothing(world: Scene) -> None:
     alice = world.party()
     lease = alice.lock("x", ttl=world.ttl(0.3), renew=False).acquire()
-    ends = calm() + 3 * lease.ttl
-    while world.line("x").claims:
-        assert calm() < ends
-        time.sleep(0.01)
+    # Were it renewed by each look, it would never end.
+    world.wait_until_free("x")
     assert not lease.valid
     with pytest.raises(LeaseLost):
         lease.release()
 
 
+@pytest.mark.needs("semaphores")
 def test_a_semaphore_shows_every_holder(world: Scene) -> None:
     alice, bob = world.party(), world.party()
     permits = [party.semaphore("x", limit=2).acquire() for party in (alice, bob)]
@@ -67,12 +65,13 @@ def test_a_semaphore_shows_every_holder(world: Scene) -> None:
         permit.release()
 
 
+@pytest.mark.needs("read_write")
 def test_evict_removes_the_holders_and_lets_the_next_in(world: Scene) -> None:
     alice, bob, carol = world.party(), world.party(), world.party()
     one, two = alice.read("x").acquire(), bob.read("x").acquire()
     (waits,) = world.queue_up("x", lambda: carol.write("x").acquire.start())
     assert world.evict("x") == 2
-    granted = waits.result(2)
+    granted = waits.result()
     assert granted.token > max(one.token, two.token)
     assert [claim.id for claim in world.line("x").claims] == [granted.id]
     for victim in (one, two):
@@ -95,27 +94,22 @@ def test_evict_of_an_empty_line_removes_nobody(world: Scene) -> None:
 
 def test_one_can_evict_oneself(world: Scene) -> None:
     alice = world.party()
-    lease = alice.lock("x", ttl=60).acquire()
+    lease = alice.lock("x").acquire()
     assert alice.client.evict("x") == 1
-    assert lease.lost.wait(10)
+    assert lease.lost.wait(A_MINUTE)
     with pytest.raises(LeaseLost):
         lease.release()
-    alice.lock("x").acquire(timeout=5).release()
+    alice.lock("x").acquire(timeout=A_MINUTE).release()
 
 
+@pytest.mark.core
 def test_guarantees_are_a_value_that_code_can_read(world: Scene) -> None:
     alice = world.party()
     promised = alice.client.guarantees
     assert isinstance(promised, Guarantees)
-    assert promised.exclusion in ("process", "machine", "server", "majority", "consensus")
-    assert isinstance(promised.fifo, bool)
-    assert isinstance(promised.push, bool)
-    assert promised.token_survives <= {"release", "expiry", "restart", "failover", "wipe"}
-    assert {"release", "expiry"} <= promised.token_survives
     assert len(promised.tolerates) > 20
     with pytest.raises(dataclasses.FrozenInstanceError):
         promised.fifo = not promised.fifo  # type: ignore[misc]  # that is the story
-    assert (promised.exclusion == "process") == (not world.world.spans_processes)
     assert alice.client.url
     assert alice.client.owner == "alice"
 
@@ -127,6 +121,7 @@ def test_examine_has_something_to_say(world: Scene) -> None:
     assert all(finding.level in ("ok", "warning", "error") and finding.text for finding in findings)
 
 
+@pytest.mark.core
 def test_a_decorated_function_runs_under_the_lock(world: Scene) -> None:
     alice, bob = world.party(), world.party()
     seen: list[object] = []
@@ -157,6 +152,7 @@ def test_a_decorated_function_runs_under_the_lock(world: Scene) -> None:
     assert world.names() == []
 
 
+@pytest.mark.core
 def test_a_decorated_function_that_raises_frees_the_lock(world: Scene) -> None:
     alice = world.party()
 
@@ -194,12 +190,13 @@ def test_an_eviction_by_token_hits_that_holder_and_nobody_who_took_over(world: S
     assert not world.line("x").claims
 
 
+@pytest.mark.needs("semaphores")
 def test_an_eviction_by_token_takes_one_of_several_holders(world: Scene) -> None:
     alice, bob, carol = world.party(), world.party(), world.party()
     one, two = (party.semaphore("x", limit=2).acquire() for party in (alice, bob))
     (waits,) = world.queue_up("x", lambda: carol.semaphore("x", limit=2).acquire.start())
     assert alice.client.evict("x", token=two.token) == 1
-    three = waits.result(2 * world.world.patience)
+    three = waits.result()
     assert one.valid
     assert three.token > two.token
     assert {claim.id for claim in world.line("x").holders} == {one.id, three.id}
@@ -209,10 +206,11 @@ def test_an_eviction_by_token_takes_one_of_several_holders(world: Scene) -> None
     three.release()
 
 
+@pytest.mark.needs("has_lines")
 def test_a_waiter_is_not_evicted_by_its_ticket(world: Scene) -> None:
     alice, bob = world.party(), world.party()
     held = alice.lock("x").acquire()
     (waits,) = world.queue_up("x", lambda: bob.lock("x").acquire.start())
     assert alice.client.evict("x", token=world.line("x").waiters[0].token) == 0
     held.release()
-    waits.result(2 * world.world.patience).release()
+    waits.result().release()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
+
 import pytest
 
-from .scene import Scene
+from .scene import A_MINUTE, Scene
 
 NAMES = {
     "slashes": "orders/42/items",
@@ -30,33 +33,51 @@ NAMES = {
 }
 
 
-@pytest.mark.parametrize("name", NAMES.values(), ids=NAMES.keys())
-def test_a_name_with(world: Scene, name: str) -> None:
+@pytest.fixture
+def tried() -> Iterator[list[str]]:
+    """The names that were tried, for a failing test to tell the last of them."""
+    names: list[str] = []
+    yield names
+    if names and names[-1] != list(NAMES)[-1]:
+        print(f"with {names[-1]}")
+
+
+def test_a_name_of_any_kind(world: Scene, tried: list[str]) -> None:
     alice, bob = world.party(), world.party()
-    lease = alice.lock(name).acquire(timeout=2)
-    assert lease.name == name
-    assert bob.lock(name).try_acquire() is None
-    (waits,) = world.queue_up(name, lambda: bob.lock(name).acquire.start())
-    assert world.names() == [name]
-    line = world.line(name)
-    assert line.name == name
-    assert [claim.holds for claim in line.claims] == [True, False]
-    lease.release()
-    granted = waits.result(2)
-    assert granted.token > lease.token
-    assert world.evict(name) == 1
-    with pytest.raises(Exception, match="lost"):
-        granted.release()
-    for kind in ("rlock", "read", "write"):
-        getattr(alice, kind)(name).acquire(timeout=5).release()
-    alice.semaphore(name, limit=2).acquire(timeout=5).release()
-    assert world.names() == []
+    for kind, name in NAMES.items():
+        tried.append(kind)
+        lease = alice.lock(name).acquire(timeout=A_MINUTE)
+        assert lease.name == name
+        assert bob.lock(name).try_acquire() is None
+        (waits,) = world.queue_up(name, partial(bob.lock(name).acquire.start))
+        assert world.names() == [name]
+        line = world.line(name)
+        assert line.name == name
+        assert [claim.holds for claim in line.claims] == [True, False]
+        lease.release()
+        granted = waits.result()
+        assert granted.token > lease.token
+        assert world.evict(name) == 1
+        with pytest.raises(Exception, match="lost"):
+            granted.release()
+        alice.rlock(name).acquire(timeout=A_MINUTE).release()
+        assert world.names() == []
+
+
+@pytest.mark.needs("read_write", "semaphores")
+def test_readers_writers_and_permits_of_a_name_of_any_kind(world: Scene, tried: list[str]) -> None:
+    alice = world.party()
+    for kind, name in NAMES.items():
+        tried.append(kind)
+        for lock in (alice.read(name), alice.write(name), alice.semaphore(name, limit=2)):
+            lock.acquire(timeout=A_MINUTE).release()
+        assert world.names() == []
 
 
 def test_names_that_look_alike_are_different_lines(world: Scene) -> None:
     alice = world.party()
     names = ["a", "A", "a ", " a", "a/", "/a", "a\x00", "{a}", "a:", "é", "e\u0301", "a/b", "a%2Fb", "b"]
-    leases = [alice.lock(name).acquire(timeout=5) for name in names]
+    leases = [alice.lock(name).acquire(timeout=A_MINUTE) for name in names]
     assert world.names() == sorted(names)
     for lease in leases:
         lease.release()

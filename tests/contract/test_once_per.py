@@ -13,29 +13,16 @@ import pytest
 
 import lockline
 from lockline import AcquireTimeout, ConfigError, LeaseLost, aio
-from lockline.core.backend import Keeping
 
 from .faults import Faults
-from .parties import Party
-from .scene import Scene
+from .parties import LONG, Party
+from .scene import A_MINUTE, Scene
 
 A_DAY = "1d"
 
 
 class OwnError(Exception):
     """What goes wrong in a job."""
-
-
-def keeps(party: Party) -> bool:
-    return isinstance(party.client.real._engine.backend, Keeping)
-
-
-def pair(world: Scene) -> tuple[Party, Party]:
-    """Two who share a store that can keep something; of others only the refusal is told."""
-    alice, bob = world.party(), world.party()
-    if not keeps(alice):
-        pytest.skip("this store keeps nothing beside a line, and says so")
-    return alice, bob
 
 
 class Job:
@@ -56,7 +43,7 @@ class Job:
 
     def _blocking(self) -> int:
         self.runs += 1
-        self.over.wait(20)
+        self.over.wait(A_MINUTE)
         if self.error is not None:
             raise self.error
         return self.runs
@@ -70,15 +57,15 @@ class Job:
         return self.runs
 
 
+@pytest.mark.lacks("keeps_values")
 def test_a_store_that_keeps_nothing_says_which_can(world: Scene) -> None:
-    alice = world.party()
-    if not keeps(alice):
-        with pytest.raises(ConfigError, match=r"redis://.*postgresql://"):
-            alice.client.real.once_per(A_DAY)
+    with pytest.raises(ConfigError, match=r"redis://.*postgresql://"):
+        world.party().client.real.once_per(A_DAY)
 
 
+@pytest.mark.needs("keeps_values")
 def test_one_runs_it_and_the_next_one_finds_it_done(world: Scene) -> None:
-    alice, bob = pair(world)
+    alice, bob = world.party(), world.party()
     job = Job(world.flavour)
     run = alice.do(job.on(alice, A_DAY))
     assert (run.state, run.value, run.missed, bool(run)) == ("ran", 1, None, True)
@@ -89,8 +76,9 @@ def test_one_runs_it_and_the_next_one_finds_it_done(world: Scene) -> None:
     assert world.names() == []
 
 
+@pytest.mark.needs("keeps_values")
 def test_the_others_skip_it_while_it_runs(world: Scene) -> None:
-    alice, bob = pair(world)
+    alice, bob = world.party(), world.party()
     job = Job(world.flavour, lasts=True)
     running = alice.begin(job.on(alice, A_DAY))
     world.wait_for(lambda: job.runs == 1)
@@ -102,8 +90,9 @@ def test_the_others_skip_it_while_it_runs(world: Scene) -> None:
     assert job.runs == 1
 
 
+@pytest.mark.needs("keeps_values")
 def test_one_who_waits_finds_it_done_when_the_run_ends(world: Scene) -> None:
-    alice, bob = pair(world)
+    alice, bob = world.party(), world.party()
     job = Job(world.flavour, lasts=True)
     running = alice.begin(job.on(alice, A_DAY))
     world.wait_for(lambda: job.runs == 1)
@@ -115,8 +104,10 @@ def test_one_who_waits_finds_it_done_when_the_run_ends(world: Scene) -> None:
     assert job.runs == 1
 
 
+@pytest.mark.core
+@pytest.mark.needs("keeps_values")
 def test_a_run_that_failed_frees_its_slot(world: Scene) -> None:
-    alice, bob = pair(world)
+    alice, bob = world.party(), world.party()
     job = Job(world.flavour)
     job.error = OwnError("not today")
     with pytest.raises(OwnError):
@@ -126,8 +117,9 @@ def test_a_run_that_failed_frees_its_slot(world: Scene) -> None:
     assert job.runs == 2
 
 
+@pytest.mark.needs("keeps_values")
 def test_the_next_slot_is_run_again_and_says_how_many_were_missed(world: Scene) -> None:
-    alice, bob = pair(world)
+    alice, bob = world.party(), world.party()
     job = Job(world.flavour)
     first = alice.do(job.on(alice, 0.1))
     time.sleep(0.35)
@@ -136,8 +128,9 @@ def test_the_next_slot_is_run_again_and_says_how_many_were_missed(world: Scene) 
     assert second.missed == second.slot - first.slot - 1 >= 2
 
 
+@pytest.mark.needs("keeps_values")
 def test_slots_of_ones_own_are_made_of_the_stores_time(world: Scene) -> None:
-    alice, bob = pair(world)
+    alice, bob = world.party(), world.party()
     job = Job(world.flavour)
     asked: list[datetime] = []
 
@@ -153,20 +146,23 @@ def test_slots_of_ones_own_are_made_of_the_stores_time(world: Scene) -> None:
     assert bob.do(job.on(bob, slot=lambda now: "another")).state == "ran"
 
 
+@pytest.mark.core
+@pytest.mark.needs("keeps_values")
 def test_whole_numbers_of_ones_own_may_begin_again(world: Scene) -> None:
     """The day of the month, the hour: after 31 comes 1, and it is no slot that was done."""
-    alice, bob = pair(world)
+    alice, bob = world.party(), world.party()
     job = Job(world.flavour)
     for slot in (30, 31, 1, 2):
         assert alice.do(job.on(alice, slot=lambda now, slot=slot: slot)).state == "ran"
         assert bob.do(job.on(bob, slot=lambda now, slot=slot: slot)).state == "done"
 
 
+@pytest.mark.needs("keeps_values")
 def test_an_old_run_cannot_say_that_it_is_done_once_another_one_has_begun(world: Scene) -> None:
     """The holder loses its lease in the middle; the next one has arrived, and not finished yet, when it wakes."""
-    alice, bob = pair(world)
+    alice, bob = world.party(), world.party()
     old, new = Job(world.flavour, lasts=True), Job(world.flavour, lasts=True)
-    frozen = alice.begin(old.on(alice, A_DAY, ttl=60))
+    frozen = alice.begin(old.on(alice, A_DAY, ttl=LONG))
     world.wait_for(lambda: old.runs == 1)
     # So that nothing tells it of the loss, as if it were frozen.
     Faults(alice).fail("renew", times=None)
@@ -181,16 +177,20 @@ def test_an_old_run_cannot_say_that_it_is_done_once_another_one_has_begun(world:
     assert running.result().state == "ran"
 
 
+@pytest.mark.core
+@pytest.mark.needs("keeps_values")
 def test_names_keep_jobs_apart(world: Scene) -> None:
-    alice, _ = pair(world)
+    alice = world.party()
     job = Job(world.flavour)
     for name in ("one", "two", lambda: "three", lambda: "one"):
         alice.do(job.on(alice, A_DAY, name=name))
     assert job.runs == 3
 
 
+@pytest.mark.core
+@pytest.mark.needs("keeps_values")
 def test_a_function_has_a_name_of_its_own(world: Scene) -> None:
-    alice, bob = pair(world)
+    alice, bob = world.party(), world.party()
 
     def refresh() -> None: ...
 

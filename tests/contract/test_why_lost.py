@@ -12,7 +12,7 @@ import pytest
 from lockline import ConfigError, LeaseLost
 
 from .faults import Faults
-from .scene import Scene
+from .scene import A_MINUTE, Scene
 
 
 def loss_of(lease: object) -> LeaseLost:
@@ -25,7 +25,7 @@ def test_a_store_that_is_silent(world: Scene) -> None:
     alice = world.party()
     lease = alice.lock("x", ttl=world.ttl(0.6)).acquire()
     Faults(alice).fail("renew", times=None)
-    assert lease.lost.wait(10 * lease.ttl)
+    assert lease.lost.wait(A_MINUTE)
     lost = loss_of(lease)
     assert (lost.reason, lost.cause) == ("expired", "silent")
     assert "no answer to renew" in str(lost)
@@ -33,9 +33,9 @@ def test_a_store_that_is_silent(world: Scene) -> None:
 
 def test_an_eviction(world: Scene) -> None:
     alice = world.party()
-    lease = alice.lock("x", ttl=60).acquire()
+    lease = alice.lock("x").acquire()
     world.evict("x")
-    assert lease.lost.wait(10)
+    assert lease.lost.wait(A_MINUTE)
     lost = loss_of(lease)
     assert (lost.reason, lost.cause) == ("evicted", "gone")
 
@@ -45,7 +45,7 @@ def test_a_thread_or_task_that_has_ended(world: Scene) -> None:
     other = world.sibling(alice)
     lease = other.lock("x", ttl=world.ttl(0.3)).acquire().given_to(alice)
     other.end()
-    assert lease.lost.wait(10 * lease.ttl)
+    assert lease.lost.wait(A_MINUTE)
     lost = loss_of(lease)
     assert (lost.reason, lost.cause) == ("expired", "ended")
     assert "adopt()" in str(lost)
@@ -54,14 +54,14 @@ def test_a_thread_or_task_that_has_ended(world: Scene) -> None:
 def test_a_lease_that_nobody_was_to_renew(world: Scene) -> None:
     alice = world.party()
     lease = alice.lock("x", ttl=world.ttl(0.3), renew=False).acquire()
-    assert lease.lost.wait(10 * lease.ttl)
+    assert lease.lost.wait(A_MINUTE)
     assert loss_of(lease).cause == "unrenewed"
 
 
 def test_a_hold_that_was_limited(world: Scene) -> None:
     alice = world.party()
-    lease = alice.lock("x", ttl=world.ttl(2), max_hold=0.3).acquire()
-    assert lease.lost.wait(10)
+    lease = alice.lock("x", max_hold=0.3).acquire()
+    assert lease.lost.wait(A_MINUTE)
     assert loss_of(lease).cause == "max_hold"
 
 
@@ -83,9 +83,9 @@ def test_a_loop_that_was_blocked(world: Scene) -> None:
 
 def test_the_loss_travels_between_processes_whole(world: Scene) -> None:
     alice = world.party()
-    lease = alice.lock("x", ttl=60).acquire()
+    lease = alice.lock("x").acquire()
     world.evict("x")
-    assert lease.lost.wait(10)
+    assert lease.lost.wait(A_MINUTE)
     lost = loss_of(lease)
     copy = pickle.loads(pickle.dumps(lost))
     assert (str(copy), vars(copy)) == (str(lost), vars(lost))
@@ -94,9 +94,9 @@ def test_the_loss_travels_between_processes_whole(world: Scene) -> None:
 def test_each_time_it_is_told_it_is_an_error_of_its_own(world: Scene) -> None:
     """One error object, raised in many places, would carry their traces and contexts from one to the other."""
     alice = world.party()
-    lease = alice.lock("x", ttl=60).acquire()
+    lease = alice.lock("x").acquire()
     world.evict("x")
-    assert lease.lost.wait(10)
+    assert lease.lost.wait(A_MINUTE)
     one, two = loss_of(lease), loss_of(lease)
     assert one is not two
     assert str(one) == str(two)

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -26,6 +26,10 @@ class BakeryWorld(World):
     marks = (pytest.mark.slow,)
     runtime_clock = True
     spans_processes = False
+    packaged_apart = True
+    exclusion = "process"
+    token_survives: ClassVar = frozenset({"release", "expiry"})
+    watches = hands_on = hands_over = keeps_values = keeps_for = False
 
     def open(self) -> None:
         if importlib.util.find_spec("hatchling") is None or importlib.util.find_spec("pip") is None:

@@ -18,9 +18,11 @@ class ConsulWorld(World):
     """Each test has a prefix of its own."""
 
     name = "consul"
-    hands_on = True
+    sessions = True
+    exclusion = "consensus"
+    token_survives: ClassVar = frozenset({"release", "expiry", "restart", "failover"})
+    hands_over = False
     marks: ClassVar[tuple[pytest.MarkDecorator, ...]] = (pytest.mark.server,)
-    patience = 2.0
 
     def open(self) -> None:
         self._data = TemporaryDirectory(prefix="lockline-consul-", dir=MEMORY)

@@ -24,11 +24,14 @@ class EtcdWorld(World):
     """Each test has a prefix of its own."""
 
     name = "etcd"
-    hands_on = True
+    sessions = True
+    exclusion = "consensus"
+    token_survives: ClassVar = frozenset({"release", "expiry", "restart", "failover"})
+    hands_over = False
+    shares_a_connection = True
     marks: ClassVar[tuple[pytest.MarkDecorator, ...]] = (pytest.mark.server,)
     shortest_ttl = 0.9
     """A killed client's claims go with its lease: whole seconds, a tenth more than the ttl, looked at twice a second."""
-    patience = 2.0
     members = 1
 
     def open(self) -> None:
@@ -61,5 +64,4 @@ class EtcdClusterWorld(EtcdWorld):
 
     name = "etcd3"
     marks = (pytest.mark.server, pytest.mark.slow)
-    patience = 3.0
     members = 3

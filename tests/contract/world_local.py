@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
+from typing import ClassVar
 
 from .worlds import World, joins
 
@@ -13,7 +14,8 @@ class LocalWorld(World):
     """Each test has a file of its own."""
 
     name = "local"
-    hands_on = True
+    exclusion = "machine"
+    token_survives: ClassVar = frozenset({"release", "expiry", "restart"})
     runtime_clock = True
     notices_death = True
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from lockline.backends import memory
 
 from .worlds import World, joins
@@ -12,7 +14,8 @@ class MemoryWorld(World):
     """Each test has a room of its own."""
 
     name = "memory"
-    hands_on = True
+    exclusion = "process"
+    token_survives: ClassVar = frozenset({"release", "expiry"})
     runtime_clock = True
     spans_processes = False
 

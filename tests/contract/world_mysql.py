@@ -19,10 +19,11 @@ class MysqlWorld(World):
     """Each test has a prefix of its own."""
 
     name = "mysql"
-    shown_by = "postgresql"
-    hands_on = True
+    wall_clock = True
+    exclusion = "server"
+    token_survives: ClassVar = frozenset({"release", "expiry", "restart", "failover"})
+    pushes = watches = False
     marks: ClassVar[tuple[pytest.MarkDecorator, ...]] = (pytest.mark.server,)
-    patience = 2.0
 
     def open(self) -> None:
         # Without a flush for each commit: on this machine all servers share one disk.

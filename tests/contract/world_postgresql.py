@@ -21,8 +21,9 @@ class PostgresqlWorld(World):
 
     name = "postgresql"
     marks: ClassVar[tuple[pytest.MarkDecorator, ...]] = (pytest.mark.server,)
-    patience = 2.0
-    hands_on = True
+    wall_clock = True
+    exclusion = "server"
+    token_survives: ClassVar = frozenset({"release", "expiry", "restart", "failover"})
 
     def open(self) -> None:
         # Without a flush for each commit: on this machine all servers share one disk.
@@ -54,7 +55,7 @@ class PgBouncerWorld(PostgresqlWorld):
     """The same through a pooler: no push, and each step in whichever session is free."""
 
     name = "postgresql-pgbouncer"
-    shown_by = "postgresql"
+    pushes = watches = False
 
     def open(self) -> None:
         super().open()

@@ -16,9 +16,10 @@ class RedisKin(World):
     """Each test has a prefix of its own."""
 
     marks: ClassVar[tuple[pytest.MarkDecorator, ...]] = (pytest.mark.server,)
-    patience = 2.0
-    survives_restart = True
-    hands_on = True
+    wall_clock = True
+    exclusion = "server"
+    token_survives: ClassVar = frozenset({"release", "expiry", "restart", "failover", "wipe"})
+    shares_a_connection = True
     servers: Any
 
     def place(self) -> str:
@@ -71,7 +72,6 @@ class SentinelWorld(RedisKin):
 
     name = "redis-sentinel"
     marks = (pytest.mark.server, pytest.mark.slow)
-    patience = 3.0
 
     def open(self) -> None:
         self.servers = SentinelTrio(self.folder)
@@ -84,7 +84,6 @@ class ClusterWorld(RedisKin):
 
     name = "redis-cluster"
     marks = (pytest.mark.server, pytest.mark.slow)
-    patience = 3.0
     # At each of three servers three connections more than one thread needs and a subscription; and the bell for all.
     most_files = 3 * 4 + 2
 

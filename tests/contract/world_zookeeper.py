@@ -20,9 +20,11 @@ class ZooKeeperWorld(World):
     """Each test has a chroot of its own."""
 
     name = "zookeeper"
-    hands_on = True
+    sessions = True
+    exclusion = "consensus"
+    token_survives: ClassVar = frozenset({"release", "expiry", "restart", "failover"})
+    hands_over = keeps_for = delays_locks = False
     marks: ClassVar[tuple[pytest.MarkDecorator, ...]] = (pytest.mark.server,)
-    patience = 2.0
 
     def open(self) -> None:
         self.server: ZooKeeper | Ensemble = ZooKeeper(self.folder / "zookeeper").start()
@@ -68,7 +70,6 @@ class EnsembleWorld(ZooKeeperWorld):
 
     name = "zookeeper3"
     marks = (pytest.mark.server, pytest.mark.slow)
-    patience = 3.0
 
     def open(self) -> None:
         self.server = Ensemble(self.folder).start()

@@ -24,7 +24,9 @@ A backend joins with one small file beside this one, named `world_<backend>.py`:
 
 That is all: every test then runs on it, blocking and in asyncio. `pytest tests/contract --backend redis` runs it alone.
 A server that is not installed: call `tests.servers.process.missing(...)` in `open` (skips at home, fails in CI).
-What a system cannot do it says with the class attributes below, and only the tests that need that are left out.
+What a system has, and what it has not, is said by the class attributes below, never asked of the system: `test_capabilities.py`
+compares the two, and a test marked `needs("hands_over")` is not collected where the attribute is False, one marked
+`lacks("hands_over")` only there.
 """
 
 from __future__ import annotations
@@ -37,13 +39,18 @@ from typing import Any, ClassVar, Final
 
 import pytest
 
+from lockline.guarantees import Exclusion, Survives
+
 STORES_OWN: Final = frozenset({
-    "test_01_expiry", "test_03_no_answer", "test_05_release", "test_07_cut_short", "test_09_fork", "test_10_tokens", "test_12_no_debris",
-    "test_14_every_wait_ends", "test_15_one_client", "test_hand_over", "test_hand_over_in_doubt", "test_inspect", "test_lock_delay", "test_names", "test_once_per",
-    "test_order", "test_processes",
+    "test_01_expiry", "test_03_no_answer", "test_04_renewal_never_creates", "test_05_release", "test_07_cut_short", "test_09_fork", "test_10_tokens",
+    "test_12_no_debris", "test_14_every_wait_ends", "test_15_one_client", "test_capabilities", "test_hand_over", "test_hand_over_in_doubt", "test_handed_on",
+    "test_idle_client", "test_inspect", "test_keep_for", "test_lead", "test_lock_delay", "test_names", "test_once", "test_once_per", "test_order",
+    "test_processes", "test_unattended_claims",
 })  # fmt: skip
-"""The promises that each store has to keep for itself: order, tokens, exclusion, repeats, death, debris, names, values. All others are kept by
-what stands before a store."""
+"""The promises that each store keeps itself: order, tokens, exclusion, repeats, death, debris, names, values, notifications. `make test` runs them on
+every store, but for those marked `core`. All others are kept by the core, and `make test` runs them on the stores of `BOTH`."""
+BOTH: Final = frozenset({"memory", "local", "redis"})
+"""The stores on which `make test` runs every contract test: on `memory:` in both flavours, and on Redis what the store decides."""
 
 
 class World:
@@ -57,25 +64,47 @@ class World:
     """Another process can take part by the same URL (then `place` returns text)."""
     notices_death: ClassVar[bool] = False
     """A killed process is noticed at once, not only when its ttl is over."""
-    survives_restart: ClassVar[bool] = True
-    """Lines and tokens outlive the clients: a new client of the same place finds them."""
     shortest_ttl: ClassVar[float] = 0.0
     """The ttl that the system rounds shorter ones up to; 0 where any ttl is kept as it is."""
-    lacks: ClassVar[frozenset[str]] = frozenset()
-    """Primitives that the system refuses, and says so: "read-write lock", "semaphore"."""
     runtime_clock: ClassVar[bool] = False
     """Claims run out by `runtime.now()`, so that a test can turn the clock; elsewhere by the store's own."""
-    has_lines: ClassVar[bool] = True
-    """Claims that wait stand in the store, where anybody can see them, in the order of the one rule."""
-    hands_on: ClassVar[bool] = False
-    """The store says who stands directly ahead, so that a client hands a turn on to its own next claim by itself."""
+    wall_clock: ClassVar[bool] = False
+    """Claims run out by the wall clock of the machine that the store runs on, which may be stepped."""
+    sessions: ClassVar[bool] = False
+    """Claims hang on a session or lease of their client, which ends if the client is silent for long."""
+    shares_a_connection: ClassVar[bool] = False
+    """In asyncio one connection carries the requests of several tasks at once."""
     most_files: ClassVar[int] = 8
     """How many files and connections a client may open when a thousand wait: a bound, whatever their number."""
-    patience: ClassVar[float] = 1.0
-    """How many times longer than on this machine's own memory a step may take before a test calls it stuck."""
 
-    shown_by: ClassVar[str] = ""
-    """Another world on the same core below the contract: what is not the store's own is shown there, and here only with LOCKLINE_FULL."""
+    # What the store offers. A store that loses one of these, or has one more, fails `test_capabilities.py`.
+    exclusion: ClassVar[Exclusion]
+    """`guarantees.exclusion`."""
+    token_survives: ClassVar[frozenset[Survives]]
+    """`guarantees.token_survives`."""
+    has_lines: ClassVar[bool] = True
+    """Claims that wait stand in the store, where anybody can see them, and hold in the order of arrival."""
+    pushes: ClassVar[bool] = True
+    """A waiter is notified of its turn; it does not poll."""
+    watches: ClassVar[bool] = True
+    """A client that has no claim in the queue is notified of changes as well."""
+    hands_on: ClassVar[bool] = True
+    """The store says which claim is directly ahead, so that a client hands a turn on to its own next claim by itself."""
+    hands_over: ClassVar[bool] = True
+    """`detach` and `attach`."""
+    keeps_values: ClassVar[bool] = True
+    """`once` and `once_per`."""
+    keeps_for: ClassVar[bool] = True
+    """`keep_for`."""
+    delays_locks: ClassVar[bool] = True
+    """`lock_delay`."""
+    semaphores: ClassVar[bool] = True
+    """`semaphore` and `pool`."""
+    read_write: ClassVar[bool] = True
+    """`rwlock`."""
+
+    packaged_apart: ClassVar[bool] = False
+    """It comes in a distribution of its own, of which README.md says nothing."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -108,7 +137,6 @@ class Place(World):
     """A place that is just a URL, for stories of one store's own that are told as those of the contract are."""
 
     name = "place"
-    patience = 2.0
 
     def __init__(self, url: str) -> None:
         self.url = url

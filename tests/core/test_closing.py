@@ -27,10 +27,10 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 def test_a_client_that_a_signal_handler_closes_leaves_nothing_of_the_wait_below_it(url: str) -> None:
     other, client = lockline.connect(url), lockline.connect(url)
-    held = other.lock("x", ttl=60).acquire()
+    held = other.lock("x", ttl=600).acquire()
 
     def ask_for_it() -> None:
-        until = time.monotonic() + 20
+        until = time.monotonic() + 100
         while len(other.inspect("x").waiters) != 1 and time.monotonic() < until:
             time.sleep(0.01)
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGALRM)
@@ -40,8 +40,8 @@ def test_a_client_that_a_signal_handler_closes_leaves_nothing_of_the_wait_below_
     try:
         asking.start()
         with pytest.raises(ClientClosed):
-            client.lock("x", ttl=60).acquire(timeout=30)
-        assert [claim.id for claim in other.inspect("x").claims] == [held.id], "its ttl is a minute"
+            client.lock("x", ttl=600).acquire(timeout=120)
+        assert [claim.id for claim in other.inspect("x").claims] == [held.id], "its ttl is ten minutes"
     finally:
         asking.join()
         signal.signal(signal.SIGALRM, before)

@@ -12,6 +12,7 @@ import lockline
 from lockline import AcquireTimeout, BackendUnavailable
 from tests.cutting import Cut, CutAt, Misread
 from tests.servers.process import wait_for
+from tests.tier import sample
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::pytest.PytestUnraisableExceptionWarning", "ignore:coroutine:RuntimeWarning"
@@ -40,18 +41,20 @@ def left(client: lockline.Client) -> dict[str, object]:
 def nothing_is_left(client: lockline.Client) -> None:
     """The keeper may have something to give back first."""
     try:
-        wait_for(lambda: not left(client), 5, "an end of all claims")
+        wait_for(lambda: not left(client), 60, "an end of all claims")
     except AssertionError as problem:
         problem.add_note(str(left(client)))
         raise
 
 
-def cut_everywhere(make: Callable[[str], Callable[[], Any]], after: Callable[[], object] = lambda: None) -> None:
-    """Do what is made for each name, cut before each instruction of the core in turn."""
+def cut_everywhere(
+    make: Callable[[str], Callable[[], Any]], after: Callable[[], object] = lambda: None, *, apart: int
+) -> None:
+    """Do what is made for each name, cut before each instruction of the core in turn: in the full run at each, elsewhere at one of so many."""
     whole = CutAt(-1, inside="/lockline/core/")
     whole.elsewhere(make("whole"))
     after()
-    for nth in range(1, whole.seen + 1):
+    for nth in range(1, whole.seen + 1, sample(apart, 1)):
         work, cut = make(f"x{nth}"), CutAt(nth, inside="/lockline/core/")
 
         def run(work: Callable[[], Any] = work, cut: CutAt = cut) -> None:
@@ -75,10 +78,11 @@ def test_no_book_keeps_a_claim_whose_block_was_cut(clients: tuple[lockline.Clien
 
         return work
 
-    cut_everywhere(make)
+    cut_everywhere(make, apart=3)
     nothing_is_left(client)
 
 
+@pytest.mark.slow
 def test_no_book_keeps_a_claim_whose_wait_was_cut(clients: tuple[lockline.Client, lockline.Client]) -> None:
     client, other = clients
     held: list[lockline.Lease] = []
@@ -94,7 +98,7 @@ def test_no_book_keeps_a_claim_whose_wait_was_cut(clients: tuple[lockline.Client
 
         return work
 
-    cut_everywhere(make, lambda: held.pop().release())
+    cut_everywhere(make, lambda: held.pop().release(), apart=6)
     nothing_is_left(client)
 
 
@@ -119,6 +123,6 @@ def test_a_lease_that_looks_good_after_its_release_was_cut_is_kept(
             assert lease.id in kept
             lease.release()
 
-    cut_everywhere(make, look)
+    cut_everywhere(make, look, apart=1)
     assert set(good) == {True, False}
     nothing_is_left(client)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
-from lockline.core.claim import Claim
+from lockline.core.claim import Ceiling, Claim
 from lockline.core.handle import Handle
 from lockline.core.live import LiveClaim
 from lockline.errors import LeaseDropped, LeaseLost, NotHeld
@@ -179,3 +182,34 @@ def test_a_lost_or_released_lease_goes_without_a_warning(clock: Clock) -> None:
         else:
             it.give_up()
         del handle
+
+
+def test_a_lease_is_worth_nothing_once_its_session_may_have_ended(clock: Clock) -> None:
+    it = holding(clock, ttl=60)
+    it.ceiling = Ceiling(clock.now() + 5)
+    clock.time += 4.9
+    assert it.remaining() > 0
+    clock.time += 0.2
+    assert it.remaining() == 0
+    assert it.lost is not None
+
+
+def test_time_that_the_machine_sleeps_counts() -> None:
+    """The clock of a process of its own, in which a machine sleeps: CLOCK_BOOTTIME goes on and CLOCK_MONOTONIC stops."""
+    program = """
+import time
+
+clock_gettime, slept = time.clock_gettime, 0.0
+time.clock_gettime = lambda clock: clock_gettime(clock) + (slept if clock == time.CLOCK_BOOTTIME else 0.0)
+
+import lockline
+
+with lockline.connect("memory:") as client:
+    lease = client.lock("x", ttl=3600).acquire()
+    assert lease.valid
+    slept = 3600.0
+    assert not lease.valid
+    assert lease.lost.is_set()
+"""
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import subprocess
 import sys
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -69,6 +70,17 @@ class TestTargets:
         assert told
         assert "s3" not in told
         assert "cret" not in told
+
+    @pytest.mark.parametrize(
+        "scheme", ["redis", "rediss", "redis+sentinel", "redis+cluster", "redlock", "zk", "etcd", "consul"]
+    )
+    def test_a_slash_in_a_password_is_told_with_its_cure(self, connect: Any, scheme: str) -> None:
+        with pytest.raises(ConfigError, match="%2F"):
+            connect(f"{scheme}://u:s3/cret@h1,h2,h3/0")
+
+    def test_a_store_without_options_says_that_it_has_none(self, connect: Any) -> None:
+        with pytest.raises(ConfigError, match="local: unknown ttl; it has no options"):
+            connect("local:?ttl=4")
 
     def test_an_unknown_option_is_named_and_nothing_else(self, connect: Any) -> None:
         for options in ({"colour": 1}, {}):
@@ -132,6 +144,15 @@ class TestDecorated:
             with pytest.raises(ConfigError, match="generator"):
                 client.locked("x")(function)
 
+    @pytest.mark.parametrize("connect", [lockline.connect, aio.connect], ids=["sync", "asyncio"])
+    def test_a_decorator_without_a_name_is_told_when_it_is_called(self, connect: Any) -> None:
+        def body(order: int) -> None:
+            pytest.fail("nobody has named the lock")
+
+        pay = connect("memory:bare").locked(body)  # as `@client.locked` does
+        with pytest.raises(ConfigError, match=r'@client\.locked\("name"\)'):
+            pay(42)  # gave a function back, and paid nothing
+
     def test_a_coroutine_is_refused_by_a_client_that_blocks(self) -> None:
         async def coroutine() -> None: ...
 
@@ -142,6 +163,63 @@ class TestDecorated:
         for function in (coroutine, Called()):
             with pytest.raises(ConfigError, match="aio"):
                 client.locked("x")(function)
+
+    @pytest.mark.parametrize("way", ["locked", "once_per", "lead"])
+    @pytest.mark.parametrize("kind", ["coroutine", "generator", "async generator", "context manager"])
+    def test_what_another_decorator_hides_is_refused_when_it_is_called(self, way: str, kind: str) -> None:
+        ran: list[str] = []
+
+        async def coroutine(*_: object) -> None:
+            ran.append(kind)
+
+        def generator(*_: object) -> Iterator[int]:
+            ran.append(kind)
+            yield 1
+
+        async def async_generator(*_: object) -> AsyncIterator[int]:
+            ran.append(kind)
+            yield 1
+
+        bodies: dict[str, Callable[..., Any]] = {
+            "coroutine": coroutine,
+            "generator": generator,
+            "async generator": async_generator,
+            "context manager": contextlib.contextmanager(generator),
+        }
+
+        def wrapped(*args: object) -> Any:
+            return bodies[kind](*args)
+
+        client = lockline.connect(f"memory:hidden-{way}-{kind.replace(' ', '-')}")
+        call: Callable[[], Any] = {
+            "locked": lambda: client.locked("x")(wrapped)(),
+            "once_per": lambda: client.once_per("1h", name="x")(wrapped)(),
+            "lead": lambda: client.lead("x", wrapped),
+        }[way]
+        with pytest.raises(ConfigError, match="before the body runs"):
+            call()
+        assert not ran
+        assert client.list() == []
+        bodies[kind] = lambda *_: (number for number in [1, 2])
+        assert call() is not None, "an expression over what was made under the lock is a value"
+
+    def test_the_same_of_what_a_coroutine_gives(self) -> None:
+        async def rows() -> AsyncIterator[int]:
+            yield 1
+
+        async def wrapped() -> Any:
+            return rows()
+
+        async def story() -> None:
+            client = aio.connect("memory:hidden")
+            with pytest.raises(ConfigError, match="before the body runs"):
+                await client.locked("x")(wrapped)()
+            with pytest.raises(ConfigError, match="before the body runs"):
+                await client.once_per("1h", name="y")(wrapped)()
+            assert await client.list() == []
+            await client.close()
+
+        asyncio.run(story())
 
 
 class TestAwaited:
@@ -185,7 +263,7 @@ class TestAwaited:
             client = aio.connect("memory:awaited")
             one = await asyncio.create_task(client.lock("a").acquire())
             (two,) = await asyncio.gather(client.lock("b").acquire(timeout=1))
-            three = await asyncio.wait_for(client.lock("c").acquire(), 5)
+            three = await asyncio.wait_for(client.lock("c").acquire(), 60)
             async with asyncio.TaskGroup() as group:
                 four = group.create_task(client.lock("d").acquire())
             for lease in (one, two, three, await four):
@@ -199,9 +277,89 @@ class TestAwaited:
         with pytest.raises(ConfigError):
             aio.connect("memory:awaited").lock("x").acquire(timeout=-1)
 
-    def test_an_acquire_that_nobody_awaits_says_so(self) -> None:
+    @pytest.mark.parametrize("ask", ["acquire", "try_acquire", "locked"])
+    def test_an_acquire_that_nobody_awaits_says_so(self, ask: str) -> None:
         with pytest.warns(RuntimeWarning, match="never awaited"):
-            aio.connect("memory:awaited").lock("x").acquire()
+            getattr(aio.connect("memory:awaited").lock("x"), ask)()
+
+    @pytest.mark.parametrize("ask", ["acquire", "try_acquire", "locked"])
+    def test_an_if_without_its_await_runs_no_body(self, ask: str) -> None:
+        lock = aio.connect("memory:awaited").lock("x")
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # the error says it all
+            with pytest.raises(ConfigError, match=f"`await lock.{ask}"):
+                print("the body ran without the lock" if getattr(lock, ask)() else "")
+
+    def test_tasks_and_gather_take_a_try_as_well(self) -> None:
+        async def story() -> None:
+            client = aio.connect("memory:awaited")
+            one = await asyncio.create_task(client.lock("a").try_acquire())
+            two, taken = await asyncio.gather(client.lock("b").try_acquire(), client.lock("a").locked())
+            assert one is not None
+            assert two is not None
+            assert taken is True
+            assert await asyncio.create_task(aio.connect("memory:awaited").lock("b").try_acquire()) is None
+            await one.release()
+            await two.release()
+            await client.close()
+
+        asyncio.run(story())
+
+
+class TestAnotherLoop:
+    """A client belongs to the loop that it was first used on: what that opened cannot be awaited on another, and never ends there."""
+
+    CALLS: ClassVar[dict[str, Callable[[Any, Any], Any]]] = {
+        "acquire": lambda client, lease: client.lock("y").acquire(timeout=1),
+        "try_acquire": lambda client, lease: client.lock("y").try_acquire(),
+        "locked": lambda client, lease: client.lock("y").locked(),
+        "inspect": lambda client, lease: client.inspect("y"),
+        "list": lambda client, lease: client.list(),
+        "evict": lambda client, lease: client.evict("y"),
+        "examine": lambda client, lease: client.examine(),
+        "once": lambda client, lease: client.once("value", lambda: 1, fresh=5),
+        "once_per": lambda client, lease: client.once_per("1h", name="job")(_job)(),
+        "lead": lambda client, lease: client.lead("leader", _main),
+        "leader": lambda client, lease: client.leader("leader"),
+        "watch": lambda client, lease: anext(aiter(client.watch("leader"))),
+        "extend": lambda client, lease: lease.extend(20),
+        "validate": lambda client, lease: lease.validate(),
+        "release": lambda client, lease: lease.release(),
+        "close": lambda client, lease: client.close(),
+    }
+
+    @pytest.mark.parametrize("call", CALLS)
+    def test_every_call_there_says_so(self, call: str) -> None:
+        client = aio.connect("memory:loops")
+
+        async def first() -> aio.Lease:
+            return await client.lock("x", ttl=60).acquire()
+
+        async def second() -> None:
+            await asyncio.wait_for(self.CALLS[call](client, lease), 60)
+
+        with contextlib.closing(asyncio.new_event_loop()) as home:
+            lease = home.run_until_complete(first())
+            with pytest.raises(ConfigError, match="another event loop"):
+                asyncio.run(second())
+            home.run_until_complete(lease.release())
+            home.run_until_complete(client.close())
+
+    def test_to_close_there_what_is_closed_is_harmless(self) -> None:
+        client = aio.connect("memory:loops")
+
+        async def first() -> None:
+            async with client, client.lock("x").acquire():
+                pass
+
+        asyncio.run(first())
+        asyncio.run(client.close())
+
+
+async def _job() -> None: ...
+
+
+async def _main(term: aio.Lease) -> None: ...
 
 
 class TestWaitingForOneself:
@@ -212,7 +370,7 @@ class TestWaitingForOneself:
         lock = getattr(client, kind)("x")
         async with lock:
             if how == "wait_for":
-                await asyncio.wait_for(lock.acquire(), 5)
+                await asyncio.wait_for(lock.acquire(), 60)
             elif how == "gather":
                 await asyncio.gather(asyncio.sleep(0.01), lock.acquire())
             elif how == "task":
@@ -246,7 +404,7 @@ class TestWaitingForOneself:
                 waits = asyncio.create_task(client.rlock("x").acquire())
                 await asyncio.sleep(0.05)
                 assert not waits.done()
-            await (await asyncio.wait_for(waits, 5)).release()
+            await (await asyncio.wait_for(waits, 60)).release()
             await client.close()
 
         asyncio.run(story())

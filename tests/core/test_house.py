@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import tomllib
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-SOURCE: Final = Path(__file__).parents[2] / "src/lockline"
+ROOT: Final = Path(__file__).parents[2]
+SOURCE: Final = ROOT / "src/lockline"
 LONGEST: Final = 400
 WORLDS: Final = frozenset(
     {"asyncio", "threading", "_thread", "socket", "select", "selectors", "time", "signal", "subprocess"}
@@ -56,3 +58,11 @@ def test_a_class_name_means_one_thing() -> None:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 homes[node.name].append(name)
     assert {name: where for name, where in homes.items() if len(where) > 1} == {}
+
+
+def test_every_mutant_still_fits_the_source() -> None:
+    """Else `scripts/mutants.py` would no longer try it: whoever changes a line changes its mutant too."""
+    mutants = tomllib.loads((ROOT / "scripts" / "mutants.toml").read_text())["mutant"]
+    assert len({mutant["name"] for mutant in mutants}) == len(mutants)
+    for mutant in mutants:
+        assert (SOURCE / mutant["file"]).read_text().count(mutant["old"]) == 1, mutant["name"]

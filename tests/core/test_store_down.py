@@ -14,8 +14,9 @@ from lockline import BackendUnavailable, aio
 from tests.calm import calm
 from tests.servers.process import free_port
 
-TOO_LATE = 1.0
-"""Seconds past the caller's time that no busy machine explains. `bench/deadlines.py` shows the real figure: below 0.3."""
+TTL = 3600.0
+TOO_LATE = 120.0
+"""A call that does not keep its caller's time goes on for a ttl, which is an hour. `bench/deadlines.py` shows the real figure: below 0.3 s."""
 URLS: dict[str, Callable[[], str]] = {
     "redis": lambda: f"redis://127.0.0.1:{free_port()}",
     "redis+sentinel": lambda: f"redis+sentinel://127.0.0.1:{free_port()},127.0.0.1:{free_port()}/mymaster",
@@ -32,22 +33,14 @@ def url(request: pytest.FixtureRequest) -> str:
     return str(request.param())
 
 
-@pytest.mark.parametrize("timeout", [0, 0.1, 0.6])
-def test_an_acquire_ends_by_its_timeout(url: str, timeout: float) -> None:
+def test_an_acquire_asks_for_as_long_as_its_timeout_and_no_longer(url: str) -> None:
     client = lockline.connect(url)
-    began = calm()
-    with pytest.raises(BackendUnavailable):
-        client.lock("x").acquire(timeout=timeout)
-    assert calm() - began < timeout + TOO_LATE
-    client.close()
-
-
-def test_an_acquire_asks_for_as_long_as_its_timeout(url: str) -> None:
-    client = lockline.connect(url)
-    began = time.monotonic()
-    with pytest.raises(BackendUnavailable):
-        client.lock("x").acquire(timeout=0.8)
-    assert time.monotonic() - began > 0.6
+    for timeout in (0, 0.1, 0.8):
+        began, calmly = time.monotonic(), calm()
+        with pytest.raises(BackendUnavailable):
+            client.lock("x", ttl=TTL).acquire(timeout=timeout)
+        assert calm() - calmly < TOO_LATE
+        assert time.monotonic() - began > timeout - 0.2
     client.close()
 
 
@@ -55,7 +48,7 @@ def test_a_try_ends_at_once(url: str) -> None:
     client = lockline.connect(url)
     began = calm()
     with pytest.raises(BackendUnavailable):
-        client.lock("x").try_acquire()
+        client.lock("x", ttl=TTL).try_acquire()
     assert calm() - began < TOO_LATE
     client.close()
 
@@ -83,7 +76,7 @@ def test_an_examination_ends_at_once(url: str) -> None:
 def test_close_ends_at_once(url: str) -> None:
     client = lockline.connect(url)
     with pytest.raises(BackendUnavailable):
-        client.lock("x").acquire(timeout=0)
+        client.lock("x", ttl=TTL).acquire(timeout=0)
     began = calm()
     client.close()
     assert calm() - began < TOO_LATE
@@ -98,13 +91,13 @@ def test_asyncio_keeps_the_same_times(url: str) -> None:
 
     async def within(seconds: float) -> None:
         async with asyncio.timeout(seconds):
-            await client.lock("x").acquire()
+            await client.lock("x", ttl=TTL).acquire()
 
     async def story() -> None:
-        assert await took(lambda: client.lock("x").acquire(timeout=0)) < TOO_LATE
-        assert await took(lambda: client.lock("x").acquire(timeout=0.1)) < 0.1 + TOO_LATE
-        assert await took(lambda: client.lock("x").try_acquire()) < TOO_LATE
-        assert await took(lambda: within(0.1)) < 0.1 + TOO_LATE
+        assert await took(lambda: client.lock("x", ttl=TTL).acquire(timeout=0)) < TOO_LATE
+        assert await took(lambda: client.lock("x", ttl=TTL).acquire(timeout=0.1)) < TOO_LATE
+        assert await took(lambda: client.lock("x", ttl=TTL).try_acquire()) < TOO_LATE
+        assert await took(lambda: within(0.1)) < TOO_LATE
         assert await took(lambda: client.inspect("x")) < TOO_LATE
         began = calm()
         await client.close()

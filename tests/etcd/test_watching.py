@@ -42,7 +42,7 @@ def test_the_server_tells_a_client_of_a_change_once_whoever_watches_there(
                 seen.append(None if leader is None else leader.owner)
 
         async def until(condition: Callable[[list[str | None]], bool], seen: list[list[str | None]]) -> None:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 while not all(condition(each) for each in seen):  # noqa: ASYNC110 - it is the state that counts
                     await asyncio.sleep(0.005)
 
@@ -61,7 +61,7 @@ def test_the_server_tells_a_client_of_a_change_once_whoever_watches_there(
         tasks[0].cancel()
         await asyncio.gather(tasks[0], return_exceptions=True)
         assert (watches._by_claim, watches._watching, watches._lines) == ({}, {}, set())
-        assert not watches._untold
+        assert not watches._untold.watched
         await client.close()
         await other.close()
 
@@ -88,7 +88,7 @@ def test_a_renewal_does_not_stand_behind_the_questions_of_others() -> None:
         questions = [asyncio.create_task(way.ask_all(RANGE, [], until)) for _ in range(MOST + 20)]
         await asyncio.sleep(0.01)
         assert sum(task.done() for task in questions) < MOST
-        assert await link.begin(TXN.path, b"", None, "call", runtime.now() + 5) is not None
+        assert await link.begin(TXN.path, b"", None, "call", runtime.now() + 60) is not None
         assert not all(task.done() for task in questions)
         for task in questions:
             task.cancel()

@@ -8,12 +8,22 @@ from pathlib import Path
 
 import pytest
 
+from ..cli.conftest import BACKENDS, COMMANDS
+from ..cli.forked import Forker
 from ..servers.mysql import MysqlServer
 from ..servers.postgres import PostgresServer
 from ..servers.process import ServerProcess, free_port, listens
 from ..servers.redis import RedisServer
 
 HERE = Path(__file__).parent
+
+
+@pytest.fixture(scope="session")
+def forker() -> Iterator[Forker]:
+    """Makes processes that have imported what they need."""
+    forker = Forker(*COMMANDS, *BACKENDS, "tests.fence.program", "tests.fence.webapp")
+    yield forker
+    forker.close()
 
 
 @pytest.fixture(scope="session")

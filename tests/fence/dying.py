@@ -62,7 +62,7 @@ def die(what: str, last: int, *rest: str) -> None:
         reaper.watch()
         marks.admit("r", Offer("l", 6, ""), writes=True, patience=5)()
     elif what == "s3":
-        from .test_s3 import an_s3
+        from .objects import an_s3
 
         client = an_s3(rest[0], retries={"total_max_attempts": 1})
         call = client._make_api_call
@@ -101,9 +101,9 @@ def main() -> None:
     for line in sys.stdin:
         if '"s3"' in line:
             # What boto3 takes a second to load, the children then have already.
-            from .test_s3 import an_s3
+            from .objects import warm
 
-            an_s3("http://127.0.0.1:1").close()
+            warm()
         child = os.fork()
         if child == 0:
             code = 1

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-import subprocess
-import sys
+import os
 import threading
 from pathlib import Path
 from typing import NamedTuple
@@ -16,6 +15,8 @@ import lockline
 from lockline.cli import app
 from lockline.fence import FileFence, FileMarks, Offer, SqlFence, SqlMarks
 
+from ..cli.conftest import MAIN
+from ..cli.forked import Forker, piped
 from ..servers.redis import RedisServer
 
 
@@ -26,10 +27,6 @@ class Answer(NamedTuple):
 
 
 def run(*arguments: str) -> Answer:
-    if "--" in arguments:  # it takes over the signals of its process
-        argv = [sys.executable, "-m", "lockline.cli", "fence", *arguments]
-        ran = subprocess.run(argv, capture_output=True, text=True, timeout=60)
-        return Answer(ran.returncode, ran.stdout, ran.stderr)
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = app.run(["fence", *arguments])
@@ -91,15 +88,21 @@ def test_no_marks_to_be_reached_leaves_with_69() -> None:
     assert run("enter", "redis://127.0.0.1:1", "r", "5").returncode == 69
 
 
-def test_a_command_runs_inside(tmp_path: Path) -> None:
+def test_a_command_runs_inside(tmp_path: Path, forker: Forker) -> None:
+    def run(*arguments: str) -> int:
+        # In a process of its own: it takes over the signals.
+        process = piped(forker, ["fence", *arguments], os.environ, tmp_path, call=MAIN)
+        process.communicate(120)
+        return process.returncode
+
     data = tmp_path / "data"
     marks = tmp_path / "marks"
     marks.mkdir()
     inside = ["enter", str(marks), "r"]
-    assert run(*inside, "5", "--", "sh", "-c", f"echo five >> {data}; exit 3").returncode == 3
-    assert run(*inside, "4", "--", "sh", "-c", f"echo four >> {data}").returncode == 77
+    assert run(*inside, "5", "--", "sh", "-c", f"echo five >> {data}; exit 3") == 3
+    assert run(*inside, "4", "--", "sh", "-c", f"echo four >> {data}") == 77
     assert data.read_text() == "five\n"
-    assert run(*inside, "6", "--", "no-such-command-here").returncode == 127
+    assert run(*inside, "6", "--", "no-such-command-here") == 127
     late: list[object] = []
 
     # The command itself starts the newer holder's attempt by making a file, and writes once more after that.
@@ -107,21 +110,21 @@ def test_a_command_runs_inside(tmp_path: Path) -> None:
 
     def enter() -> None:
         wait(begun)
-        FileMarks(marks).admit("r", Offer("r", 8, ""), writes=True, patience=20)()
+        FileMarks(marks).admit("r", Offer("r", 8, ""), writes=True, patience=60)()
         late.append(data.read_text())
 
     script = f"touch {begun}; sleep 0.3; echo seven >> {data}"
     thread = threading.Thread(target=enter)
     thread.start()
-    assert run(*inside, "7", "--", "sh", "-c", script).returncode == 0
-    thread.join(20)
+    assert run(*inside, "7", "--", "sh", "-c", script) == 0
+    thread.join(120)
     assert late == ["five\nseven\n"]
 
 
 def wait(file: Path) -> None:
     from ..servers.process import wait_for
 
-    wait_for(file.exists)
+    wait_for(file.exists, 120)
 
 
 def test_ddl_prints_what_create_makes() -> None:

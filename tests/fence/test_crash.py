@@ -19,10 +19,12 @@ from lockline import StaleToken
 from lockline.fence import FileFence, FileMarks, Offer, RedisFence, S3Fence, SqlFence
 from lockline.fence.file.markfile import MarkFile
 
+from ..cli.forked import Forker
 from ..servers.postgres import PostgresServer
-from ..servers.process import ServerProcess, free_port, listens
+from ..servers.process import free_port
 from ..servers.redis import a_redis
-from .test_s3 import an_s3
+from .objects import an_s3
+from .test_http import in_a_child
 
 ROOT = Path(__file__).parents[2]
 Died = Callable[..., bool]
@@ -242,7 +244,7 @@ def test_postgresql_and_its_mark_agree_after_a_death_at_any_step(postgres: Postg
 
 
 @pytest.mark.server
-def test_postgresql_itself_may_die(postgres: PostgresServer) -> None:
+def test_postgresql_itself_may_die() -> None:
     import psycopg
 
     server = PostgresServer()
@@ -314,38 +316,21 @@ def test_an_object_and_its_mark_agree_after_a_death_at_any_step(s3_url: str, die
 
 @pytest.mark.server
 @pytest.mark.parametrize("at", ["before the write", "after the write"])
-def test_a_served_application_that_dies_inside_leaves_the_mark(at: str, tmp_path: Path) -> None:
+def test_a_served_application_that_dies_inside_leaves_the_mark(at: str, tmp_path: Path, forker: Forker) -> None:
     import httpx
 
     port = free_port()
     (tmp_path / "marks").mkdir()
-    write = "import os, signal\n" + (
-        "os.kill(os.getpid(), signal.SIGKILL)"
-        if at == "before the write"
-        else "open(r'%s', 'w').write('6')\nos.kill(os.getpid(), signal.SIGKILL)"
-    )
-    code = f"""
-import sys, uvicorn
-from lockline.fence import FileMarks, HttpFence
-async def app(scope, receive, send):
-    token = dict(scope["headers"])[b"fencing-token"]
-    if token == b"6":
-        exec({(write % (tmp_path / "value") if "%s" in write else write)!r})
-    await send({{"type": "http.response.start", "status": 200, "headers": []}})
-    await send({{"type": "http.response.body", "body": b""}})
-uvicorn.run(HttpFence(FileMarks({str(tmp_path / "marks")!r})).asgi(app), host="127.0.0.1", port={port}, log_level="error", lifespan="off")
-"""
-    server = ServerProcess([sys.executable, "-c", code], tmp_path / "server", lambda: listens(port))
-    try:
-        server.start()
-        url = f"http://127.0.0.1:{port}/r"
+    value = tmp_path / "value"
+    argv = (str(port), str(value), str(tmp_path / "marks"), at)
+    url = f"http://127.0.0.1:{port}/r"
+    with in_a_child(forker, "dying", port, *argv, folder=tmp_path) as server:
         assert httpx.put(url, headers={"Fencing-Token": "5"}).status_code == 200
         with pytest.raises(httpx.HTTPError):
             httpx.put(url, headers={"Fencing-Token": "6"})
-        server.stop()
-        server.start()
+        assert server.wait(120) == -signal.SIGKILL
+    assert value.exists() == (at == "after the write")
+    with in_a_child(forker, "dying", port, *argv, folder=tmp_path):
         # Whether the work was done or not, the older holder is out.
         assert httpx.put(url, headers={"Fencing-Token": "5"}).status_code == 412
         assert httpx.put(url, headers={"Fencing-Token": "7"}).status_code == 200
-    finally:
-        server.stop()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import sys
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,38 +19,45 @@ from lockline import ConfigError, StaleToken
 from lockline.fence import FileMarks, HttpFence, Offer, RedisMarks, SqlMarks, raise_if_stale
 from lockline.fence.http import Request
 
-from ..servers.process import ServerProcess, free_port, listens
+from ..cli.forked import Forked, Forker
+from ..servers.process import free_port, listens, wait_for
 from ..servers.redis import RedisServer
-
-HERE = Path(__file__).parent
 
 
 @contextlib.contextmanager
-def served(kind: str, folder: Path, *, fenced: bool = True) -> Iterator[str]:
+def served(kind: str, folder: Path, forker: Forker, *, fenced: bool = True) -> Iterator[str]:
     """The counter, served in a child."""
     port = free_port()
     marks = folder / "marks"
     marks.mkdir(exist_ok=True)
-    argv = [
-        sys.executable,
-        str(HERE / "webapp.py"),
-        kind,
-        str(port),
-        str(folder / "value"),
-        str(marks) if fenced else "-",
-    ]
-    server = ServerProcess(argv, folder / "server", lambda: listens(port))
-    try:
-        server.start()
+    with in_a_child(
+        forker, "main", port, kind, str(port), str(folder / "value"), str(marks) if fenced else "-", folder=folder
+    ):
         yield f"http://127.0.0.1:{port}"
+
+
+@contextlib.contextmanager
+def in_a_child(forker: Forker, function: str, port: int, *argv: str, folder: Path) -> Iterator[Forked]:
+    """A function of webapp.py that serves at that port."""
+    log = folder / "server.log"
+    with open(os.devnull) as nothing, open(log, "a") as said:
+        files = (nothing.fileno(), said.fileno(), said.fileno())
+        process = forker.start(
+            argv, os.environ, folder, call=f"tests.fence.webapp:{function}", files=files, imports=["uvicorn"]
+        )
+    try:
+        wait_for(lambda: listens(port) or process.poll() is not None, 120, "a server")
+        assert process.poll() is None, log.read_text()
+        yield process
     finally:
-        server.stop()
+        process.terminate()
+        process.wait(120)
 
 
 @pytest.mark.parametrize("kind", ["asgi", "wsgi"])
 @pytest.mark.parametrize("client", [httpx, requests], ids=lambda client: client.__name__)
-def test_a_stale_request_is_turned_away(kind: str, client: Any, tmp_path: Path) -> None:
-    with served(kind, tmp_path) as url, lockline.connect("memory:") as locks:
+def test_a_stale_request_is_turned_away(kind: str, client: Any, tmp_path: Path, forker: Forker) -> None:
+    with served(kind, tmp_path, forker) as url, lockline.connect("memory:") as locks:
         with locks.lock("counter") as old:
             headers = old.headers()
             assert client.put(f"{url}/counter", json=1, headers=headers).status_code == 200
@@ -80,8 +87,8 @@ BAD_HEADERS = [
 
 
 @pytest.mark.parametrize("kind", ["asgi", "wsgi"])
-def test_bad_headers_are_a_typed_answer_and_write_nothing(kind: str, tmp_path: Path) -> None:
-    with served(kind, tmp_path) as url:
+def test_bad_headers_are_a_typed_answer_and_write_nothing(kind: str, tmp_path: Path, forker: Forker) -> None:
+    with served(kind, tmp_path, forker) as url:
         for headers in BAD_HEADERS:
             answer = httpx.put(f"{url}/r", content=b"x", headers={k.encode(): v.encode() for k, v in headers.items()})
             assert answer.status_code == 400, headers
@@ -112,7 +119,7 @@ class Recorder:
         self.came = asyncio.Condition()
 
     async def reached(self, many: int) -> None:
-        async with asyncio.timeout(20), self.came:
+        async with asyncio.timeout(60), self.came:
             await self.came.wait_for(lambda: len(self.inside) >= many)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -168,7 +175,7 @@ def test_two_server_processes_keep_each_other_out(tmp_path: Path) -> None:
     # Two middlewares over the same marks know nothing of each other, as two processes would.
     async def story() -> None:
         app = Recorder()
-        here, there = (HttpFence(FileMarks(tmp_path), patience=0.3).asgi(app) for _ in range(2))
+        here, there = (HttpFence(FileMarks(tmp_path), patience=1).asgi(app) for _ in range(2))
         old = asyncio.create_task(asked(here, 5))
         await app.reached(1)
         assert await asked(there, 6) == 503
@@ -184,7 +191,7 @@ def test_two_server_processes_keep_each_other_out(tmp_path: Path) -> None:
 def test_a_cancelled_request_lets_the_next_one_in(tmp_path: Path) -> None:
     async def story() -> None:
         app = Recorder()
-        fenced = HttpFence(FileMarks(tmp_path), patience=2).asgi(app)
+        fenced = HttpFence(FileMarks(tmp_path), patience=60).asgi(app)
         for number in range(1, 12):
             task = asyncio.create_task(asked(fenced, 5))
             await asyncio.sleep(0.0005 * number)
@@ -204,7 +211,7 @@ def test_an_application_that_fails_lets_the_next_one_in(tmp_path: Path) -> None:
     def fails_too(environ: Any, start_response: Any) -> Any:
         raise RuntimeError("mine")
 
-    fence = HttpFence(FileMarks(tmp_path), patience=0.2)
+    fence = HttpFence(FileMarks(tmp_path), patience=60)
 
     async def story() -> None:
         app = fence.asgi(fails)

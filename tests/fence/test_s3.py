@@ -13,29 +13,17 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import urlsplit
 
-import boto3
 import pytest
-from botocore.config import Config
 from botocore.exceptions import ClientError
 
 import lockline
 from lockline import BackendUnavailable, ConfigError, StaleToken
 from lockline.fence import AsyncS3Fence, Offer, ReadAgain, S3Fence
 
+from .objects import an_s3
 from .test_rule import BAD_TOKENS
 
 pytestmark = pytest.mark.server
-
-
-def an_s3(url: str, **config: Any) -> Any:
-    return boto3.client(
-        "s3",
-        endpoint_url=url,
-        aws_access_key_id="x",
-        aws_secret_access_key="x",
-        region_name="us-east-1",
-        config=Config(s3={"addressing_style": "path"}, **config),
-    )
 
 
 @pytest.fixture(scope="module")

@@ -37,7 +37,7 @@ class Slow:
         def later(**options: Any) -> Any:
             if options["Key"] == self._key and not self.stopped.is_set():
                 self.stopped.set()
-                assert self.go.wait(20)
+                assert self.go.wait(60)
             return act(**options)
 
         return later
@@ -58,12 +58,12 @@ class Late:
 
         self._thread = threading.Thread(target=work)
         self._thread.start()
-        assert client.stopped.wait(20)
+        assert client.stopped.wait(60)
 
     def lands(self) -> BaseException | None:
         """Let it through; the error it ended with."""
         self._client.go.set()
-        self._thread.join(20)
+        self._thread.join(60)
         assert not self._thread.is_alive()
         return self._problem[0] if self._problem else None
 

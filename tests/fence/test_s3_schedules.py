@@ -19,7 +19,9 @@ from lockline import LocklineError, StaleToken
 from lockline.fence import ReadAgain, S3Fence
 from lockline.fence.s3.marks import S3Marks
 
-SEEDS = 150
+from ..tier import sample
+
+SEEDS = sample(50, 150)
 KEY = "log"
 
 
@@ -39,7 +41,7 @@ class Turns:
         with self._change:
             self._waiting.append(me)
             self._choose()
-            assert self._change.wait_for(lambda: self._chosen == me, 20)
+            assert self._change.wait_for(lambda: self._chosen == me, 60)
             self._chosen = None
             self.now += 1
 
@@ -132,7 +134,7 @@ def played(seed: int, careless: str = "") -> list[str]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     broken = [f"{problem!r}" for problem in problems if not isinstance(problem, LocklineError)]
     text = model.objects.get(KEY, (b"", {}))[0]
     order = [int(piece.split(b".")[0]) for piece in text.split(b";")[:-1]]
@@ -173,5 +175,5 @@ def test_each_fault_is_found(fault: str, found: str, monkeypatch: pytest.MonkeyP
         monkeypatch.setattr(S3Marks, "enter", _only_what_is_there)
     elif fault.startswith("no mark"):
         monkeypatch.setattr(S3Marks, "enter", lambda self, key, offer: None)
-    broken = [text for seed in range(SEEDS) for text in played(seed, careless)]
-    assert any(found in text for text in broken), broken[:5]
+    broken = (text for seed in range(150) for text in played(seed, careless))
+    assert any(found in text for text in broken)

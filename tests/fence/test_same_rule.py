@@ -86,7 +86,7 @@ def a_store(kind: str, exact: bool, request: pytest.FixtureRequest, folder: Path
                     )
                 )
     else:
-        from .test_s3 import an_s3
+        from .objects import an_s3
 
         with contextlib.closing(an_s3(request.getfixturevalue("s3_url"))) as s3:
             bucket = uuid.uuid4().hex

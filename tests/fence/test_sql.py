@@ -17,6 +17,7 @@ from lockline.fence import Offer, SqlFence, SqlMarks
 
 from ..servers.mysql import MysqlServer
 from ..servers.postgres import PostgresServer
+from ..tier import sample
 from .test_rule import BAD_TOKENS
 
 KINDS = ["sqlite", "sqlite-rows", "plain-sql", "sqlalchemy-sqlite", "sqlalchemy-session"]
@@ -43,8 +44,8 @@ def a_mysql(request: pytest.FixtureRequest) -> dict[str, Any]:
     server: MysqlServer = request.getfixturevalue("mysql")
     options = {"host": "127.0.0.1", "port": server.port, "user": server.user}
     with contextlib.closing(pymysql.connect(**options)) as connection, connection.cursor() as cursor:
-        cursor.execute("DROP DATABASE IF EXISTS fences")
-        cursor.execute("CREATE DATABASE fences")
+        cursor.execute("CREATE DATABASE IF NOT EXISTS fences")
+        cursor.execute("DROP TABLE IF EXISTS fences.lockline_fence")
     return {**options, "database": "fences"}
 
 
@@ -60,7 +61,20 @@ def a_postgres(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(params=names(KINDS, SERVED))
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    kind = request.param
+    """A store on each kind of connection."""
+    with opened(request.param, request, tmp_path) as store:
+        yield store
+
+
+@pytest.fixture(params=names(sample(["sqlite", "plain-sql"], KINDS), sample(["psycopg", "pymysql"], SERVED)))
+def dialect(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    """A store of each dialect, for what the connection does not decide."""
+    with opened(request.param, request, tmp_path) as store:
+        yield store
+
+
+@contextlib.contextmanager
+def opened(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     path = str(tmp_path / "data.db")
     engine = None
     if kind == "sqlite":
@@ -146,39 +160,39 @@ def test_a_lease_passes_and_its_number_alone_does_not(store: Store) -> None:
         connection.rollback()
 
 
-def test_what_was_rolled_back_left_no_mark(store: Store) -> None:
-    with contextlib.closing(store.connect()) as connection:
-        store.fence.enter(connection, "r", 9)
+def test_what_was_rolled_back_left_no_mark(dialect: Store) -> None:
+    with contextlib.closing(dialect.connect()) as connection:
+        dialect.fence.enter(connection, "r", 9)
         connection.rollback()
-        assert store.fence.look(connection, "r") is None
+        assert dialect.fence.look(connection, "r") is None
         connection.rollback()
-        store.fence.enter(connection, "r", 1)
+        dialect.fence.enter(connection, "r", 1)
         connection.commit()
-        assert store.fence.look(connection, "r") == (1, "")
+        assert dialect.fence.look(connection, "r") == (1, "")
 
 
-def test_the_largest_tokens_are_told_apart(store: Store) -> None:
-    with contextlib.closing(store.connect()) as connection:
-        store.fence.enter(connection, "r", 2**63 - 2)
-        store.fence.enter(connection, "r", 2**63 - 1)
+def test_the_largest_tokens_are_told_apart(dialect: Store) -> None:
+    with contextlib.closing(dialect.connect()) as connection:
+        dialect.fence.enter(connection, "r", 2**63 - 2)
+        dialect.fence.enter(connection, "r", 2**63 - 1)
         with pytest.raises(StaleToken):
-            store.fence.enter(connection, "r", 2**63 - 2)
+            dialect.fence.enter(connection, "r", 2**63 - 2)
 
 
-def test_strange_names_are_names(store: Store) -> None:
-    with contextlib.closing(store.connect()) as connection:
+def test_strange_names_are_names(dialect: Store) -> None:
+    with contextlib.closing(dialect.connect()) as connection:
         for number, name in enumerate(
             ("'; DROP TABLE x; --", "%s", ":name", "{token}", "ü" * 256, "a ", "a", "A", "?"), 1
         ):
-            store.fence.enter(connection, name, number)
+            dialect.fence.enter(connection, name, number)
         connection.commit()
-        assert store.fence.look(connection, "a ") == (6, "")
-        assert store.fence.look(connection, "A") == (8, "")
+        assert dialect.fence.look(connection, "a ") == (6, "")
+        assert dialect.fence.look(connection, "A") == (8, "")
 
 
-def test_the_exact_rule_in_a_table(store: Store) -> None:
-    fence = SqlFence(exact=True, dialect=store.fence._dialect)
-    with contextlib.closing(store.connect()) as connection:
+def test_the_exact_rule_in_a_table(dialect: Store) -> None:
+    fence = SqlFence(exact=True, dialect=dialect.fence._dialect)
+    with contextlib.closing(dialect.connect()) as connection:
         with pytest.raises(StaleToken, match="not entered"):
             fence.check(connection, "r", "job-9")
         connection.rollback()
@@ -256,10 +270,10 @@ def test_a_table_of_another_shape_is_a_config_error_and_stays_empty(
         connection.commit()
 
 
-def test_no_table_is_a_config_error_that_names_the_cure(store: Store) -> None:
-    with contextlib.closing(store.connect()) as connection:
+def test_no_table_is_a_config_error_that_names_the_cure(dialect: Store) -> None:
+    with contextlib.closing(dialect.connect()) as connection:
         with pytest.raises(ConfigError, match="create"):
-            SqlFence("not_there", dialect=store.fence._dialect).enter(connection, "r", 5)
+            SqlFence("not_there", dialect=dialect.fence._dialect).enter(connection, "r", 5)
         connection.rollback()
 
 

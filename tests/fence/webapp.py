@@ -1,4 +1,4 @@
-"""A served counter: GET reads it, PUT replaces it. `python webapp.py asgi|wsgi PORT FILE MARKS|-` serves it, fenced or not.
+"""A served counter: GET reads it, PUT replaces it. `main` with the arguments asgi|wsgi PORT FILE MARKS|- serves it, fenced or not.
 
 The file is written without any care for others on purpose: keeping them apart is what the fence is for.
 """
@@ -6,6 +6,7 @@ The file is written without any care for others on purpose: keeping them apart i
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -56,6 +57,24 @@ def wsgi(file: Path) -> Callable[..., Iterable[bytes]]:
     return app
 
 
+def dying() -> None:
+    """Serve an application that dies before its write or after it, when token 6 comes."""
+    import uvicorn
+
+    port, file, marks, at = sys.argv[1:]
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if dict(scope["headers"])[b"fencing-token"] == b"6":
+            if at == "after the write":
+                put(Path(file), b"6")
+            os.kill(os.getpid(), signal.SIGKILL)
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    fenced = HttpFence(FileMarks(marks)).asgi(app)
+    uvicorn.run(fenced, host="127.0.0.1", port=int(port), log_level="error", lifespan="off")
+
+
 def main() -> None:
     kind, port, file, marks = sys.argv[1:]
     fence = None if marks == "-" else HttpFence(FileMarks(marks))
@@ -80,7 +99,3 @@ def main() -> None:
         make_server(
             "127.0.0.1", int(port), plain if fence is None else fence.wsgi(plain), Threads, Quiet
         ).serve_forever()
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,4 @@
-"""One process of a crowd: `python -m tests.kit.crowd JOB URL FILE`, until it is killed. What it sees it writes into the file, line by line."""
+"""One process of a crowd, with the arguments JOB, URL and FILE, until it is killed. What it sees it writes into the file, line by line."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TextIO
 
 import lockline
+import lockline.backends.local
+import lockline.backends.redis
 from lockline.fence import FileFence
 from lockline.runtime.clock import now
 
@@ -18,7 +20,15 @@ CALLERS = 25
 """Threads of one process that ask for one value."""
 FRESH = 0.5
 PERIOD = 0.25
-TTL = 0.5
+SHORT = 0.5
+"""The ttl of those who may lose what they hold: a lost lease is no failure there, and a killed one is soon out of the way."""
+COMPUTES_FOR = 6.0
+"""The ttl of a computation: losing it is a failure, so a busy machine has time to renew it."""
+
+
+def short_ttl(client: lockline.Client) -> float:
+    """Where a server ends claims by a wall clock that may be stepped, so long that no step ends one that lives."""
+    return SHORT if client.url.startswith("local") else 10 * SHORT
 
 
 def write(file: TextIO, *words: object) -> None:
@@ -38,7 +48,7 @@ def once(client: lockline.Client, file: TextIO) -> None:
         while True:
             before = now()
             try:
-                value = client.once("value", make, FRESH, ttl=TTL)
+                value = client.once("value", make, FRESH, ttl=COMPUTES_FOR)
             except Exception as problem:
                 value = f"failed:{type(problem).__name__}"
             write(file, value, repr(before), repr(now()))
@@ -54,7 +64,7 @@ def once(client: lockline.Client, file: TextIO) -> None:
 def once_per(client: lockline.Client, file: TextIO) -> None:
     """Try to run the job of each slot; write which were done here."""
 
-    @client.once_per(PERIOD, name="job", ttl=TTL)
+    @client.once_per(PERIOD, name="job", ttl=short_ttl(client))
     def job() -> None:
         time.sleep(random.uniform(0, 0.03))
 
@@ -72,7 +82,7 @@ def pool(client: lockline.Client, file: TextIO) -> None:
     """Have one of three things, now and then; write when it was found valid."""
     while True:
         try:
-            with client.pool("gpu", ["a", "b", "c"], ttl=TTL) as slot:
+            with client.pool("gpu", ["a", "b", "c"], ttl=short_ttl(client)) as slot:
                 until = now() + random.uniform(0, 0.1)
                 while (before := now()) < until:
                     if slot.valid:
@@ -92,7 +102,7 @@ def relay(client: lockline.Client, file: TextIO) -> None:
             lease = client.attach(mine.read_text())
         except FileNotFoundError:
             # Nobody has posted a ticket; whose was lost with its process frees the lock when its time is over.
-            found = client.lock("baton", ttl=TTL).try_acquire()
+            found = client.lock("baton", ttl=short_ttl(client)).try_acquire()
             if found is None:
                 time.sleep(0.005)
                 continue
@@ -104,7 +114,7 @@ def relay(client: lockline.Client, file: TextIO) -> None:
             before = now()
             if lease.valid:
                 write(file, lease.token, repr(before), repr(now()))
-            ticket = lease.detach(TTL)
+            ticket = lease.detach(short_ttl(client))
             mine.write_text(ticket)
             os.rename(mine, mailbox)
             time.sleep(random.uniform(0, 0.01))

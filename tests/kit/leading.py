@@ -1,4 +1,4 @@
-"""One who leads in a process of its own: `python -m tests.kit.leading FLAVOUR URL TTL [FILE]`.
+"""One who leads in a process of its own, with the arguments FLAVOUR, URL, TTL and perhaps FILE.
 
 Prints the token of each term when it begins. Into the file it writes, all the time, between which two moments it found
 its term valid: what a test compares with the others.
@@ -12,10 +12,12 @@ import time
 from typing import Any, TextIO
 
 import lockline
+import lockline.backends.local
+import lockline.backends.redis
 from lockline import aio
 from lockline.runtime.clock import now
 
-LOOK_EVERY = 0.002
+LOOK_EVERY = 0.01
 
 
 def note(term: Any, file: TextIO | None) -> None:

@@ -16,6 +16,7 @@ from lockline.lab.trace import TraceEvent
 from lockline.lab.verdicts import Outcome, Verdict
 
 from ..servers.process import missing
+from ..tier import FULL
 from .conftest import Ran
 
 pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(1200)]
@@ -41,7 +42,7 @@ def browser() -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        chromium = playwright.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
         yield chromium
         chromium.close()
 
@@ -60,7 +61,9 @@ class Visit:
         self.page.goto(file.as_uri())
 
     def shot(self, name: str) -> None:
-        self.page.screenshot(path=str(SHOTS / f"lab-{name}.png"))
+        """A screenshot, to be looked at; in `make test-full` alone, since a test sees nothing in it."""
+        if FULL:
+            self.page.screenshot(path=str(SHOTS / f"lab-{name}.png"))
 
 
 def test_the_matrix_is_there_and_a_cell_opens_its_picture(browser: Any, written: Path, ran: Ran) -> None:

@@ -19,7 +19,7 @@ url = sys.argv[2]
 """
 
 
-def run(program: str, *arguments: str, seconds: float = 30.0, **options: object) -> str:
+def run(program: str, *arguments: str, seconds: float = 120.0, **options: object) -> str:
     """What the program printed; an AssertionError with its stacks when it hangs or fails."""
     ran = subprocess.run(
         [sys.executable, "-W", "ignore::DeprecationWarning", "-c", PREAMBLE + textwrap.dedent(program), str(seconds), *arguments],

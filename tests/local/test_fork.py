@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from ..tier import sample
 from .programs import ROOT, run
 
 FLAVOURS = ["sync", "asyncio"]
@@ -31,9 +32,9 @@ def connect():
 
 def use(client, name="x"):
     async def once():
-        await (await client.lock(name, ttl=30).acquire(timeout=10)).release()
+        await (await client.lock(name, ttl=600).acquire(timeout=60)).release()
     if loop is None:
-        client.lock(name, ttl=30).acquire(timeout=10).release()
+        client.lock(name, ttl=600).acquire(timeout=60).release()
     else:
         loop.run_until_complete(once())
 
@@ -44,8 +45,10 @@ def strangers_try(name):
 """
 
 
-@pytest.mark.parametrize("end", ["close", "exit"])
-@pytest.mark.parametrize("flavour", FLAVOURS)
+@pytest.mark.parametrize(
+    ("flavour", "end"),
+    [("sync", "close"), ("asyncio", "exit"), *sample([], [("sync", "exit"), ("asyncio", "close")])],
+)
 def test_what_a_child_holds_stays_held_when_its_parent_lets_go_of_the_file(
     tmp_path: Path, flavour: str, end: str
 ) -> None:
@@ -62,7 +65,7 @@ if child == 0:
     os.write(used[1], b"1")
     os.close(parent_gone[1])
     os.read(parent_gone[0], 1)
-    lease = do(client.lock("job", ttl=30).acquire)
+    lease = do(client.lock("job", ttl=600).acquire)
     print(strangers_try("job"), lease.valid, flush=True)
     os._exit(0)
 os.read(used[0], 1)
@@ -81,13 +84,13 @@ if sys.argv[4] == "close":
     assert told == "None True"
 
 
-@pytest.mark.parametrize("flavour", FLAVOURS)
+@pytest.mark.parametrize("flavour", sample(["sync"], FLAVOURS))
 def test_a_parent_keeps_what_it_holds_when_children_come_and_go(tmp_path: Path, flavour: str) -> None:
     told = run(
         CLIENT
         + """
 client = connect()
-lease = do(client.lock("job", ttl=30).acquire)
+lease = do(client.lock("job", ttl=600).acquire)
 for _ in range(5):
     child = os.fork()
     if child == 0:
@@ -107,7 +110,7 @@ print(strangers_try("job") != "None")
     assert told.split() == ["None", "True", "True"]
 
 
-CHILDREN = 20
+CHILDREN = sample(10, 20)
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)
@@ -141,11 +144,11 @@ good = 0
 for number in range({CHILDREN}):
     child = os.fork()
     if child == 0:
-        signal.alarm(60)
+        signal.alarm(100)
         code = 1
         try:
             for client in [*clients, lockline.connect(url)]:
-                with client.lock(f"child-{{number}}").acquire(timeout=8):
+                with client.lock(f"child-{{number}}").acquire(timeout=50):
                     pass
             code = 0
         except BaseException as error:
@@ -158,12 +161,12 @@ for number in range({CHILDREN}):
     time.sleep(random.uniform(0, 0.003))
 stop.append(1)
 for thread in threads:
-    thread.join(10)
+    thread.join(60)
 print(good)
 """,
         f"local://{tmp_path}/local.db",
         flavour,
-        seconds=40,
+        seconds=200,
     )
     assert int(told.split()[-1]) == CHILDREN, told
 
@@ -178,16 +181,17 @@ sys.path.insert(0, sys.argv[4])
 from tests.cutting import Cut, CutAt
 client = connect()
 use(client)
-from lockline.lab.calm import calm
-struck = slowest = 0.0
+from lockline.backends.local import connection
+connection.FORK_PATIENCE = 300.0  # a fork that waits for the thread would not come back in the time of this program
+struck = 0
 
 def work(cut):
     try:
-        cut(lambda: client.lock("x", ttl=30).acquire(timeout=5).release())
+        cut(lambda: client.lock("x", ttl=600).acquire(timeout=60).release())
     except Cut:
         pass
 
-for nth in range(1, 100_000, 5):
+for nth in range(1, 100_000, int(sys.argv[5])):
     cut = CutAt(nth, "opcode", "/backends/local/connection")
     thread = threading.Thread(target=work, args=(cut,))
     thread.start()
@@ -195,30 +199,27 @@ for nth in range(1, 100_000, 5):
     if not cut.where:
         break
     struck += 1
-    began = calm()
     child = os.fork()
-    slowest = max(slowest, calm() - began)
     if child == 0:
-        signal.alarm(60)
+        signal.alarm(100)
         code = 1
         try:
-            client.lock("child").acquire(timeout=5).release()
+            client.lock("child").acquire(timeout=60).release()
             code = 0
         except BaseException as error:
             print(repr(error), cut.where, flush=True)
         os._exit(code)
     assert os.waitpid(child, 0)[1] == 0, cut.where
     use(client, "y")
-print(int(struck), slowest < 1.5)
+print(struck)
 """,
         f"local://{tmp_path}/local.db",
         "sync",
         str(ROOT),
-        seconds=100,
+        sample("15", "5"),
+        seconds=200,
     )
-    struck, quick = told.split("\n")[-1].split()
-    assert int(struck) > 20
-    assert quick == "True"
+    assert int(told.split("\n")[-1]) > sample(7, 20)
 
 
 def test_a_grandchild_can_lock_too(tmp_path: Path) -> None:
@@ -255,7 +256,7 @@ def test_a_fork_that_the_system_refuses_leaves_the_parent_as_it_was(public: Path
 import resource, lockline.backends.local
 os.setuid(65534)
 client = connect()
-lease = client.lock("job", ttl=30).acquire()
+lease = client.lock("job", ttl=600).acquire()
 resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
 try:
     os.fork()
@@ -280,7 +281,7 @@ def test_a_child_says_so_when_it_was_forked_behind_pythons_back(tmp_path: Path) 
 import ctypes, json
 libc = ctypes.PyDLL(None)
 client = connect()
-lease = client.lock("job", ttl=30).acquire()
+lease = client.lock("job", ttl=600).acquire()
 child = libc.fork()
 if child == 0:
     seen = []

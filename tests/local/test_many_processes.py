@@ -1,4 +1,4 @@
-"""Fifty processes on one number, killed at random: nothing lost, tokens rise, nobody waits for the dead."""
+"""Many processes on one number, killed at random: nothing lost, tokens rise, nobody waits for the dead."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from .incrementers import TTL
+from ..tier import sample
 
 
 @pytest.mark.slow
 def test_no_update_is_lost_while_holders_and_waiters_are_killed(tmp_path: Path) -> None:
-    processes, times, seed = 50, 50, 1
+    processes, times, seed = *sample((10, 30), (50, 50)), 1
     ran = subprocess.run(
         [sys.executable, "-m", "tests.local.incrementers", str(tmp_path), str(processes), str(times), str(seed)],
         capture_output=True,
@@ -25,8 +25,7 @@ def test_no_update_is_lost_while_holders_and_waiters_are_killed(tmp_path: Path) 
     outcome = json.loads(ran.stdout)
     assert outcome["errors"] == []
     assert outcome["wrong"] == []
+    # Nobody waited for a dead one's lease to run out: it would last longer than the whole run may.
     assert outcome["unfinished"] == 0
     assert outcome["number"] == processes * times == sum(outcome["counts"])
-    assert outcome["killed"] > 20
-    # Far less than the ttl: nobody waited for a dead one's lease to run out.
-    assert outcome["gap"] < TTL / 3
+    assert outcome["killed"] > sample(5, 20)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
-import shutil
 import stat
 import subprocess
 import sys
@@ -18,6 +17,7 @@ import lockline
 from lockline import aio
 from lockline.backends.local import target
 
+from .conftest import PYTHON
 from .programs import ROOT
 
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="NOT TESTED: needs root to become another user")
@@ -26,14 +26,6 @@ ALICE, BOB, MALLORY, TEAM, OTHERS = 61001, 61002, 61003, 62000, 62001
 
 def url_of(file: Path) -> str:
     return f"local://{file}"
-
-
-@pytest.fixture
-def source(public: Path) -> Path:
-    """The package where every user can read it."""
-    folder = public / "source"
-    shutil.copytree(ROOT / "src" / "lockline", folder / "lockline", ignore=shutil.ignore_patterns("__pycache__"))
-    return folder
 
 
 _started: list[subprocess.Popen[str]] = []
@@ -52,11 +44,10 @@ def program_of(
     user: int, group: int, source: Path, program: str, file: Path, *, also: tuple[int, ...] = ()
 ) -> subprocess.Popen[str]:
     """A program that runs as that user, with a wide-open umask of 077."""
-    python = shutil.which("python3", path="/usr/bin:/usr/local/bin:/bin")
-    if python is None:
+    if PYTHON is None:
         pytest.skip("NOT TESTED: no interpreter that every user can run")
     process = subprocess.Popen(
-        [python, "-c", f"import os; os.umask(0o077)\nimport lockline, sys\nurl = 'local://{file}'\n" + program],
+        [PYTHON, "-c", f"import os; os.umask(0o077)\nimport lockline, sys\nurl = 'local://{file}'\n" + program],
         env={
             "PYTHONPATH": str(source),
             "PATH": "/usr/bin:/bin",
@@ -77,7 +68,7 @@ def program_of(
 
 
 def said(process: subprocess.Popen[str], say: str = "") -> str:
-    out, error = process.communicate(say, timeout=60)
+    out, error = process.communicate(say, timeout=120)
     assert process.returncode == 0, error
     return out.strip()
 
@@ -153,7 +144,7 @@ def test_a_folder_that_somebody_else_put_there_is_refused(public: Path, source: 
 
 HOLD = """
 client = lockline.connect(url)
-lease = client.lock("job", ttl=30).acquire(timeout=10)
+lease = client.lock("job", ttl=600).acquire(timeout=60)
 print(lease.token, flush=True)
 sys.stdin.readline()
 lease.release()
@@ -184,9 +175,7 @@ def test_two_users_of_a_group_exclude_and_wake_each_other(public: Path, source: 
     assert alice.stdout is not None
     token = int(alice.stdout.readline() or said(alice))
     assert said(program_of(BOB, OTHERS, source, TRY, file, also=(TEAM,))) == f"True [{token}]"
-    bob = program_of(
-        BOB, OTHERS, source, HOLD.replace("acquire(timeout=10)", "acquire(timeout=20)"), file, also=(TEAM,)
-    )
+    bob = program_of(BOB, OTHERS, source, HOLD, file, also=(TEAM,))
     assert alice.stdin is not None
     alice.stdin.write("\n")
     alice.stdin.flush()
@@ -201,13 +190,13 @@ def test_two_users_of_a_group_exclude_and_wake_each_other(public: Path, source: 
             ALICE,
             OTHERS,
             source,
-            "print(lockline.connect(url).lock('job').acquire(timeout=5).token)",
+            "print(lockline.connect(url).lock('job').acquire(timeout=60).token)",
             file,
             also=(TEAM,),
         )
     )
     outsider = program_of(MALLORY, OTHERS, source, TRY, file)
-    outsider.communicate(timeout=60)
+    outsider.communicate(timeout=120)
     assert outsider.returncode != 0
     for path in (file, team / "local.db-peers"):
         assert not path.stat().st_mode & 0o007
@@ -260,7 +249,7 @@ def test_a_network_file_system_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
             client.list()
     assert list(shared.iterdir()) == []
     with lockline.connect(url_of(tmp_path / "here.db")) as client:
-        client.lock("x").acquire(timeout=20).release()
+        client.lock("x").acquire(timeout=60).release()
 
 
 def test_a_file_that_came_with_a_network_is_refused_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -326,7 +315,7 @@ for leave in range(12):
             outcomes.add("RAW " + repr(error))
     for handle in spare:
         os.close(handle)
-client.lock("after").acquire(timeout=5).release()
+client.lock("after").acquire(timeout=60).release()
 print(sorted(outcomes))
 """
 

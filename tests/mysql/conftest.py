@@ -58,7 +58,7 @@ class Database:
         The server takes a new picture of who waits only when nobody has looked at the last one for a tenth of a second: whoever
         asks more often sees the same for ever, and perhaps one who is gone.
         """
-        until = calm() + 20
+        until = calm() + 60
         while True:
             time.sleep(0.15)
             if found := self.ask(WAITING):
@@ -80,17 +80,39 @@ class Database:
         self.server.remove()
 
 
+_SHARED = pytest.StashKey[Database]()
+
+
+def shared_database(request: pytest.FixtureRequest) -> Database:
+    """The one server of the tests here and in tests/sql, started on first use."""
+    stash = request.config.stash
+    if _SHARED not in stash:
+        stash[_SHARED] = Database(request.getfixturevalue("tmp_path_factory"))
+    return stash[_SHARED]
+
+
+def close_shared(config: pytest.Config) -> None:
+    """At the end of all tests."""
+    if _SHARED in config.stash:
+        config.stash[_SHARED].close()
+        del config.stash[_SHARED]
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    close_shared(session.config)
+
+
 @pytest.fixture(scope="session")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+def shared(request: pytest.FixtureRequest) -> Database:
     """For stories that do nothing to the server itself."""
-    database = Database(tmp_path_factory)
-    yield database
-    database.close()
+    return shared_database(request)
 
 
-@pytest.fixture
-def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
-    """For stories that kill, fill or stop it."""
-    database = Database(tmp_path_factory, "--innodb-flush-log-at-trx-commit=1")
+@pytest.fixture(scope="session")
+def spare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+    """For stories that kill it, or make a replica of it; each leaves it as it was. It flushes its log, and has a binary one."""
+    database = Database(
+        tmp_path_factory, "--innodb-flush-log-at-trx-commit=1", "--log-bin=log", "--binlog-format=ROW", "--server-id=1"
+    )
     yield database
     database.close()

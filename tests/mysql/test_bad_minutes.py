@@ -28,14 +28,14 @@ STEPS = [b"lockline_enter_v1", b"lockline_leave_v1", b"lockline_renew_v1"]
 def test_a_reply_that_is_lost_after_the_commit_is_asked_for_again(shared: Database, proxy: Proxy, step: bytes) -> None:
     url = f"mysql://root@127.0.0.1:{proxy.port}/lockline?prefix=lost"
     with lockline.connect(url) as client:
-        client.lock("x").acquire(timeout=5).release()
+        client.lock("x").acquire(timeout=60).release()
         proxy.drop_reply(containing=step)
-        lease = client.lock("x", ttl=5).acquire(timeout=20)
-        lease.extend(30)
+        lease = client.lock("x", ttl=60).acquire(timeout=60)
+        lease.extend(120)
         lease.release()
         assert proxy.lost == 1
         assert client.list() == []
-        with client.lock("x", timeout=20) as after:
+        with client.lock("x", timeout=60) as after:
             assert after.token > lease.token
 
 
@@ -45,7 +45,7 @@ def test_a_session_that_ends_before_the_commit_changes_nothing_and_is_asked_agai
 ) -> None:
     url = f"mysql://root@127.0.0.1:{proxy.port}/lockline?prefix=undone&timeout=20"
     with lockline.connect(url) as client, shared.connect(autocommit=False) as other:
-        lease = client.lock("x", ttl=30, renew=False).acquire(timeout=5)
+        lease = client.lock("x", ttl=600, renew=False).acquire(timeout=60)
         if step == STEPS[0]:
             lease.release()
             (place,) = [client._engine.backend._places("x")]  # type: ignore[attr-defined]
@@ -56,20 +56,20 @@ def test_a_session_that_ends_before_the_commit_changes_nothing_and_is_asked_agai
 
         def act() -> None:
             if step == STEPS[0]:
-                with client.lock("x", timeout=30) as taken:
+                with client.lock("x", timeout=60) as taken:
                     answers.append(taken.token)
             elif step == STEPS[1]:
                 lease.release()
                 answers.append("released")
             else:
-                lease.extend(60)
+                lease.extend(1200)
                 answers.append("extended")
 
         thread = threading.Thread(target=act)
         thread.start()
         shared.ask(f"KILL {shared.who_waits()}")
         other.rollback()
-        thread.join(40)
+        thread.join(120)
         assert len(answers) == 1
         if step == STEPS[2]:
             lease.release()

@@ -13,8 +13,10 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 import lockline
 from lockline import BackendUnavailable, ConfigError, LeaseLost
-from lockline.core import engine
+from lockline.runtime.blocking import run
+from lockline.runtime.clock import now
 from tests.guarded import freeze_a_holder
+from tests.tier import sample
 
 from .conftest import Database
 
@@ -41,19 +43,27 @@ def engine_url(database: Database) -> str:
     return database.url.replace("mysql:", "mysql+pymysql:") + "?ssl_disabled=true"
 
 
-@pytest.mark.parametrize(("guard", "said", "left"), [("never", "committed", 101), ("last", "refused: LeaseLost", 110)])
+@pytest.mark.parametrize(
+    ("guard", "said", "left"),
+    # Without a guard the update is lost: no promise, but why there is a guard.
+    [*sample([], [("never", "committed", 101)]), ("last", "refused: LeaseLost", 110)],
+)
 def test_a_frozen_holder_loses_the_next_ones_update_unless_it_is_guarded(
     account: str, shared: Database, guard: str, said: str, left: int
 ) -> None:
-    assert freeze_a_holder(account, engine_url(shared), guard) == said
+    """Longer than 5 s where it is guarded: its own clock has to come to its deadline, of 5 s."""
+    over = "UPDATE lockline_claim SET expires = 1"
+    run_out = guard != "last" and (lambda: shared.ask(over))
+    assert freeze_a_holder(account, engine_url(shared), guard, run_out=run_out) == said
     assert balance(shared) == left
 
 
 def test_guarded_from_the_beginning_a_frozen_holder_keeps_the_others_out(account: str, shared: Database) -> None:
+    """Longer than 5 s: so is its ttl, which passes."""
     assert freeze_a_holder(account, engine_url(shared), "first", for_good=True) == "committed"
     assert balance(shared) == 101
     with lockline.connect(account) as client:
-        client.lock("account/1").acquire(timeout=20).release()
+        client.lock("account/1").acquire(timeout=60).release()
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -85,7 +95,7 @@ def test_after_an_eviction_it_is_refused_and_rolled_back_at_every_level(
             with pytest.raises(LeaseLost):
                 lease.guard(mine)
             # Nothing of it is left, not even the gap where it looked: others come in.
-            operator.lock("account/1", timeout=20).acquire().release()
+            operator.lock("account/1", timeout=60).acquire().release()
             mine.commit()
         with contextlib.suppress(LeaseLost):
             lease.release()
@@ -93,25 +103,26 @@ def test_after_an_eviction_it_is_refused_and_rolled_back_at_every_level(
 
 
 def test_until_the_commit_the_next_holder_waits_and_other_names_do_not(account: str, shared: Database) -> None:
+    """Longer than 5 s: so is its ttl, which passes."""
     with lockline.connect(account) as client, lockline.connect(account) as other:
-        lease = client.lock("account/1", ttl=1, renew=False).acquire()
         slot = client._engine.backend._places("account/1").at & 1023  # type: ignore[attr-defined]
         same_slot = next(name for name in map(str, range(10**6)) if _slot(other, name) == slot)
+        lease = client.lock("account/1", ttl=5, renew=False).acquire()
         with shared.connect(autocommit=False) as mine:
             mine.query(ADD)
             lease.guard(mine)
             seen: list[int] = []
 
             def next_one() -> None:
-                with other.lock("account/1", timeout=30):
+                with other.lock("account/1", timeout=60):
                     seen.append(balance(shared))
 
             thread = threading.Thread(target=next_one)
             thread.start()
-            assert lease.lost.wait(20)
+            assert lease.lost.wait(60)
             # Those who share its slot are not kept: nobody waits in there for the end of somebody's transaction.
             for _ in range(10):
-                client.lock(same_slot, timeout=10).acquire().release()
+                client.lock(same_slot, timeout=60).acquire().release()
             thread.join(0.5)
             assert not seen
             assert [claim.token for claim in client.inspect("account/1").claims if claim.token == lease.token] == []
@@ -124,16 +135,13 @@ def _slot(client: lockline.Client, name: str) -> int:
     return int(client._engine.backend._places(name).at & 1023)  # type: ignore[attr-defined]
 
 
-def test_an_operator_and_a_release_wait_for_the_commit_and_say_why(
-    account: str, shared: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(engine, "PATIENCE", 1.0)
+def test_an_operator_waits_for_the_commit_and_says_why(account: str, shared: Database) -> None:
     with lockline.connect(account) as client, lockline.connect(account) as operator:
         lease = client.lock("account/1").acquire()
         with shared.connect(autocommit=False) as mine:
             lease.guard(mine)
             with pytest.raises(BackendUnavailable, match=r"keeps the claim.*commit it before the release"):
-                operator.evict("account/1")
+                run(operator._engine.backend.evict("account/1", now() + 3))
             mine.commit()
         assert operator.evict("account/1") == 1
         with contextlib.suppress(LeaseLost):

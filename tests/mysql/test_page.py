@@ -16,9 +16,9 @@ PAGE = Path(__file__).parents[2] / "docs" / "backends" / "mysql.md"
 
 @pytest.mark.server
 def test_the_programs_of_the_page_run(shared: Database, tmp_path: Path) -> None:
-    found = programs(PAGE)
-    assert found
-    program = "\n".join(found).replace("mysql://localhost/app", shared.url)
+    program = programs(PAGE)
+    assert program
+    program = program.replace("mysql://localhost/app", shared.url)
     login = f'host="127.0.0.1", port={shared.server.port}, user="root", database="lockline"'
     program = program.replace('host="localhost", user="app", database="app"', login)
     assert "server" in run(program, tmp_path)

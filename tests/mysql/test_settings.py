@@ -49,23 +49,41 @@ def test_odd_defaults_of_the_server_do_not_matter(odd: Database) -> None:
             lease.downgrade()
 
     async def story() -> None:
-        async with lockline.aio.connect(f"{url}?prefix=odd") as client, client.lock("x", timeout=20):
+        async with lockline.aio.connect(f"{url}?prefix=odd") as client, client.lock("x", timeout=60):
             assert await client.list() == ["x"]
 
     asyncio.run(story())
 
 
-def test_a_binary_log_of_statements_is_named_with_its_cure(tmp_path_factory: pytest.TempPathFactory) -> None:
-    database = Database(tmp_path_factory, "--log-bin=log", "--binlog-format=STATEMENT", "--server-id=1")
+@pytest.mark.parametrize("completion", ["CHAIN", "RELEASE"])
+def test_what_follows_a_commit_by_default_does_not_matter(shared: Database, completion: str) -> None:
+    """Also where a session begins with autocommit: to turn that on would have ended what a commit of a library's own began."""
+
+    async def story() -> None:
+        async with (
+            lockline.aio.connect(f"{shared.url}?prefix=completion") as client,
+            client.lock("x", timeout=60),
+        ):
+            assert await client.list() == ["x"]
+
+    shared.ask(f"SET GLOBAL completion_type = '{completion}'")
     try:
-        with lockline.connect(database.url) as client:
-            with pytest.raises(BackendUnavailable, match="ROW or MIXED"):
-                client.lock("x").acquire(timeout=5)
-            database.ask("SET GLOBAL binlog_format = ROW")
-        with lockline.connect(database.url) as client:
-            client.lock("x").acquire(timeout=20).release()
+        with lockline.connect(f"{shared.url}?prefix=completion") as client, client.lock("x", timeout=60):
+            assert client.list() == ["x"]
+        asyncio.run(story())
     finally:
-        database.close()
+        shared.ask("SET GLOBAL completion_type = 'NO_CHAIN'")
+
+
+def test_a_binary_log_of_statements_is_named_with_its_cure(spare: Database) -> None:
+    spare.ask("SET GLOBAL binlog_format = STATEMENT")
+    try:
+        with lockline.connect(spare.url) as client, pytest.raises(BackendUnavailable, match="ROW or MIXED"):
+            client.lock("x").acquire(timeout=60)
+    finally:
+        spare.ask("SET GLOBAL binlog_format = ROW")
+    with lockline.connect(spare.url) as client:
+        client.lock("x").acquire(timeout=60).release()
 
 
 def test_making_the_tables_needs_no_trust_in_the_servers_defaults(odd: Database) -> None:

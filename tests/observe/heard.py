@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from lockline.observe import Asked, ClaimEvent, Event, Granted, Lost, Released, Waiting, Withdrawn
 
+from ..contract.scene import A_MINUTE
 from ..servers.process import wait_for
 
 E = TypeVar("E", bound=Event)
@@ -41,12 +42,16 @@ class Heard:
         return list(found.values())
 
     def wait_for(self, condition: Callable[[], object], what: str = "the event") -> None:
-        wait_for(condition, 10, what)
+        wait_for(condition, A_MINUTE, what)
 
     def wait(self, kind: type[E], number: int = 1) -> E:
         """That one of its kind, once it is heard."""
-        wait_for(lambda: len(self.all(kind)) >= number, 10, f"{number} x {kind.__name__} in {self.events}")
+        wait_for(lambda: len(self.all(kind)) >= number, A_MINUTE, f"{number} x {kind.__name__} in {self.events}")
         return self.all(kind)[number - 1]
+
+    def wait_for_the_end(self, of: int) -> None:
+        """So many stories have begun, and each has its end: before the last of them has begun none may be open, either."""
+        wait_for(lambda: len(self.all(Asked)) >= of and self.open == 0, A_MINUTE, f"the end of {of} stories")
 
     @property
     def waiters(self) -> int:

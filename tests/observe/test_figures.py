@@ -39,7 +39,7 @@ from lockline.observe.figures import FIGURES, MOST_GROUPS, Groups
 from lockline.observe.otel import OpenTelemetry
 from lockline.observe.prometheus import PrometheusMetrics, name_of
 
-from ..contract.scene import Scene
+from ..contract.scene import A_MINUTE, Scene
 from ..servers.process import free_port, wait_for
 from .heard import Heard
 
@@ -47,7 +47,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def a_busy_minute(client: lockline.Client, other: lockline.Client) -> None:
-    """Free, contended, timed out, lost, evicted: two grants after a wait, one timeout, one eviction."""
+    """Free, contended, timed out, lost, evicted: two grants after a wait, one timeout, one eviction; five stories, and one of the other's."""
     client.lock("a/1").acquire().release()
     lease = client.lock("a/2").acquire()
     threads = [threading.Thread(target=lambda: client.lock("a/2").acquire().release()) for _ in range(2)]
@@ -58,11 +58,11 @@ def a_busy_minute(client: lockline.Client, other: lockline.Client) -> None:
         other.lock("a/2").acquire(timeout=0.05)
     lease.release()
     for thread in threads:
-        thread.join(10)
+        thread.join(A_MINUTE)
     lease = client.lock("b/1").acquire()
     lease.extend(5)
     other.evict("b/1")
-    assert lease.lost.wait(10)
+    assert lease.lost.wait(A_MINUTE)
     with pytest.raises(LeaseLost):
         lease.release()
 
@@ -88,9 +88,11 @@ def test_the_figures_of_prometheus(world: Scene) -> None:
     other = lockline.connect(world.place, on_event=metrics, **world.world.options())
     with client, other:
         a_busy_minute(client, other)
-        heard.wait_for(lambda: heard.open == 0, "the end of all")
+        heard.wait_for_the_end(of=5)
         count = "lockline_acquire_duration_seconds_count"
-        wait_for(lambda: value(registry, count, kind="lock", group="a", outcome="timeout") == 1, 10, "the timeout")
+        wait_for(
+            lambda: value(registry, count, kind="lock", group="a", outcome="timeout") == 1, A_MINUTE, "the timeout"
+        )
         assert value(registry, count, kind="lock", group="a", outcome="granted") == 4
         assert value(registry, "lockline_lease_lost_total", kind="lock", group="b", reason="evicted", cause="gone") == 1
         assert value(registry, "lockline_hold_duration_seconds_count", kind="lock", group="b", outcome="lost") == 1
@@ -101,7 +103,7 @@ def test_the_figures_of_prometheus(world: Scene) -> None:
     stop = on_refusal(metrics)
     try:
         refuse()
-        wait_for(lambda: value(registry, "lockline_fence_rejected_total", group="a") == 1, 10, "the refusal")
+        wait_for(lambda: value(registry, "lockline_fence_rejected_total", group="a") == 1, A_MINUTE, "the refusal")
     finally:
         stop()
 
@@ -196,7 +198,7 @@ def test_a_real_prometheus_reads_the_figures_and_the_state_of_the_store(promethe
         lease = client.lock("still\nheld").acquire()
         stop = on_refusal(metrics)
         refuse()
-        wait_for(lambda: value(registry, "lockline_fence_rejected_total") == 1, 10, "the refusal")
+        wait_for(lambda: value(registry, "lockline_fence_rejected_total") == 1, A_MINUTE, "the refusal")
         stop()
         ours, thread = start_http_server(0, "127.0.0.1", registry)
         store, store_thread = serve([client], "127.0.0.1", 0)
@@ -232,7 +234,7 @@ def test_a_real_prometheus_reads_the_figures_and_the_state_of_the_store(promethe
         for server, its_thread in ((ours, thread), (store, store_thread)):
             server.shutdown()
             server.server_close()
-            its_thread.join(10)
+            its_thread.join(A_MINUTE)
 
 
 def test_the_dashboard_shows_every_figure_and_no_other() -> None:
@@ -278,8 +280,8 @@ def test_the_figures_and_spans_of_opentelemetry(world: Scene) -> None:
         with tracer.start_as_current_span("a request") as request, pytest.raises(AcquireTimeout):
             client.lock("x").acquire(timeout=1.5)
         taken.release()
-        heard.wait_for(lambda: heard.open == 0, "the end of all")
-        wait_for(lambda: len(spans.get_finished_spans()) >= 4, 10, "all spans")
+        heard.wait_for_the_end(of=6)
+        wait_for(lambda: len(spans.get_finished_spans()) >= 4, A_MINUTE, "all spans")
     found = totals(reader)
     assert found["lockline.acquire.duration", "granted"] == 4 + 1
     assert found["lockline.acquire.duration", "timeout"] == 1
@@ -339,18 +341,19 @@ def test_it_travels_by_otlp() -> None:
         meters = MeterProvider([PeriodicExportingMetricReader(OTLPMetricExporter(endpoint=f"{where}/v1/metrics"))])
         tracers = TracerProvider()
         tracers.add_span_processor(SimpleSpanProcessor(OTLPSpanExporter(endpoint=f"{where}/v1/traces")))
-        telemetry, heard = OpenTelemetry(meters, tracers), Heard()
+        telemetry, heard, heard_of_other = OpenTelemetry(meters, tracers), Heard(), Heard()
         with (
             lockline.connect("memory:otlp", on_event=[telemetry, heard]) as client,
-            lockline.connect("memory:otlp", on_event=telemetry) as other,
+            lockline.connect("memory:otlp", on_event=[telemetry, heard_of_other]) as other,
         ):
             a_busy_minute(client, other)
-            heard.wait_for(lambda: heard.open == 0, "the end of all")
+            heard.wait_for_the_end(of=5)
+            heard_of_other.wait_for_the_end(of=1)
         telemetry(FenceRefused(at=0, resource="r", lock="l", offered=1, highest=2))
         meters.shutdown()
         tracers.shutdown()
         collector.shutdown()
-        thread.join(10)
+        thread.join(A_MINUTE)
     assert {name for name in collector.metrics if name.startswith("lockline.")} == {figure.name for figure in FIGURES}
     assert collector.spans.count("lockline.wait") == 3
     assert isinstance(trace.get_tracer_provider(), object)

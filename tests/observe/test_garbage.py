@@ -17,6 +17,7 @@ from lockline.core import keeper
 from lockline.observe import Event
 from lockline.runtime import delivery
 
+from ..contract.scene import A_MINUTE
 from ..servers.process import wait_for
 from .heard import Heard
 
@@ -55,13 +56,13 @@ def test_a_listener_that_knows_its_client_does_not_keep_it(room: str, closed: bo
     def run() -> weakref.ref[Any]:
         program = Program(room)
         program.client.lock("x").acquire().release()
-        wait_for(lambda: program.heard == 3, 10, "the story")
+        wait_for(lambda: program.heard == 3, A_MINUTE, "the story")
         if closed:
             program.client.close()
         return weakref.ref(program.client._engine)
 
     engine = run()
-    wait_for(lambda: gone(engine), 10, "the end of the client")
+    wait_for(lambda: gone(engine), A_MINUTE, "the end of the client")
 
 
 async def gives_its_lease(client: aio.Client) -> object:
@@ -94,6 +95,6 @@ def test_a_loop_that_ends_without_a_close_leaves_nothing(
             pass
 
     asyncio.run(run())
-    wait_for(lambda: gone(engines[0]), 10, "the end of the client")
+    wait_for(lambda: gone(engines[0]), A_MINUTE, "the end of the client")
     # Collected each time: what was still to be told then had the keeper in hand.
-    wait_for(lambda: gone(engines[0]) and (heard.holders, heard.open) == (0, 0), 10, "the end of its story")
+    wait_for(lambda: gone(engines[0]) and (heard.holders, heard.open) == (0, 0), A_MINUTE, "the end of its story")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from asyncio import CancelledError
 from dataclasses import FrozenInstanceError, replace
 from typing import Any
@@ -25,12 +26,10 @@ from lockline.observe import (
 )
 
 from ..contract.faults import Faults
-from ..contract.parties import Party
-from ..contract.scene import Scene
+from ..contract.parties import LONG, Party
+from ..contract.scene import A_MINUTE, Scene
+from ..renewed import hasten
 from .heard import Heard
-
-TWO_CLOCKS = 0.25
-"""How far a moment by the wall may be off: it is made of two clocks, and a busy machine may stop us between the one and the other."""
 
 
 def listening(world: Scene, name: str | None = None) -> tuple[Party, Heard]:
@@ -40,8 +39,13 @@ def listening(world: Scene, name: str | None = None) -> tuple[Party, Heard]:
 
 def test_a_free_lock(world: Scene) -> None:
     alice, heard = listening(world)
-    with alice.lock("x", ttl=7) as lease:
+    before = time.monotonic()
+    with alice.lock("x", ttl=77) as lease:
+        inside = time.monotonic()
         token = lease.token
+        time.sleep(0.1)
+        at_least = time.monotonic() - inside
+    at_most = time.monotonic() - before
     heard.wait(Released)
     assert heard.words() == ["asked", "granted", "released"]
     asked, granted, released = heard.events
@@ -53,14 +57,14 @@ def test_a_free_lock(world: Scene) -> None:
         "x",
         "lock",
         "alice",
-        7.0,
+        77.0,
         alice.client.url,
     )
     assert granted.token == released.token == token
     assert not granted.waited
     assert released.end == "released"
     assert asked.at <= granted.at <= released.at
-    assert abs(released.held - (released.at - granted.at)) < TWO_CLOCKS
+    assert at_least <= released.held <= at_most
 
 
 def test_an_event_is_a_value_that_nobody_changes(world: Scene) -> None:
@@ -80,6 +84,9 @@ def test_one_that_waits(world: Scene) -> None:
     waiting = other.wait(Waiting)
     assert waiting.ahead == 1
     assert other.waiters == 1
+    known = time.monotonic()
+    time.sleep(0.1)
+    at_least = time.monotonic() - known
     lease.release()
     waits.result().release()
     other.wait(Released)
@@ -88,10 +95,10 @@ def test_one_that_waits(world: Scene) -> None:
     assert heard.words() == ["asked", "granted", "released"]
     granted = other.wait(Granted)
     assert granted.waited
-    assert granted.took >= granted.at - waiting.at - TWO_CLOCKS
+    assert granted.took >= at_least
 
 
-@pytest.mark.hands_on
+@pytest.mark.needs("hands_on")
 def test_a_turn_that_is_handed_on_inside_is_a_grant(world: Scene) -> None:
     alice, heard = listening(world)
     bob = world.sibling(alice)
@@ -101,12 +108,12 @@ def test_a_turn_that_is_handed_on_inside_is_a_grant(world: Scene) -> None:
     world.wait_for(lambda: any(live.behind for live in list(books.values())), what="where it stands")
     let_through = Faults(alice).hold("leave")
     released = lease.release.start()
-    granted = waits.result(5)
+    granted = waits.result()
     # Nobody has heard from the store: by its own client's word alone.
     assert heard.wait(Granted, 2).token == granted.token
     assert not heard.all(Released)
     let_through.set()
-    released.result(5)
+    released.result()
     granted.release()
     heard.wait(Released, 2)
     assert heard.stories() == [["asked", "granted", "released"], ["asked", "waiting", "granted", "released"]]
@@ -173,7 +180,7 @@ def test_a_cancel(world: Scene) -> None:
     other.wait(Waiting)
     waits.cancel()
     with pytest.raises(CancelledError):
-        waits.result(5)
+        waits.result()
     assert other.wait(Withdrawn).why == "cancelled"
     assert (other.waiters, other.holders) == (0, 0)
     lease.release()
@@ -181,7 +188,7 @@ def test_a_cancel(world: Scene) -> None:
 
 def test_a_client_that_is_closed(world: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     # A busy machine may take longer than a moment to wake the one who tells.
-    monkeypatch.setattr(telling, "FLUSH", 10.0)
+    monkeypatch.setattr(telling, "FLUSH", A_MINUTE)
     alice, heard = listening(world)
     bob, xavier = world.sibling(alice), world.party("xavier")
     foreign = xavier.lock("y").acquire()
@@ -192,7 +199,7 @@ def test_a_client_that_is_closed(world: Scene, monkeypatch: pytest.MonkeyPatch) 
     # What was held is told before close() returns, for a program that ends next.
     assert [event.reason for event in heard.all(Lost)] == ["closed"]
     with pytest.raises(ClientClosed):
-        waits.result(5)
+        waits.result()
     assert heard.wait(Withdrawn).why == "closed"
     assert (heard.waiters, heard.holders, heard.open) == (0, 0, 0)
     assert not held.valid
@@ -207,7 +214,7 @@ def test_a_grant_that_comes_while_the_client_is_closed_has_an_end(world: Scene) 
     heard.wait(Waiting)
     world.sibling(alice).client.close()
     with pytest.raises(LocklineError):
-        waits.result(5)
+        waits.result()
     heard.wait_for(lambda: heard.open == 0, "the end of both")
     assert (heard.waiters, heard.holders) == (0, 0)
     assert not held.valid
@@ -215,13 +222,15 @@ def test_a_grant_that_comes_while_the_client_is_closed_has_an_end(world: Scene) 
 
 def test_a_loss_by_expiry_with_its_cause(world: Scene) -> None:
     alice, heard = listening(world)
+    before = time.monotonic()
     lease = alice.lock("x", ttl=world.ttl(0.6)).acquire()
     Faults(alice).fail("renew", times=None)
-    assert lease.lost.wait(10 * lease.ttl)
+    assert lease.lost.wait(A_MINUTE)
     lost = heard.wait(Lost)
     assert (lost.reason, lost.cause, lost.token) == ("expired", "silent", lease.token)
     assert "no answer to renew" in lost.detail
-    assert lost.held == pytest.approx(lost.at - heard.wait(Granted).at, abs=TWO_CLOCKS)
+    assert lost.held is not None
+    assert 0 < lost.held <= time.monotonic() - before
     assert heard.words() == ["asked", "granted", "store silent", "lost"]
     with pytest.raises(LeaseLost):
         lease.release()
@@ -253,41 +262,46 @@ def test_an_eviction_as_both_see_it(world: Scene) -> None:
 
 def test_renewals_with_their_margin(world: Scene) -> None:
     alice, heard = listening(world)
-    lease = alice.lock("x", ttl=world.ttl(0.9)).acquire()
-    renewed = heard.wait(Renewed, 2)
+    lease = alice.lock("x").acquire()
+    world.wait_for_renewal(lease)
+    renewed = heard.wait(Renewed)
     assert renewed.token == lease.token
     assert 0 < renewed.margin < lease.ttl
     assert 0 <= renewed.took < lease.ttl
-    lease.extend(30)
-    heard.wait_for(
-        lambda: heard.all(Renewed)[-1] and len(heard.all(Renewed)) >= 3, "the extension, which is a renewal too"
-    )
+    before = len(heard.all(Renewed))
+    lease.extend(2 * LONG)
+    heard.wait_for(lambda: len(heard.all(Renewed)) > before, "the extension, which is a renewal too")
     lease.release()
 
 
 def test_a_renewal_that_is_late(world: Scene) -> None:
+    """Takes most of a ttl, of which enough has to be left when the answer comes that a busy machine does not lose the lease."""
     alice, heard = listening(world)
     faults = Faults(alice)
-    ttl = world.ttl(1.5)
-    faults.delay("renew", 0.4 * ttl, after=True)
+    ttl = 8.0
+    # Each of them: a store that begins to listen asks once more long before the first is due.
+    faults.delay("renew", 0.4 * ttl, after=True, times=None)
     lease = alice.lock("x", ttl=ttl).acquire()
     late = heard.wait(RenewalLate)
     assert late.margin < late.usual / 2
     assert late.took >= 0.4 * ttl
-    assert [event.what for event in heard.events if event.what.startswith("renew")][:2] == ["renewed", "renewal late"]
+    told = [event.what for event in list(heard.events) if event.what.startswith("renew")]
+    assert told[told.index("renewal late") - 1] == "renewed"
     lease.release()
 
 
 def test_a_store_that_is_silent_and_comes_back(world: Scene) -> None:
     alice, heard = listening(world)
     faults = Faults(alice)
-    lease = alice.lock("x", ttl=world.ttl(2)).acquire()
+    before = time.monotonic()
+    lease = alice.lock("x").acquire()
     faults.fail("renew", times=2)
+    hasten(lease)
     silent = heard.wait(StoreSilent)
     assert "no answer to renew" in silent.problem
     back = heard.wait(StoreBack)
     assert back.store == silent.store == alice.client.url
-    assert back.silent == pytest.approx(back.at - silent.at, abs=TWO_CLOCKS)
+    assert 0 < back.silent <= time.monotonic() - before
     lease.release()
     heard.wait(Released)
     assert heard.words() == ["asked", "granted", "store silent", "store back", "released"], "once each"
@@ -296,7 +310,7 @@ def test_a_store_that_is_silent_and_comes_back(world: Scene) -> None:
 def test_an_acquire_without_an_answer_begins_a_new_story(world: Scene) -> None:
     alice, heard = listening(world)
     Faults(alice).fail("enter", after=True)
-    alice.lock("x").acquire(timeout=5).release()
+    alice.lock("x").acquire(timeout=A_MINUTE).release()
     heard.wait(Released)
     assert heard.stories() == [["asked", "withdrawn"], ["asked", "granted", "released"]]
     assert heard.wait(Withdrawn).why == "unavailable"

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from typing import Any
 
 import psycopg
 import pytest
 
 import lockline
+from lockline.cli.app import run
 
 from .conftest import Database
 
@@ -22,6 +25,13 @@ def call(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*LOCKLINE, *words], capture_output=True, text=True, timeout=60)
 
 
+def call_here(*words: str) -> subprocess.CompletedProcess[str]:
+    """The same without a process of its own, where only what is said counts."""
+    with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
+        code = run(words)
+    return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
+
+
 def findings(url: str) -> dict[str, Any]:
     with lockline.connect(url) as client:
         return {found.text: found for found in client.examine()}
@@ -29,16 +39,16 @@ def findings(url: str) -> dict[str, Any]:
 
 def test_init_makes_the_tables_and_says_so(shared: Database) -> None:
     url = f"{shared.url}?schema=by_hand"
-    done = call("init", url)
+    done = call_here("init", url)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.strip().endswith("can carry locks")
     assert call("run", "--url", url, "job", "--", "true").returncode == 0
-    assert call("init", url).returncode == 0
+    assert call_here("init", url).returncode == 0
     shared.ask("DROP SCHEMA by_hand CASCADE")
 
 
 def test_what_init_prints_does_the_same(shared: Database) -> None:
-    done = call("init", "--print", "postgresql://nowhere/db?schema=printed")
+    done = call_here("init", "--print", "postgresql://nowhere/db?schema=printed")
     assert done.returncode == 0
     with psycopg.connect(shared.url) as migration:
         migration.execute(done.stdout.encode())
@@ -48,14 +58,14 @@ def test_what_init_prints_does_the_same(shared: Database) -> None:
 
 
 def test_init_of_a_store_that_needs_none_says_so() -> None:
-    done = call("init", "memory:")
+    done = call_here("init", "memory:")
     assert done.returncode == 64
     assert "needs no tables" in done.stderr
 
 
 def test_init_without_the_right_to_create_says_whose_work_it_is(shared: Database) -> None:
     shared.ask("CREATE ROLE poor LOGIN")
-    done = call("init", shared.url.replace("lockline@", "poor@") + "?schema=fresh")
+    done = call_here("init", shared.url.replace("lockline@", "poor@") + "?schema=fresh")
     shared.ask("DROP ROLE poor")
     assert done.returncode == 69
     assert "let the owner run it" in done.stderr
@@ -74,11 +84,11 @@ def test_the_doctor_warns_of_a_short_statement_timeout(shared: Database) -> None
 
 
 def test_the_doctor_speaks_for_programs_too(shared: Database) -> None:
-    done = call("doctor", shared.url, "--json")
+    done = call_here("doctor", shared.url, "--json")
     told = json.loads(done.stdout)
     assert told["reachable"]
     assert told["guarantees"]["push"]
     assert told["guarantees"]["token_survives"] == ["release", "expiry", "restart", "failover"]
-    bare = call("doctor", shared.url.replace("/postgres", "/template1"))
+    bare = call_here("doctor", shared.url.replace("/postgres", "/template1"))
     assert bare.returncode == 69
     assert "lockline init" in bare.stdout

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
+from urllib.parse import urlsplit
 
+import asyncpg
+import pg8000.dbapi
 import psycopg
+import psycopg2
 import pytest
 import sqlalchemy
 
 import lockline
 from lockline import ConfigError
 from tests.guarded import freeze_a_holder
-from tests.servers.process import wait_for
+from tests.tier import sample
 
 from .conftest import Database
 
@@ -32,13 +36,24 @@ def account(shared: Database) -> Iterator[str]:
     shared.ask("DROP TABLE account")
 
 
+def run_out(database: Database, lease: lockline.Lease) -> None:
+    """The lease's time is over for the database. Nobody comes and nothing removes the claim: its client does not know of it."""
+    over = "UPDATE lockline.claim SET expires = clock_timestamp() WHERE ticket = %s RETURNING 1"
+    assert database.ask(over, lease.token) == [(1,)]
+
+
 def balance(database: Database) -> int:
     return int(database.ask("SELECT balance FROM account")[0][0])
 
 
 @pytest.mark.parametrize(
     ("guard", "said", "left"),
-    [("never", "committed", 101), ("first", "refused: DatabaseError", 110), ("last", "refused: LeaseLost", 110)],
+    # Without a guard the update is lost: no promise, but why there is a guard.
+    [
+        *sample([], [("never", "committed", 101)]),
+        ("first", "refused: DatabaseError", 110),
+        ("last", "refused: LeaseLost", 110),
+    ],
 )
 def test_a_frozen_holder_loses_the_next_ones_update_unless_it_is_guarded(
     account: str, shared: Database, guard: str, said: str, left: int
@@ -48,7 +63,9 @@ def test_a_frozen_holder_loses_the_next_ones_update_unless_it_is_guarded(
     Guarded before its first read its commit fails, late as it is; afterwards its own deadline tells it already.
     """
     engine_url = account.replace("postgresql:", "postgresql+psycopg:")
-    assert freeze_a_holder(account, engine_url, guard) == said
+    over = "UPDATE lockline.claim SET expires = clock_timestamp()"
+    # The last one is told by its own clock, which has to come to the deadline.
+    assert freeze_a_holder(account, engine_url, guard, run_out=guard != "last" and (lambda: shared.ask(over))) == said
     assert balance(shared) == left
 
 
@@ -84,44 +101,46 @@ def test_after_an_eviction_the_commit_fails_at_every_level(account: str, shared:
 
 def test_a_lease_that_ran_out_fails_the_commit_even_if_nobody_came(account: str, shared: Database) -> None:
     with lockline.connect(account) as client, psycopg.connect(account) as mine:
-        lease = client.lock("account/1", ttl=1, renew=False).acquire()
+        lease = client.lock("account/1", ttl=600, renew=False).acquire()
         lease.guard(mine)
         mine.execute("UPDATE account SET balance = balance + 1")
-        wait_for(lambda: not lease.valid, 5, "the end of the lease")
-        time.sleep(0.05)  # the holder's own deadline comes a little before the database's
+        run_out(shared, lease)
         with pytest.raises(psycopg.Error, match="gone"):
             mine.commit()
+        # It was refused for its time alone: the claim is still there.
+        assert shared.ask("SELECT 1 FROM lockline.claim WHERE ticket = %s", lease.token) == [(1,)]
     assert balance(shared) == 100
 
 
 def test_from_the_check_to_the_commit_the_next_holder_waits(account: str, shared: Database) -> None:
     with lockline.connect(account) as client, lockline.connect(account) as other, psycopg.connect(account) as mine:
-        lease = client.lock("account/1", ttl=1, renew=False).acquire()
+        lease = client.lock("account/1", ttl=600, renew=False).acquire()
         lease.guard(mine)
         mine.execute("UPDATE account SET balance = balance + 1")
         # The check of the commit, and then no commit yet: as long as this stands still.
         mine.execute("SET CONSTRAINTS ALL IMMEDIATE")
+        run_out(shared, lease)
         seen: list[int] = []
 
         def next_one() -> None:
-            with other.lock("account/1", timeout=20):
+            with other.lock("account/1", timeout=60):
                 seen.append(balance(shared))
 
         thread = threading.Thread(target=next_one)
         thread.start()
-        wait_for(lambda: not lease.valid, 10, "the end of the lease")
         thread.join(0.7)
-        assert not seen  # its ttl is over since then
+        assert not seen
         mine.commit()
         thread.join(60)
         assert seen == [101]
 
 
-def test_a_guard_holds_nobody_up_before_the_commit(account: str) -> None:
+def test_a_guard_holds_nobody_up_before_the_commit(account: str, shared: Database) -> None:
     with lockline.connect(account) as client, lockline.connect(account) as other, psycopg.connect(account) as mine:
-        lease = client.lock("account/1", ttl=1, renew=False).acquire()
+        lease = client.lock("account/1", ttl=600, renew=False).acquire()
         lease.guard(mine)
-        other.lock("account/1", timeout=20).acquire().release()
+        run_out(shared, lease)
+        other.lock("account/1", timeout=60).acquire().release()
         mine.rollback()
 
 
@@ -131,6 +150,63 @@ def test_outside_a_transaction_it_is_refused(account: str) -> None:
             lease.guard(mine)
         with pytest.raises(ConfigError, match="connection"):
             lease.guard()
+
+
+def test_in_a_session_that_calls_no_triggers_it_is_refused(account: str, shared: Database) -> None:
+    """As tools that copy data leave it: the commit would look at nothing, and the row that makes it look would stay."""
+    with lockline.connect(account) as client, client.lock("account/1") as lease, psycopg.connect(account) as mine:
+        mine.execute("SET session_replication_role = 'replica'")
+        with pytest.raises(ConfigError, match="session_replication_role"):
+            lease.guard(mine)
+        mine.execute("SET session_replication_role = 'origin'")
+        lease.guard(mine)
+    assert shared.ask("SELECT * FROM lockline.guard") == []
+
+
+@pytest.mark.parametrize("driver", ["asyncpg", "pg8000", "psycopg2", "pipeline"])
+def test_every_driver_guards_a_commit(account: str, shared: Database, driver: str) -> None:
+    parts = urlsplit(account)
+    login = {"host": parts.hostname, "port": parts.port, "user": parts.username, "database": parts.path[1:]}
+
+    async def awaited(lease: Any, evict: Callable[[], Any]) -> None:
+        mine = await asyncpg.connect(**login)
+        try:
+            async with mine.transaction():
+                await mine.execute("UPDATE account SET balance = balance + 1")
+                await lease.guard(mine)
+                evict()
+        finally:
+            await mine.close()
+
+    def blocking(lease: Any, evict: Callable[[], Any]) -> None:
+        module: Any = {"pg8000": pg8000.dbapi, "psycopg2": psycopg2}[driver]
+        with contextlib.closing(module.connect(**login)) as mine:
+            mine.cursor().execute("UPDATE account SET balance = balance + 1")
+            lease.guard(mine)
+            evict()
+            mine.commit()
+
+    def piped(lease: Any, evict: Callable[[], Any]) -> None:
+        with contextlib.closing(psycopg.connect(account)) as mine, mine.pipeline():
+            mine.execute("UPDATE account SET balance = balance + 1")
+            lease.guard(mine)
+            evict()
+            mine.commit()
+
+    def work(lease: Any, evict: Callable[[], Any]) -> None:
+        if driver == "asyncpg":
+            asyncio.run(awaited(lease, evict))
+        else:
+            (piped if driver == "pipeline" else blocking)(lease, evict)
+
+    with lockline.connect(account) as client:
+        with client.lock("account/1") as lease:
+            work(lease, lambda: None)
+        lease = client.lock("account/1").acquire()
+        with pytest.raises(Exception, match="gone"):
+            work(lease, lambda: client.evict("account/1"))
+    assert balance(shared) == 101
+    assert shared.ask("SELECT * FROM lockline.guard") == []
 
 
 def test_in_another_database_it_is_refused(account: str, shared: Database) -> None:

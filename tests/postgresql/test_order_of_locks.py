@@ -24,11 +24,11 @@ def test_a_downgrade_takes_the_lines_lock_before_any_row(shared: Database) -> No
         step.execute("SELECT pg_advisory_xact_lock(%s)", [at])
         thread = threading.Thread(target=lease.downgrade)
         thread.start()
-        wait_for(lambda: shared.ask(WAITING) == [(1,)], 20, "the downgrade to wait for the line")
+        wait_for(lambda: shared.ask(WAITING) == [(1,)], 60, "the downgrade to wait for the line")
         # Nobody has to end one of two: the row is free.
         step.execute("SELECT id FROM lockline.claim WHERE name = 'order:x' FOR UPDATE NOWAIT")
         step.commit()
-        thread.join(20)
+        thread.join(60)
         assert client.inspect("x").holders[0].kind == "read"
         lease.release()
 
@@ -42,9 +42,9 @@ def test_many_clients_that_renew_and_leave_in_many_lines_are_never_crossed(share
             with lockline.connect(f"{shared.url}?prefix=cross") as client:
                 for turn in range(8):
                     names = [f"n{(number + turn + step) % 5}" for step in range(3)]
-                    with client.locks(*names, timeout=60, ttl=3) as leases:
+                    with client.locks(*names, timeout=60, ttl=60) as leases:
                         for lease in leases.values():
-                            lease.extend(3)
+                            lease.extend(60)
                     with client.rwlock("rw").write() as lease:
                         lease.downgrade()
         except BaseException as problem:

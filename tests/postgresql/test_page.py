@@ -15,7 +15,7 @@ pytestmark = pytest.mark.server
 
 def test_the_programs_of_the_page_run(shared: Database, tmp_path: Path) -> None:
     page = ROOT / "docs" / "backends" / "postgresql.md"
-    run("\n".join(programs(page)).replace("postgresql://localhost/app", shared.url), tmp_path)
+    run(programs(page).replace("postgresql://localhost/app", shared.url), tmp_path)
 
 
 def test_the_page_has_the_rights_that_are_tested() -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 import lockline
+from lockline.backends.postgresql import tables
 from lockline.core import watching
 from tests.contract.scene import Scene
 from tests.contract.watcher import Watcher, sees_by_looking
@@ -55,9 +56,9 @@ def scene(shared: Database, flavour: str) -> Iterator[Scene]:
 
 
 @pytest.fixture
-def restarted(database: Database, flavour: str) -> Iterator[Scene]:
+def restarted(spare: Database, flavour: str) -> Iterator[Scene]:
     """Where the test may stop the server."""
-    with Scene(a_place(database), flavour) as scene:
+    with Scene(a_place(spare), flavour) as scene:
         yield scene
 
 
@@ -69,25 +70,25 @@ def test_a_session_that_is_cut_off_is_made_anew_and_told_as_before(
     watcher = Watcher(bob, every=0.05)
     assert watcher.next().result() is None
     told = watcher.next()
-    wait_for(lambda: shared.ask(f"SELECT pg_terminate_backend(pid) {LISTENERS}"), 10, "one who listens")
+    wait_for(lambda: shared.ask(f"SELECT pg_terminate_backend(pid) {LISTENERS}"), 60, "one who listens")
     lease = alice.lock("boss", ttl=60).acquire()
     assert told.result().token == lease.token
     # Not only looked at once more: the next change is told on a new one.
     told = watcher.next()
-    wait_for(lambda: shared.ask(f"SELECT 1 {LISTENERS}"), 10, "one who listens again")
+    wait_for(lambda: shared.ask(f"SELECT 1 {LISTENERS}"), 60, "one who listens again")
     lease.release()
     assert told.result() is None
 
 
-def test_a_server_that_was_killed_and_came_back_tells_as_before(restarted: Scene, database: Database) -> None:
+def test_a_server_that_was_killed_and_came_back_tells_as_before(restarted: Scene, spare: Database) -> None:
     alice, bob = restarted.party(), restarted.party()
     watcher = Watcher(bob, every=0.05)
     lease = alice.lock("boss", ttl=60).acquire()
     assert watcher.next().result().token == lease.token
     told = watcher.next()
-    wait_for(lambda: watchers(database, boss(restarted)), 10, "one who watches")
-    database.server.kill()
-    database.server.start()
+    wait_for(lambda: watchers(spare, boss(restarted)), 60, "one who watches")
+    spare.server.kill()
+    spare.server.start()
     lease.release()
     assert told.result() is None
 
@@ -132,7 +133,7 @@ def test_a_child_that_goes_on_watching_is_told_beside_its_parent(
             # Nothing of the test's own goes on here.
             try:
                 threading.Thread(target=next, args=(changes,), daemon=True).start()
-                wait_for(lambda: watchers(shared, "lockline:forked") == 2, 10, "both")
+                wait_for(lambda: watchers(shared, "lockline:forked") == 2, 60, "both")
                 os._exit(0)
             finally:
                 os._exit(1)
@@ -160,7 +161,10 @@ def test_behind_a_pooler_it_is_looked_at(pooler: PgBouncer) -> None:
         assert not other.guarantees.push
 
 
-def test_tables_of_an_older_release_are_looked_at(database: Database) -> None:
-    database.ask("DROP FUNCTION lockline.watch_v1")
-    with lockline.connect(database.url) as client, lockline.connect(database.url) as other:
+def test_tables_of_an_older_release_are_looked_at(shared: Database) -> None:
+    url = f"{shared.url}?schema=older"
+    tables(url).make()
+    shared.ask("DROP FUNCTION older.watch_v1")
+    with lockline.connect(url) as client, lockline.connect(url) as other:
         sees_by_looking(client, other, "old")
+    shared.ask("DROP SCHEMA older CASCADE")

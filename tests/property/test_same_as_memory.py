@@ -1,28 +1,35 @@
 """Every backend does, step by step, what `memory:` does.
 
 `pytest tests/property --backend redis` runs one of them. A failure prints the program that shows the difference;
-`--hypothesis-seed=N` repeats a run, `LOCKLINE_SHRINK=1` looks for the shortest program that fails, and `LOCKLINE_EXAMPLES=5000`
+`LOCKLINE_SEED=N` repeats a run, `LOCKLINE_SHRINK=1` looks for the shortest program that fails, and `LOCKLINE_EXAMPLES=5000`
 makes a long search of it.
 """
 
 from __future__ import annotations
 
 import os
+import queue
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, reject, settings
+from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from lockline.core.claim import WHOLE
+from tests.contract.conftest import flavours
 from tests.contract.opened import Opened, chosen
+from tests.contract.worlds import World
+from tests.tier import SEED, sample
 
 from .model import CLIENTS, LONG, SHORT, Duel
 
 EXAMPLES = int(os.environ.get("LOCKLINE_EXAMPLES", "0"))
 """Programs per backend and flavour; by default as many as a few seconds allow."""
 SHRINK = bool(os.environ.get("LOCKLINE_SHRINK"))
+SIDE_BY_SIDE = 8
+"""Programs that run beside each other on a store with a clock of its own: most of their time they wait for a ttl to pass."""
 
 clients = st.integers(0, CLIENTS - 1)
 names = st.sampled_from(["a", "a", "a", "b{}/ü"])
@@ -89,40 +96,76 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         )
         for name, world in chosen(metafunc.config).items()
         if world.has_lines
-        for flavour in world.flavours
+        for flavour in flavours(world, [], "property")
     ]
-    metafunc.parametrize("duel", params, indirect=True)
+    metafunc.parametrize("duels", params, indirect=True)
 
 
 @pytest.fixture
-def duel(request: pytest.FixtureRequest, opened_worlds: Opened) -> Iterator[Duel]:
+def duels(request: pytest.FixtureRequest, opened_worlds: Opened) -> Iterator[Duels]:
     name, flavour = request.param
-    duel = Duel(opened_worlds.get(name), flavour)
-    yield duel
-    duel.close()
+    with Duels(opened_worlds.get(name), flavour) as duels:
+        yield duels
 
 
-def test_random_programs_find_no_difference_to_memory(duel: Duel) -> None:
+class Duels:
+    """Duels on one store: one at a time where both sides run on a virtual clock, and several beside each other where time is real."""
+
+    def __init__(self, world: World, flavour: str) -> None:
+        self._world, self._flavour = world, flavour
+        self._free: queue.SimpleQueue[Duel] = queue.SimpleQueue()
+        self._made: list[Duel] = []
+        self.virtual = world.runtime_clock
+
+    def __enter__(self) -> Duels:
+        for _ in range(1 if self.virtual else SIDE_BY_SIDE):
+            self._made.append(Duel(self._world, self._flavour))
+            self._free.put(self._made[-1])
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for duel in self._made:
+            duel.close()
+
+    def fight(self, program: list[tuple[Any, ...]]) -> bool:
+        """Run one program; False where the machine was too slow for it to show anything."""
+        duel = self._free.get()
+        try:
+            duel.begin()
+            for step in program:
+                perform(duel, step)
+                duel.compare()
+        except AssertionError as difference:
+            if duel.out_of_step():
+                return False
+            difference.add_note(f"seed {SEED}, program {program}")
+            raise
+        finally:
+            duel.end()
+            self._free.put(duel)
+        return True
+
+
+def test_random_programs_find_no_difference_to_memory(duels: Duels) -> None:
+    drawn: list[list[tuple[Any, ...]]] = []
+
+    @seed(SEED)
     @settings(
-        max_examples=EXAMPLES or (150 if duel.virtual else 6),
+        max_examples=EXAMPLES or (sample(150, 1000) if duels.virtual else sample(12, 100)),
         deadline=None,
         database=None,
         suppress_health_check=list(HealthCheck),
         # To find the shortest program that fails can take minutes; without being asked, the first one will do.
         phases=list(Phase) if SHRINK else [Phase.explicit, Phase.generate],
     )
-    @given(programs(longest=40 if duel.virtual else 25))
-    def search(program: list[tuple[Any, ...]]) -> None:
-        duel.begin()
-        try:
-            for step in program:
-                perform(duel, step)
-                duel.compare()
-        except AssertionError:
-            if duel.out_of_step():
-                reject()
-            raise
-        finally:
-            duel.end()
+    @given(programs(longest=40 if duels.virtual else 25))
+    def draw(program: list[tuple[Any, ...]]) -> None:
+        if SHRINK:
+            duels.fight(program)
+        else:
+            drawn.append(program)
 
-    search()
+    draw()
+    with ThreadPoolExecutor(1 if duels.virtual else SIDE_BY_SIDE) as pool:
+        for _ in pool.map(duels.fight, drawn):
+            pass

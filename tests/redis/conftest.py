@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,7 +14,7 @@ from tests.contract.parties import Party
 from tests.contract.scene import Scene
 from tests.contract.worlds import Place
 from tests.servers.proxy import Proxy
-from tests.servers.redis import RedisServer, a_redis
+from tests.servers.redis import RedisCluster, RedisServer, SentinelTrio, a_redis, started
 
 _numbers = itertools.count(1)
 
@@ -36,6 +37,55 @@ def own_server() -> Iterator[RedisServer]:
     """A server that the test may stop, kill and restart; it keeps its data."""
     with a_redis(keeps_data=True) as server:
         yield server
+
+
+def believe_dead_after(seconds: float, servers: RedisCluster | SentinelTrio) -> None:
+    """How long a node may say nothing: long, unless a failover is the story. A machine that stands still is no reason for one."""
+    milliseconds = int(seconds * 1000)
+    if isinstance(servers, RedisCluster):
+        for node in servers.nodes:
+            node.command("CONFIG", "SET", "cluster-node-timeout", milliseconds)
+    else:
+        for sentinel in servers.sentinels:
+            sentinel.command("SENTINEL", "SET", servers.SERVICE, "down-after-milliseconds", milliseconds)
+
+
+LONG = 6.0
+"""For `believe_dead_after`: not much longer, because an election that fails in a cluster is tried again after four times as long."""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[RedisCluster]:
+    """Three shards with a replica each; tests may change who is primary, and kill nobody."""
+    with started(RedisCluster, "cluster") as cluster:
+        believe_dead_after(LONG, cluster)
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def shards() -> Iterator[RedisCluster]:
+    """Three shards without replicas; each serves on when another does not. Tests leave every slot where it was."""
+    with started(lambda folder: RedisCluster(folder, 3, 0, "--cluster-require-full-coverage", "no"), "cluster") as it:
+        believe_dead_after(LONG, it)
+        yield it
+
+
+@pytest.fixture(scope="module")
+def trio() -> Iterator[SentinelTrio]:
+    """A primary with two replicas under sentinels; tests leave it as they found it."""
+    with started(SentinelTrio, "sentinel") as it:
+        believe_dead_after(LONG, it)
+        yield it
+
+
+@contextlib.contextmanager
+def silent(server: RedisServer) -> Iterator[None]:
+    """It takes what is sent to it and answers when the block is left: after what the story waits for, however long a busy machine takes."""
+    server.freeze()
+    try:
+        yield
+    finally:
+        server.thaw()
 
 
 @pytest.fixture

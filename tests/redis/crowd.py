@@ -39,6 +39,8 @@ class Held:
     token: int
     began: float
     ended: float
+    until: float
+    """Not later than when its lease would have ended by itself: a ttl after it was last confirmed."""
     lost: bool
     stale: bool
 
@@ -85,11 +87,14 @@ async def work(
             lease = await now(client.lock(name, ttl=ttl).acquire(timeout=10))
         except lockline.LocklineError as problem:
             history.write(json.dumps({"error": repr(problem), "at": time.monotonic()}) + "\n")
+            await now(sleep(0.05))
             continue
         began = time.monotonic()
+        until = began + lease.remaining()
         resource = Resource(folder, name)
         entered = resource.offer(lease.token, writes=False)
-        await now(sleep(0.002))
+        # Long enough that the crowd leaves the machine something for the servers and for the other tests.
+        await now(sleep(0.01))
         wrote = entered and resource.offer(lease.token, writes=True)
         ended = min(time.monotonic(), began + lease.remaining()) if lease.valid else began
         lost = False
@@ -99,7 +104,7 @@ async def work(
             lost = True
         except lockline.LocklineError as problem:
             history.write(json.dumps({"error": repr(problem), "at": time.monotonic()}) + "\n")
-        history.write(json.dumps([number, name, lease.token, began, ended, lost, not wrote]) + "\n")
+        history.write(json.dumps([number, name, lease.token, began, ended, until, lost, not wrote]) + "\n")
     await now(client.close())
 
 
@@ -141,7 +146,7 @@ class Crowd:
         stuck = []
         for number, worker in enumerate(self._workers):
             try:
-                worker.wait(30)
+                worker.wait(60)
             except subprocess.TimeoutExpired:
                 worker.kill()
                 worker.wait()
@@ -165,7 +170,7 @@ class Crowd:
         """What was raised."""
         return [line for line in self._lines() if isinstance(line, dict)]
 
-    def wait_for_grants(self, each: int = 1, since: float = 0.0, seconds: float = 60.0) -> None:
+    def wait_for_grants(self, each: int = 1, since: float = 0.0, seconds: float = 120.0) -> None:
         """Wait until every worker has had that many grants since then."""
         until = calm() + seconds
         while True:

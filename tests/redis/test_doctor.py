@@ -11,7 +11,7 @@ import lockline
 from lockline.backends.redis.doctor import _clock, _version
 from lockline.core.backend import Finding
 from tests.servers.process import wait_for
-from tests.servers.redis import RedisCluster, RedisServer, a_redis, started
+from tests.servers.redis import RedisCluster, RedisServer, a_redis
 
 pytestmark = pytest.mark.server
 
@@ -39,7 +39,7 @@ def test_each_danger_is_named(connect: Connect) -> None:
 
 def test_replicas_without_waiting_for_them(server: RedisServer, connect: Connect) -> None:
     with a_redis("--replicaof", "127.0.0.1", str(server.port)) as replica:
-        wait_for(lambda: server.command("INFO", "replication")["connected_slaves"] == 1, 10, "the replica")
+        wait_for(lambda: server.command("INFO", "replication")["connected_slaves"] == 1, 60, "the replica")
         assert "1 replica" in said(connect(server.url), "warning")
         (lacking,) = [each for each in connect(server.url, wait_replicas=3).examine() if each.level == "error"]
         assert "of the 3 replicas" in lacking.text
@@ -68,13 +68,15 @@ def test_a_user_who_may_not_listen_is_told_so(server: RedisServer) -> None:
 
 
 @pytest.mark.slow
-def test_every_shard_of_a_cluster_is_examined(connect: Connect) -> None:
-    with started(lambda folder: RedisCluster(folder, 3, 0), "cluster") as cluster:
-        poor = cluster.nodes[2]
-        poor.command("ACL", "SETUSER", "default", "-hset")
-        client = connect(cluster.url)
+def test_every_shard_of_a_cluster_is_examined(shards: RedisCluster, connect: Connect) -> None:
+    poor = shards.nodes[2]
+    poor.command("ACL", "SETUSER", "default", "-hset")
+    try:
+        client = connect(shards.url)
         assert f"{poor.port}: cannot take a lock" in said(client, "error")
         assert said(client, "ok").count("may do everything") == 2
+    finally:
+        poor.command("ACL", "SETUSER", "default", "+hset")
 
 
 def test_nobody_there(connect: Connect) -> None:

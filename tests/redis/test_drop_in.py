@@ -18,14 +18,18 @@ import redis.asyncio
 from redis.exceptions import LockError, LockNotOwnedError
 
 from lockline import ConfigError, sync
-from lockline.drop_in import AsyncLock, Lock, _clients, aclose
+from lockline.drop_in import AsyncLock, Lock, _clients, aclose, client_of
 from tests.calm import calm
+from tests.redis.renewed import TTL, wait_for_renewal
+from tests.servers.process import wait_for
 from tests.servers.redis import RedisServer
+from tests.tier import sample
 
 pytestmark = pytest.mark.server
 
 
-@pytest.fixture(params=[False, True], ids=["bytes", "decoded"])
+# What redis-py makes of answers is its own: Lockline has connections of its own. test_bridge.py runs with the other.
+@pytest.fixture(params=sample([False], [False, True]), ids=sample(["bytes"], ["bytes", "decoded"]))
 def client(server: RedisServer, request: pytest.FixtureRequest) -> Iterator[redis.Redis]:
     with redis.Redis(port=server.port, decode_responses=request.param) as client:
         yield client
@@ -43,14 +47,14 @@ def test_it_has_every_public_method_of_the_original() -> None:
 
 
 def test_one_argument_moves_a_lock_over(client: redis.Redis) -> None:
-    lock = client.lock("x", timeout=10, lock_class=Lock)
+    lock = client.lock("x", timeout=60, lock_class=Lock)
     assert not lock.locked()
     with lock as held:
         assert held is lock
         assert lock.locked()
         assert lock.owned()
         assert lock.lease.token > 0
-        other = client.lock("x", timeout=10, lock_class=Lock)
+        other = client.lock("x", timeout=60, lock_class=Lock)
         assert not other.acquire(blocking=False)
         assert not other.owned()
     assert not lock.locked()
@@ -64,10 +68,10 @@ def test_one_argument_moves_a_lock_over(client: redis.Redis) -> None:
 def test_a_name_is_the_key_that_redis_py_would_make_of_it(client: redis.Redis, name: Any, text: str) -> None:
     client.set(name, "by redis-py")
     assert client.get(text) in ("by redis-py", b"by redis-py")
-    with Lock(client, name, timeout=10) as lock:
+    with Lock(client, name, timeout=60) as lock:
         assert lock.name == text
-        assert not Lock(client, text, timeout=10).acquire(blocking=False)
-        assert not Lock(client, text.encode(), timeout=10).acquire(blocking=False)
+        assert not Lock(client, text, timeout=60).acquire(blocking=False)
+        assert not Lock(client, text.encode(), timeout=60).acquire(blocking=False)
     assert AsyncLock(client, name).name == text
 
 
@@ -112,7 +116,7 @@ def test_a_wait_ends_in_time(client: redis.Redis) -> None:
 
     thread = threading.Thread(target=rival)
     thread.start()
-    thread.join(10)
+    thread.join(60)
     assert answers == [False]
     held.release()
 
@@ -128,10 +132,11 @@ def test_a_waiter_gets_it_when_it_is_released(client: redis.Redis) -> None:
 
     thread = threading.Thread(target=rival)
     thread.start()
-    assert not got.wait(0.2)
+    wait_for(lambda: client_of(client).inspect("x").waiters, 60, "one that waits")
+    assert not got.is_set()
     held.release()
-    assert got.wait(5)
-    thread.join(5)
+    assert got.wait(60)
+    thread.join(60)
 
 
 def test_release_without_hold_and_after_expiry_are_told_apart(client: redis.Redis) -> None:
@@ -148,17 +153,17 @@ def test_release_without_hold_and_after_expiry_are_told_apart(client: redis.Redi
 
 
 def test_extend_and_reacquire_lengthen(client: redis.Redis) -> None:
-    lock = client.lock("x", timeout=4, lock_class=Lock)
+    lock = client.lock("x", timeout=40, lock_class=Lock)
     with pytest.raises(LockError):
-        lock.extend(2)
+        lock.extend(20)
     lock.acquire()
-    assert lock.extend(2) is True
-    assert lock.lease.remaining() > 4.2
-    assert lock.extend(20, replace_ttl=True) is True
-    assert 17 < lock.lease.remaining() <= 20
+    assert lock.extend(20) is True
+    assert lock.lease.remaining() > 42
+    assert lock.extend(200, replace_ttl=True) is True
+    assert 170 < lock.lease.remaining() <= 200
     assert lock.reacquire() is True
-    assert lock.extend(1, replace_ttl=True) is True
-    assert lock.lease.remaining() > 15, "what was promised once is never shortened"
+    assert lock.extend(10, replace_ttl=True) is True
+    assert lock.lease.remaining() > 150, "what was promised once is never shortened"
     lock.release()
     endless = client.lock("y", lock_class=Lock)
     endless.acquire()
@@ -182,7 +187,7 @@ def test_a_thread_sees_only_its_own_hold(client: redis.Redis) -> None:
 
     thread = threading.Thread(target=other)
     thread.start()
-    thread.join(5)
+    thread.join(60)
     assert len(errors) == 1
     lock.release()
 
@@ -192,24 +197,24 @@ def test_without_thread_local_another_thread_may_release(client: redis.Redis) ->
     lock.acquire()
     thread = threading.Thread(target=lock.release)
     thread.start()
-    thread.join(5)
+    thread.join(60)
     assert not lock.locked()
 
 
 def test_a_release_leaves_the_lease_of_the_next_taker_alone(
     client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lock = client.lock("x", timeout=10, thread_local=False, lock_class=Lock)
+    lock = client.lock("x", timeout=60, thread_local=False, lock_class=Lock)
     lock.acquire()
     taken = threading.Event()
     release = sync.Lease.release
 
     def preempted(lease: sync.Lease) -> None:
         release(lease)
-        assert taken.wait(5)
+        assert taken.wait(60)
 
     def rival() -> None:
-        assert lock.acquire(blocking_timeout=5)
+        assert lock.acquire(blocking_timeout=60)
         taken.set()
 
     thread = threading.Thread(target=rival)
@@ -217,41 +222,41 @@ def test_a_release_leaves_the_lease_of_the_next_taker_alone(
     with monkeypatch.context() as patch:
         patch.setattr(sync.Lease, "release", preempted)
         lock.release()
-    thread.join(5)
+    thread.join(60)
     assert lock.owned()
     lock.release()
     assert not lock.locked()
 
 
 def test_a_shared_lock_outlives_the_thread_that_took_it(client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lockline.drop_in.KEPT_FOR", 1.5)
+    monkeypatch.setattr("lockline.drop_in.KEPT_FOR", TTL)
     lock = client.lock("x", thread_local=False, lock_class=Lock)
     thread = threading.Thread(target=lock.acquire)
     thread.start()
-    thread.join(30)
-    time.sleep(1.7)
+    thread.join(60)
+    wait_for_renewal(lock.lease)
     assert lock.owned()
     lock.release()
 
 
 def test_a_thread_may_wait_again_for_a_shared_lock_that_another_releases(client: redis.Redis) -> None:
-    lock = client.lock("x", timeout=10, thread_local=False, lock_class=Lock)
+    lock = client.lock("x", timeout=60, thread_local=False, lock_class=Lock)
     lock.acquire()
     thread = threading.Timer(0.1, lock.release)
     thread.start()
     assert lock.acquire()
-    thread.join(5)
+    thread.join(60)
     lock.release()
 
 
 def test_a_thread_that_asks_again_for_its_lock_waits_no_longer_than_it_said(client: redis.Redis) -> None:
-    lock = client.lock("x", timeout=10, lock_class=Lock)
+    lock = client.lock("x", timeout=60, lock_class=Lock)
     lock.acquire()
-    again = client.lock("x", timeout=10, lock_class=Lock)
-    began, calmly = time.monotonic(), calm()
+    again = client.lock("x", timeout=60, lock_class=Lock)
+    began = time.monotonic()
+    # One that waited for the lock itself would get it, a minute later.
     assert not again.acquire(blocking_timeout=0.2)
     assert time.monotonic() - began >= 0.2
-    assert calm() - calmly < 2
     assert not again.acquire(blocking=False)
     with pytest.raises(LockError, match="wait for itself"):
         again.acquire()
@@ -261,20 +266,21 @@ def test_a_thread_that_asks_again_for_its_lock_waits_no_longer_than_it_said(clie
 def test_a_thread_gets_its_lock_again_when_that_ran_out_meanwhile(client: redis.Redis) -> None:
     lock = client.lock("x", timeout=0.5, lock_class=Lock)
     lock.acquire()
-    again = client.lock("x", timeout=10, lock_class=Lock)
-    assert again.acquire(blocking_timeout=1.5)
+    again = client.lock("x", timeout=60, lock_class=Lock)
+    # It looks when its own time is over, by when that of the other is.
+    assert again.acquire(blocking_timeout=3)
     with pytest.raises(LockNotOwnedError):
         lock.release()
     again.release()
 
 
 def test_what_the_server_forgot_is_no_longer_owned(client: redis.Redis, server: RedisServer) -> None:
-    lock = client.lock("x", timeout=10, lock_class=Lock)
+    lock = client.lock("x", timeout=60, lock_class=Lock)
     lock.acquire()
     server.command("FLUSHALL")
     assert not lock.owned()
     with redis.Redis(port=server.port) as elsewhere:
-        other = elsewhere.lock("x", timeout=10, lock_class=Lock)
+        other = elsewhere.lock("x", timeout=60, lock_class=Lock)
         assert other.acquire(blocking=False)
         assert other.owned()
         assert not lock.owned()
@@ -346,7 +352,7 @@ def run(server: RedisServer, story: Callable[[redis.asyncio.Redis], Coroutine[An
 
 def test_asyncio_the_whole_interface(server: RedisServer) -> None:
     async def story(client: redis.asyncio.Redis) -> None:
-        lock = client.lock("x", timeout=5, lock_class=AsyncLock)  # type: ignore[arg-type]
+        lock = client.lock("x", timeout=60, lock_class=AsyncLock)  # type: ignore[arg-type]
         assert not await lock.locked()
         async with lock:
             assert await lock.locked()
@@ -382,12 +388,12 @@ def test_asyncio_tasks_take_turns(server: RedisServer) -> None:
 
 
 def test_asyncio_a_lock_outlives_the_task_that_took_it(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lockline.drop_in.KEPT_FOR", 1.5)
+    monkeypatch.setattr("lockline.drop_in.KEPT_FOR", TTL)
 
     async def story(client: redis.asyncio.Redis) -> None:
         lock = client.lock("x", lock_class=AsyncLock)  # type: ignore[arg-type]
         assert await asyncio.create_task(lock.acquire())
-        await asyncio.sleep(1.7)
+        await asyncio.to_thread(wait_for_renewal, lock.lease)  # type: ignore[attr-defined]
         assert await lock.owned()
         await lock.release()
 
@@ -406,7 +412,7 @@ def test_asyncio_a_server_that_died_does_not_hide_the_bodys_own_error(own_server
 
 def test_asyncio_what_the_server_forgot_is_no_longer_owned(server: RedisServer) -> None:
     async def story(client: redis.asyncio.Redis) -> None:
-        lock = client.lock("x", timeout=10, lock_class=AsyncLock)  # type: ignore[arg-type]
+        lock = client.lock("x", timeout=60, lock_class=AsyncLock)  # type: ignore[arg-type]
         await lock.acquire()
         server.command("FLUSHALL")
         assert not await lock.owned()
@@ -448,10 +454,10 @@ def test_asyncio_nothing_is_left_of_a_client_that_is_gone(
         for _ in range(3):
             await one()
         gc.collect()
-        deadline = calm() + 5
+        deadline = calm() + 60
         while connections() > before or len(asyncio.all_tasks()) > 1:
             assert calm() < deadline
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.05)
             gc.collect()
 
     asyncio.run(story())
@@ -473,7 +479,7 @@ for _ in range(3):
     threading.Thread(target=first_locks, daemon=True).start()
 # With a switch every few instructions a fork finds each thread somewhere else.
 sys.setswitchinterval(0.0001)
-for number in range(20):
+for number in range(int(sys.argv[2])):
     child = os.fork()
     if child == 0:
         signal.alarm(60)
@@ -483,4 +489,4 @@ for number in range(20):
         os._exit(1)
 os._exit(0)
 """
-    assert subprocess.run([sys.executable, "-c", story, str(server.port)]).returncode == 0
+    assert subprocess.run([sys.executable, "-c", story, str(server.port), str(sample(6, 20))]).returncode == 0

@@ -10,16 +10,16 @@ import lockline
 from lockline.backends.redis.connection import Connections
 from lockline.backends.redis.target import understand
 from lockline.backends.resp.commands import PING
-from lockline.backends.resp.connection_asyncio import AsyncioLink
+from lockline.backends.resp.link_asyncio import AsyncioLink
 from lockline.runtime import clock
-from tests.calm import calm
+from tests.redis.renewed import TTL, wait_for_renewal
 from tests.servers.redis import RedisServer
 
 pytestmark = pytest.mark.server
 
 
 async def one_waits(client: lockline.aio.Client) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while len((await client.inspect("x")).waiters) != 1:  # noqa: ASYNC110 - the store has no event for it
             await asyncio.sleep(0.01)
 
@@ -33,13 +33,13 @@ async def cancel_all_others() -> None:
 
 def test_requests_are_answered_after_every_other_task_was_cancelled(server: RedisServer) -> None:
     async def story() -> None:
-        port = Connections(understand(server.url, "asyncio", {}), AsyncioLink)
-        assert await port.ask(server.address, PING, clock.now() + 5) == b"PONG"
+        # One try may take far longer than this story: an answer to a second one would come too late.
+        port = Connections(understand(server.url, "asyncio", {"socket_timeout": 300}), AsyncioLink)
+        assert await port.ask(server.address, PING, clock.now() + 300) == b"PONG"
         for _ in range(3):
             await cancel_all_others()
-            began = calm()
-            assert await port.ask(server.address, PING, clock.now() + 5) == b"PONG"
-            assert calm() - began < 1.5, "less than a try's patience"
+            async with asyncio.timeout(60):
+                assert await port.ask(server.address, PING, clock.now() + 300) == b"PONG"
         port.close()
 
     asyncio.run(story())
@@ -49,11 +49,9 @@ def test_requests_are_answered_after_every_other_task_was_cancelled(server: Redi
 def test_a_lease_is_kept_after_every_other_task_was_cancelled(server: RedisServer) -> None:
     async def story() -> None:
         async with lockline.aio.connect(server.url) as client:
-            lease = await client.lock("x", ttl=2).acquire()
+            lease = await client.lock("x", ttl=TTL).acquire()
             await cancel_all_others()
-            for _ in range(25):
-                await asyncio.sleep(0.1)
-                assert lease.valid
+            await asyncio.to_thread(wait_for_renewal, lease)
             await lease.release()
 
     asyncio.run(story())
@@ -62,25 +60,23 @@ def test_a_lease_is_kept_after_every_other_task_was_cancelled(server: RedisServe
 def test_a_waiter_is_told_of_its_turn_after_every_other_task_was_cancelled(server: RedisServer) -> None:
     async def story() -> None:
         async with lockline.aio.connect(server.url) as holder, lockline.aio.connect(server.url) as waiter:
-            held = await holder.lock("x", ttl=30).acquire()
+            # Longer than anybody here waits: nobody gets it because it has expired.
+            held = await holder.lock("x", ttl=300).acquire()
             # A first wait, so that there is a subscription that can be cancelled.
             with pytest.raises(lockline.AcquireTimeout):
-                await waiter.lock("x", ttl=30).acquire(timeout=0.5)
+                await waiter.lock("x", ttl=300).acquire(timeout=0.5)
 
-            async def wait() -> float:
-                lease = await waiter.lock("x", ttl=30).acquire(timeout=20)
-                now = calm()
+            async def wait() -> None:
+                lease = await waiter.lock("x", ttl=300).acquire(timeout=60)
                 await lease.release()
-                return now
 
             await cancel_all_others()
             waiting = asyncio.create_task(wait())
             await one_waits(holder)
             # Its client hears again: after one look at the latest, not only when the holder would expire.
             await asyncio.sleep(0.1)
-            released = calm()
             await held.release()
-            assert await waiting - released < 5
+            await waiting
 
     asyncio.run(story())
 
@@ -88,10 +84,11 @@ def test_a_waiter_is_told_of_its_turn_after_every_other_task_was_cancelled(serve
 def test_a_waiter_that_outlives_the_cancel_of_its_clients_background_tasks_has_its_turn(server: RedisServer) -> None:
     async def story() -> None:
         async with lockline.aio.connect(server.url) as holder, lockline.aio.connect(server.url) as waiter:
-            held = await holder.lock("x", ttl=30).acquire()
+            # Longer than anybody here waits: nobody gets it because it has expired.
+            held = await holder.lock("x", ttl=300).acquire()
 
             async def wait() -> None:
-                lease = await waiter.lock("x", ttl=30).acquire(timeout=20)
+                lease = await waiter.lock("x", ttl=300).acquire(timeout=60)
                 await lease.release()
 
             waiting = asyncio.create_task(wait(), name="the program's own")
@@ -99,9 +96,7 @@ def test_a_waiter_that_outlives_the_cancel_of_its_clients_background_tasks_has_i
             for task in asyncio.all_tasks() - {asyncio.current_task(), waiting}:
                 task.cancel()
             await asyncio.sleep(0.1)
-            released = calm()
             await held.release()
             await waiting
-            assert calm() - released < 5
 
     asyncio.run(story())

@@ -20,7 +20,7 @@ def remembered(town: Town) -> int:
     return int(town.server.command("PTTL", town.key("x")))
 
 
-@pytest.mark.parametrize("ttl", [1, 10, 29, 31, LONG])
+@pytest.mark.parametrize("ttl", [5, 10, 29, 31, LONG])
 def test_an_idle_line_is_forgotten_soon_whatever_the_ttl_of_its_lease(town: Town, ttl: float) -> None:
     alice = town.near()
     alice.lock("x", ttl=ttl).acquire().release()
@@ -45,14 +45,14 @@ def test_an_idle_line_is_forgotten_soon_after_one_with_a_long_ttl_gave_up_waitin
     with pytest.raises(lockline.AcquireTimeout):
         bob.lock("x", ttl=LONG).acquire(timeout=0.5)
     lease.release()
-    waiting.result(10).release()
+    waiting.result(60).release()
     assert 5_000 < remembered(town) <= SOON
 
 
 def test_a_renewal_keeps_the_line_of_a_holder_alone(town: Town) -> None:
     alice = town.near()
-    lease = alice.lock("x", ttl=10).acquire()
-    town.server.command("PEXPIRE", town.key("x"), 5000)
+    lease = alice.lock("x", ttl=60).acquire()
+    town.server.command("PEXPIRE", town.key("x"), 30_000)
     lease.validate()
-    assert town.server.command("PTTL", town.key("x")) > 15_000
+    assert town.server.command("PTTL", town.key("x")) > 40_000
     lease.release()

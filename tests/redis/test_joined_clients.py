@@ -21,10 +21,11 @@ from lockline.backends.redis.joined import Bunch
 from tests.redis.test_together import on_a_loop
 from tests.servers.process import wait_for
 from tests.servers.proxy import Proxy
-from tests.servers.redis import RedisCluster, RedisServer, started
+from tests.servers.redis import RedisCluster, RedisServer
 
 pytestmark = pytest.mark.server
 
+ROUNDS = 40
 Grants = list[tuple[int, float, float]]
 
 
@@ -74,7 +75,7 @@ class Threads:
         self._threads = [threading.Thread(target=self._take) for _ in range(many)]
 
     def _take(self) -> None:
-        lock = self._client.lock("x", ttl=60, timeout=30)
+        lock = self._client.lock("x", ttl=60, timeout=120)
         while not self._stop.is_set():
             try:
                 with lock as lease:
@@ -127,18 +128,19 @@ async def crowd(client: aio.Client, rounds: int, many: int = 32) -> Grants:
 async def test_a_crowd_of_tasks_needs_far_fewer_calls_than_it_has_turns(server: RedisServer) -> None:
     async with aio.connect(server.url) as client:
         with calls(server) as told:
-            grants = await crowd(client, 20)
+            grants = await crowd(client, 10)
     assert_in_order(grants)
-    assert len(grants) == 640
+    assert len(grants) == 320
     assert told[0] < len(grants)
 
 
 def test_a_crowd_of_threads_needs_fewer_calls_than_it_has_steps(server: RedisServer) -> None:
     with lockline.connect(server.url) as client, calls(server) as told, Threads(client, 16) as threads:
-        wait_for(lambda: len(threads.grants) > 1000, 60, "a thousand turns")
+        wait_for(lambda: len(threads.grants) > 500, 120, "five hundred turns")
     assert not threads.problems
     assert_in_order(threads.grants)
-    assert told[0] < 1.6 * len(threads.grants)
+    # Alone each turn would be two calls.
+    assert told[0] < 1.9 * len(threads.grants)
 
 
 def test_a_stranger_in_the_line_has_its_turns(server: RedisServer, watch: Watch) -> None:
@@ -155,10 +157,10 @@ def test_a_stranger_in_the_line_has_its_turns(server: RedisServer, watch: Watch)
 
 def test_a_server_that_forgets_its_scripts_is_told_again_and_again(server: RedisServer, watch: Watch) -> None:
     with lockline.connect(server.url) as client, Threads(client, 8) as threads:
-        for _ in range(20):
+        for _ in range(8):
             server.command("SCRIPT", "FLUSH")
             done = watch.done
-            wait_for(lambda done=done: watch.done > done + 3, 30, "some bunches")  # type: ignore[misc]
+            wait_for(lambda done=done: watch.done > done + 3, 60, "some bunches")  # type: ignore[misc]
     assert not threads.problems
     assert watch.apart
     assert_in_order(threads.grants)
@@ -168,13 +170,13 @@ def test_a_server_that_forgets_its_scripts_is_told_again_and_again(server: Redis
 async def test_answers_that_are_lost_on_the_way_cost_nobody_its_turn(server: RedisServer, watch: Watch) -> None:
     with Proxy(server.address) as proxy:
         async with aio.connect(f"redis://127.0.0.1:{proxy.port}") as client:
-            working = asyncio.create_task(crowd(client, 60))
-            for _ in range(5):
-                await asyncio.to_thread(wait_for, partial(watch.is_past, watch.done + 3), 30, "some bunches")
+            working = asyncio.create_task(crowd(client, ROUNDS))
+            for _ in range(3):
+                await asyncio.to_thread(wait_for, partial(watch.is_past, watch.done + 3), 60, "some bunches")
                 proxy.cut()
             grants = await working
     assert_in_order(grants)
-    assert len(grants) == 60 * 32
+    assert len(grants) == ROUNDS * 32
     with lockline.connect(server.url) as client:
         assert not client.inspect("x").claims
 
@@ -187,7 +189,7 @@ def test_answers_that_are_lost_on_the_way_cost_no_thread_its_turn(server: RedisS
     ):
         for _ in range(5):
             done = watch.done
-            wait_for(lambda done=done: watch.done > done + 3, 30, "some bunches")  # type: ignore[misc]
+            wait_for(lambda done=done: watch.done > done + 3, 60, "some bunches")  # type: ignore[misc]
             proxy.cut()
     assert not threads.problems
     assert_in_order(threads.grants)
@@ -198,7 +200,7 @@ def test_answers_that_are_lost_on_the_way_cost_no_thread_its_turn(server: RedisS
 @on_a_loop
 async def test_whoever_is_cancelled_leaves_the_others_their_answers(server: RedisServer, watch: Watch) -> None:
     async with aio.connect(server.url) as client:
-        working = asyncio.create_task(crowd(client, 40))
+        working = asyncio.create_task(crowd(client, 20))
         cut = 0
         while not working.done():
             hasty = [asyncio.create_task(client.lock("x", ttl=60).acquire()) for _ in range(4)]
@@ -215,7 +217,7 @@ async def test_whoever_is_cancelled_leaves_the_others_their_answers(server: Redi
         assert cut > 20
         assert watch.done
         assert_in_order(grants)
-        await asyncio.to_thread(wait_for, lambda: not inspect(server), 10, "an empty line")
+        await asyncio.to_thread(wait_for, lambda: not inspect(server), 60, "an empty line")
 
 
 def inspect(server: RedisServer) -> Any:
@@ -226,7 +228,7 @@ def inspect(server: RedisServer) -> Any:
 def test_whoever_has_no_more_time_leaves_the_others_their_answers(server: RedisServer, watch: Watch) -> None:
     with lockline.connect(server.url) as client, Threads(client, 8) as threads:
         late = 0
-        until = time.monotonic() + 30
+        until = time.monotonic() + 120
         while late < 30 and time.monotonic() < until:
             try:
                 client.lock("x", ttl=60).acquire(timeout=0.0005).release()
@@ -236,26 +238,28 @@ def test_whoever_has_no_more_time_leaves_the_others_their_answers(server: RedisS
     assert not threads.problems
     assert_in_order(threads.grants)
     assert watch.done
-    wait_for(lambda: not inspect(server), 10, "an empty line")
+    wait_for(lambda: not inspect(server), 60, "an empty line")
 
 
-def test_a_slot_that_moves_under_a_crowd_disturbs_nobody(watch: Watch) -> None:
+def test_a_slot_that_moves_under_a_crowd_disturbs_nobody(shards: RedisCluster, watch: Watch) -> None:
     """Whoever asks the old owner is sent on, each by itself, while the line moves and after."""
-    with started(lambda folder: RedisCluster(folder, 3, 0), "cluster") as cluster:
-        key = key_of("x")
-        slot = key_slot(key)
-        here, there = cluster.nodes[slot * 3 // 16384], cluster.nodes[(slot * 3 // 16384 + 1) % 3]
-        with lockline.connect(cluster.url) as client, Threads(client, 8) as threads:
-            wait_for(lambda: watch.done > 20, 30, "some bunches")
-            there.command("CLUSTER", "SETSLOT", slot, "IMPORTING", cluster.id_of(here))
-            here.command("CLUSTER", "SETSLOT", slot, "MIGRATING", cluster.id_of(there))
-            here.command("MIGRATE", "127.0.0.1", there.port, key, 0, 5000)
-            turns = len(threads.grants)
-            wait_for(lambda: len(threads.grants) > turns + 50, 30, "turns while it is half moved")
-            for node in (there, here, *cluster.nodes):
-                node.command("CLUSTER", "SETSLOT", slot, "NODE", cluster.id_of(there))
-            done = watch.done
-            wait_for(lambda: watch.done > done + 20, 30, "bunches on the other shard")
-        assert watch.apart
-        assert not threads.problems
-        assert_in_order(threads.grants)
+    key = key_of("x")
+    slot = key_slot(key)
+    here, there = shards.nodes[slot * 3 // 16384], shards.nodes[(slot * 3 // 16384 + 1) % 3]
+    with lockline.connect(shards.url) as client, Threads(client, 8) as threads:
+        wait_for(lambda: watch.done > 20, 60, "some bunches")
+        there.command("CLUSTER", "SETSLOT", slot, "IMPORTING", shards.id_of(here))
+        here.command("CLUSTER", "SETSLOT", slot, "MIGRATING", shards.id_of(there))
+        here.command("MIGRATE", "127.0.0.1", there.port, key, 0, 5000)
+        turns = len(threads.grants)
+        wait_for(lambda: len(threads.grants) > turns + 50, 60, "turns while it is half moved")
+        for node in (there, here, *shards.nodes):
+            node.command("CLUSTER", "SETSLOT", slot, "NODE", shards.id_of(there))
+        done = watch.done
+        wait_for(lambda: watch.done > done + 20, 60, "bunches on the other shard")
+    assert watch.apart
+    assert not threads.problems
+    assert_in_order(threads.grants)
+    there.command("DEL", key)
+    for node in (here, there, *shards.nodes):
+        node.command("CLUSTER", "SETSLOT", slot, "NODE", shards.id_of(here))

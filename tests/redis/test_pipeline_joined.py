@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from functools import partial
 from typing import Any, cast
 
@@ -11,10 +12,11 @@ import pytest
 from lockline.backends.redis.connection import Connections
 from lockline.backends.redis.target import understand
 from lockline.backends.resp.commands import pack
-from lockline.backends.resp.connection_asyncio import AsyncioLink
 from lockline.backends.resp.errors import NoAnswer
+from lockline.backends.resp.link_asyncio import AsyncioLink
 from lockline.backends.resp.target import Server
 from lockline.runtime import clock
+from tests.cutting import Cut, CutAt, at_each_instruction, in_a_thread_of_its_own
 from tests.redis.test_shared_joined import APART, Word, Words, join
 from tests.redis.test_together import on_a_loop
 from tests.servers.redis import RedisServer
@@ -35,7 +37,7 @@ class Talk:
 
     async def begin(self) -> list[asyncio.Task[Any]]:
         """All under way, as one packet."""
-        until = clock.now() + 10
+        until = clock.now() + 60
         await self.link.ask(pack(("ECHO", "open")), until)
         requests: list[Any] = [*map(Word, WORDS[:3]), pack(("ECHO", "plain")), *map(Word, WORDS[3:])]
         tasks = [asyncio.create_task(self.link.ask_along(request, until)) for request in requests]
@@ -104,7 +106,7 @@ async def test_a_connection_that_breaks_is_told_to_each(server: RedisServer, mon
 async def test_what_has_to_be_asked_again_goes_before_what_was_asked_later(server: RedisServer) -> None:
     """Who came first stands first: nobody of the same client overtakes one whose joined request was not done."""
     talk = Talk(server)
-    until = clock.now() + 10
+    until = clock.now() + 60
     await talk.link.ask(pack(("ECHO", "open")), until)
     pipeline = talk.link._pipeline
     assert pipeline is not None
@@ -118,7 +120,7 @@ async def test_what_has_to_be_asked_again_goes_before_what_was_asked_later(serve
     pipeline.connection.write = note  # type: ignore[method-assign]
     first = [asyncio.get_running_loop().create_future() for _ in range(2)]
     later = pipeline.ask(pack(("ECHO", "later")), until)
-    pipeline.ask_apart([(pack(("ECHO", f"first-{n}")), answer, until) for n, answer in enumerate(first)])
+    pipeline.ask_apart([(pack(("ECHO", f"first-{n}")), answer, until, until) for n, answer in enumerate(first)])
     assert await asyncio.gather(*first, later) == [b"first-0", b"first-1", b"later"]
     assert written == [b"".join(pack(("ECHO", word)) for word in ("first-0", "first-1", "later"))]
     await talk.end()
@@ -131,7 +133,7 @@ async def test_a_connection_that_breaks_before_they_are_sent_is_told_to_each_and
     """Whoever hands on is held back for others, by some turns of the loop: in these the connection may end."""
     monkeypatch.setattr(Words, "made", 0)
     talk = Talk(server)
-    until = clock.now() + 10
+    until = clock.now() + 60
     await talk.link.ask(pack(("ECHO", "open")), until)
     tasks = [asyncio.create_task(talk.link.ask_in_order(Word(word), until)) for word in WORDS]
     await asyncio.sleep(0)
@@ -160,6 +162,45 @@ async def test_whoever_is_late_makes_no_connection_first(server: RedisServer, mo
     with pytest.raises(NoAnswer, match="no time left to connect"):
         await talk.link.ask(pack(("ECHO", "late")), clock.now())
     assert not made
-    assert await talk.link.ask(pack(("ECHO", "in time")), clock.now() + 10) == b"in time"
+    assert await talk.link.ask(pack(("ECHO", "in time")), clock.now() + 60) == b"in time"
     assert len(made) == 1
     await talk.end()
+
+
+@pytest.mark.parametrize("held", [False, True])
+@in_a_thread_of_its_own
+def test_nobody_gets_the_answer_of_another_after_an_exception_in_the_middle_of_asking(
+    server: RedisServer, held: bool
+) -> None:
+    """A signal handler that raises, Ctrl-C in a notebook: it may strike the loop's thread between any two instructions."""
+
+    async def story(nth: int) -> str:
+        talk = Talk(server)
+        until = clock.now() + 60
+        await talk.link.ask(pack(("ECHO", "open")), until)
+        ask = talk.link.ask_in_order if held else talk.link.ask
+
+        async def hear(word: str) -> None:
+            try:
+                heard = await ask(pack(("ECHO", word)), clock.now() + 2)
+            except (Cut, NoAnswer):
+                return
+            assert heard == word.encode(), f"after a cut at {cut.where}"
+
+        cut = CutAt(nth, inside="resp/connection_asyncio")
+        sys.settrace(cut._trace)
+        try:
+            tasks = [asyncio.create_task(hear(word)) for word in WORDS[:3]]
+            while not (cut.where or all(task.done() for task in tasks)):  # noqa: ASYNC110 - each turn of the loop counts
+                await asyncio.sleep(0)
+        finally:
+            sys.settrace(None)
+        async with asyncio.timeout(120):
+            await asyncio.gather(*tasks)
+            for word in WORDS:
+                await hear(word)
+        talk._connections.close()
+        await asyncio.sleep(0)
+        return cut.where
+
+    at_each_instruction(story, 25)

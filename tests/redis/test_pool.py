@@ -23,14 +23,20 @@ from lockline.backends.resp.connection_blocking import BlockingLink
 from lockline.backends.resp.errors import NoAnswer
 from lockline.runtime import clock
 from lockline.runtime.blocking import run
-from tests.calm import calm
 from tests.cutting import in_a_thread_of_its_own
 from tests.servers.process import wait_for
 from tests.servers.redis import RedisServer
+from tests.tier import sample
 
 pytestmark = pytest.mark.server
 
 OURS = {pool_module.__file__, connection_blocking.__file__}
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that a busy machine keeps from its turn is not passed over by those behind it."""
+    monkeypatch.setattr(pool_module, "LOOK_AGAIN", 60.0)
 
 
 @pytest.fixture
@@ -50,73 +56,72 @@ def pool_in(port: Connections, server: RedisServer) -> BlockingLink:
     return cast(BlockingLink, port.to(server.address))
 
 
-def ask(port: Connections, server: RedisServer, seconds: float = 5.0) -> Any:
+def ask(port: Connections, server: RedisServer, seconds: float = 60.0) -> Any:
     return run(port.to(server.address).ask(PING, clock.now() + seconds))
 
 
 def all_can_be_had(pool: BlockingLink, most: int) -> None:
     """As many connections as there may be, at once, and no more."""
     gc.collect()
-    connections = [pool.take(clock.now() + 5) for _ in range(most)]
+    connections = [pool.take(clock.now() + 60) for _ in range(most)]
     assert not pool._has_room()
     for connection in connections:
         pool.give_back(connection)
     assert not pool.line
 
 
+@pytest.mark.usefixtures("patient")
 def test_threads_get_a_connection_in_the_order_in_which_they_came(
     server: RedisServer, port_of: Callable[[int], Connections]
 ) -> None:
     pool = pool_in(port_of(1), server)
-    connection = pool.take(clock.now() + 5)
+    connection = pool.take(clock.now() + 60)
     served: list[int] = []
 
     def wait(n: int) -> None:
-        mine = pool.take(clock.now() + 30)
+        mine = pool.take(clock.now() + 60)
         served.append(n)
         pool.give_back(mine)
 
     threads = [threading.Thread(target=wait, args=(n,)) for n in range(40)]
     for n, thread in enumerate(threads):
         thread.start()
-        wait_for(partial(lambda n: len(pool.line) == n + 1, n), 10, "the thread in the line")
+        wait_for(partial(lambda n: len(pool.line) == n + 1, n), 60, "the thread in the line")
     pool.give_back(connection)
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     assert served == list(range(40))
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_thread_that_gives_back_does_not_overtake_those_who_wait(
     server: RedisServer, port_of: Callable[[int], Connections]
 ) -> None:
-    port = port_of(1)
-    pool = pool_in(port, server)
-    turns: list[int] = []
-    stop = threading.Event()
+    pool = pool_in(port_of(1), server)
+    connection = pool.take(clock.now() + 60)
+    order: list[str] = []
 
-    def work(n: int) -> None:
-        while not stop.is_set():
-            ask(port, server)
-            turns.append(n)
+    def wait() -> None:
+        mine = pool.take(clock.now() + 60)
+        order.append("who waited")
+        pool.give_back(mine)
 
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(5)]
-    for thread in threads:
-        thread.start()
-    wait_for(lambda: len(turns) > 500, 30, "turns")
-    stop.set()
-    for thread in threads:
-        thread.join(30)
+    thread = threading.Thread(target=wait)
+    thread.start()
+    wait_for(lambda: len(pool.line) == 1, 60, "the thread in the line")
+    pool.give_back(connection)
+    pool.give_back(pool.take(clock.now() + 60))
+    order.append("who came back")
+    thread.join(60)
+    assert order == ["who waited", "who came back"]
     assert not pool.line
-    # Once all are there, nobody has a second turn before each of the others had one.
-    among = [len(set(turns[at : at + 5])) for at in range(100, 400)]
-    assert sum(among) / len(among) > 4, turns[100:140]
 
 
 def test_whoever_gets_no_connection_in_time_leaves_the_line(
     server: RedisServer, port_of: Callable[[int], Connections]
 ) -> None:
     pool = pool_in(port_of(1), server)
-    connection = pool.take(clock.now() + 5)
+    connection = pool.take(clock.now() + 60)
     with pytest.raises(NoAnswer, match="every connection is in use"):
         pool.take(clock.now() + 0.05)
     assert not pool.line
@@ -132,7 +137,7 @@ def test_a_connection_that_died_idle_is_replaced_before_anything_is_sent(
     connection: Any
     (connection,) = pool_in(port, server).free
     server.command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-    wait_for(connection.was_closed, 5, "the end of the connection")
+    wait_for(connection.was_closed, 60, "the end of the connection")
     connection._used -= 1.0
     assert ask(port, server) == b"PONG"
     assert connection.gone
@@ -171,7 +176,7 @@ def cut_at(step: int, ours: Container[str] = OURS) -> Iterator[list[int]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("situation", ["warm", "cold", "in line", "broken"])
-@pytest.mark.parametrize("quarter", range(4))
+@pytest.mark.parametrize("quarter", sample(range(1), range(4)))
 @in_a_thread_of_its_own
 def test_an_exception_between_any_two_bytecodes_costs_no_connection(
     server: RedisServer, port_of: Callable[[int], Connections], situation: str, quarter: int
@@ -179,9 +184,10 @@ def test_an_exception_between_any_two_bytecodes_costs_no_connection(
     # In four parts, each within the time that a test has also on a busy machine.
     port = port_of(1)
     pool = pool_in(port, server)
-    step = quarter - 3
+    apart = sample(17, 4)
+    step = quarter + 1 - apart
     while True:
-        step += 4
+        step += apart
         assert step < 3000
         all_can_be_had(pool, 1)
         giver = None
@@ -192,7 +198,7 @@ def test_an_exception_between_any_two_bytecodes_costs_no_connection(
             all_can_be_had(pool, 1)
             cast(Any, pool.free[0]).sock.shutdown(2)
         elif situation == "in line":
-            connection = pool.take(clock.now() + 5)
+            connection = pool.take(clock.now() + 60)
             giver = threading.Timer(0.002, pool.give_back, [connection])
             del connection
             giver.start()
@@ -214,30 +220,30 @@ def test_an_exception_between_any_two_bytecodes_costs_no_connection(
 
 
 def test_a_thread_that_was_struck_down_in_the_line_holds_up_nobody_for_long(
-    server: RedisServer, port_of: Callable[[int], Connections]
+    server: RedisServer, port_of: Callable[[int], Connections], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody keeps its exception, and with that the place in the line that it never left."""
+    # One look past it, not one for each turn: eighty of them would take longer than a test may.
+    monkeypatch.setattr(pool_module, "LOOK_AGAIN", 4.0)
     pool = pool_in(port_of(1), server)
-    connection = pool.take(clock.now() + 5)
+    connection = pool.take(clock.now() + 60)
     stuck = pool_module.Turn()
     pool.line.append(weakref.ref(stuck))
     got: list[float] = []
 
     def wait() -> None:
         for _ in range(20):
-            pool.give_back(pool.take(clock.now() + 30))
-        got.append(calm())
+            pool.give_back(pool.take(clock.now() + 900))
+        got.append(clock.now())
 
     threads = [threading.Thread(target=wait) for _ in range(4)]
     for n, thread in enumerate(threads):
         thread.start()
-        wait_for(partial(lambda n: len(pool.line) == n + 2, n), 10, "the thread in the line")
-    began = calm()
+        wait_for(partial(lambda n: len(pool.line) == n + 2, n), 60, "the thread in the line")
     pool.give_back(connection)
     for thread in threads:
-        thread.join(30)
+        thread.join(120)
     assert len(got) == 4
-    assert max(got) - began < 10, "one look past it, not one for each turn"
 
 
 def test_a_connection_that_was_lost_makes_room_for_those_who_wait(
@@ -245,14 +251,14 @@ def test_a_connection_that_was_lost_makes_room_for_those_who_wait(
 ) -> None:
     port = port_of(1)
     pool = pool_in(port, server)
-    connection: Any = pool.take(clock.now() + 5)
+    connection: Any = pool.take(clock.now() + 60)
     answers: list[Any] = []
-    thread = threading.Thread(target=lambda: answers.append(ask(port, server, 30)))
+    thread = threading.Thread(target=lambda: answers.append(ask(port, server)))
     thread.start()
-    wait_for(lambda: len(pool.line) == 1, 10, "the thread in the line")
+    wait_for(lambda: len(pool.line) == 1, 60, "the thread in the line")
     # As if an exception had struck between two steps: nobody gives it back, nobody rings.
     connection = None
     gc.collect()
-    thread.join(20)
+    thread.join(60)
     assert connection is None
     assert answers == [b"PONG"]

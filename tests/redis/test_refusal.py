@@ -16,17 +16,20 @@ from lockline.core.backend import REFUSAL
 from lockline.core.claim import Claim, Grant
 from lockline.runtime import clock
 from lockline.runtime.blocking import BlockingRuntime, run
-from tests.calm import calm
 from tests.servers.process import free_port, wait_for
 from tests.servers.proxy import Proxy
 from tests.servers.redis import RedisServer
+from tests.tier import sample
 
 from .conftest import Town
 
 pytestmark = pytest.mark.server
 
-MOMENT = REFUSAL + 0.8
-"""What a refusal may take on a machine that is busy: far less than the five seconds that there would be."""
+LONG = 900.0
+"""What a call is given that is over after a moment: one that insisted would take all of it, which is more than a test may."""
+A_MINUTE = 60.0
+MOMENT = REFUSAL + 0.3
+"""More than a refusal takes."""
 
 
 def a_claim(name: str = "x", claim_id: str = "c-1", ttl: float = 10.0) -> Claim:
@@ -61,10 +64,8 @@ def nowhere(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RedisBac
 
 @pytest.mark.parametrize("call", CALLS)
 def test_what_does_not_insist_says_soon_that_nobody_is_there(nowhere: RedisBackend, call: str) -> None:
-    began = calm()
     with pytest.raises(lockline.BackendUnavailable, match="cannot be reached") as told:
-        run(CALLS[call](nowhere, clock.now() + 5))
-    assert calm() - began < MOMENT
+        run(CALLS[call](nowhere, clock.now() + LONG))
     assert told.value.unsent
     assert "in time" not in str(told.value)
 
@@ -89,13 +90,11 @@ def test_a_server_that_went_away_while_we_were_idle_is_found_out_before_anything
     own_server: RedisServer, call: str
 ) -> None:
     backend = connect(own_server.url, BlockingRuntime())
-    assert run(backend.list("", clock.now() + 5)) == []
+    assert run(backend.list("", clock.now() + A_MINUTE)) == []
     own_server.stop()
     time.sleep(0.1)
-    began = calm()
     with pytest.raises(lockline.BackendUnavailable, match=r"cannot be reached: .*Connection refused") as told:
-        run(CALLS[call](backend, clock.now() + 5))
-    assert calm() - began < MOMENT
+        run(CALLS[call](backend, clock.now() + LONG))
     assert told.value.unsent
     run(backend.close())
 
@@ -104,7 +103,7 @@ def test_a_server_that_went_away_while_we_were_idle_is_found_out_before_anything
 def test_a_silent_server_is_waited_for_and_called_silent(server: RedisServer, call: str) -> None:
     with Proxy(server.address) as proxy:
         backend = connect(f"redis://127.0.0.1:{proxy.port}", BlockingRuntime())
-        run(backend.list("", clock.now() + 5))
+        run(backend.list("", clock.now() + A_MINUTE))
         proxy.black_hole()
         began = clock.now()
         with pytest.raises(lockline.BackendUnavailable, match="gave no answer in time") as told:
@@ -117,20 +116,20 @@ def test_a_silent_server_is_waited_for_and_called_silent(server: RedisServer, ca
 def test_what_may_have_arrived_before_the_server_went_away_is_not_called_unsent(server: RedisServer) -> None:
     with Proxy(server.address) as proxy:
         backend = connect(f"redis://127.0.0.1:{proxy.port}", BlockingRuntime())
-        run(backend.list("", clock.now() + 5))
+        run(backend.list("", clock.now() + A_MINUTE))
         proxy.black_hole()
         before = proxy.requests
 
         def go_away() -> None:
-            wait_for(lambda: proxy.requests > before, 5, "the request on its way")
+            wait_for(lambda: proxy.requests > before, 60, "the request on its way")
             proxy.refuse()
             proxy.cut()
 
         thread = threading.Thread(target=go_away)
         thread.start()
         with pytest.raises(lockline.BackendUnavailable) as told:
-            run(backend.enter(a_claim(), wait=False, until=clock.now() + 5))
-        thread.join(10)
+            run(backend.enter(a_claim(), wait=False, until=clock.now() + A_MINUTE))
+        thread.join(60)
         assert not told.value.unsent
         assert "c-1" in backend._doubts
         run(backend.close())
@@ -162,35 +161,35 @@ def test_a_server_that_refuses_the_login_was_sent_nothing(server: RedisServer) -
     server.command("ACL", "SETUSER", "nobody", "off", ">secret")
     backend = connect(f"redis://nobody:secret@127.0.0.1:{server.port}", BlockingRuntime())
     with pytest.raises(lockline.BackendUnavailable, match="WRONGPASS") as told:
-        run(backend.enter(a_claim(), wait=False, until=clock.now() + 5))
+        run(backend.enter(a_claim(), wait=False, until=clock.now() + A_MINUTE))
     assert told.value.unsent
     run(backend.close())
 
 
 # -- many at once ----------------------------------------------------------------------------------
 
+MANY = sample(400, 3000)
+
 
 def test_thousands_of_claims_leave_in_a_few_trips(server: RedisServer) -> None:
     with Proxy(server.address) as proxy:
         backend = connect(f"redis://127.0.0.1:{proxy.port}", BlockingRuntime())
         until = clock.now() + 300
-        claims = [a_claim(f"x{n}", f"c-{n}", ttl=300.0) for n in range(3000)]
+        claims = [a_claim(f"x{n}", f"c-{n}", ttl=300.0) for n in range(MANY)]
         for claim in claims:
             assert type(run(backend.enter(claim, wait=False, until=until))) is Grant
-        proxy.delay(0.05)
         server.command("SCRIPT", "FLUSH")
-        began = calm()
-        assert run(backend.leave_all(claims, until)) == [True] * 3000
-        assert calm() - began < 30, "not one trip for each"
+        before = proxy.requests
+        assert run(backend.leave_all(claims, until)) == [True] * MANY
+        assert proxy.requests - before < MANY / 5, "not one trip for each"
         assert run(backend.leave_all(claims[:10], until)) == [False] * 10
-        proxy.heal()
         assert run(backend.list("", until)) == []
         run(backend.close())
 
 
 def test_a_spoilt_line_does_not_keep_the_others_from_leaving(server: RedisServer) -> None:
     backend = connect(server.url, BlockingRuntime())
-    until = clock.now() + 10
+    until = clock.now() + A_MINUTE
     claims = [a_claim(f"x{n}", f"c-{n}") for n in range(20)]
     for claim in claims:
         run(backend.enter(claim, wait=False, until=until))
@@ -204,7 +203,7 @@ def test_a_spoilt_line_does_not_keep_the_others_from_leaving(server: RedisServer
 
 def test_a_claim_in_doubt_that_leaves_with_others_keeps_its_late_request_out(server: RedisServer) -> None:
     backend = connect(server.url, BlockingRuntime())
-    until = clock.now() + 10
+    until = clock.now() + A_MINUTE
     backend._doubts.add("c-1")
     assert run(backend.leave_all([a_claim("y", "c-2"), a_claim()], until)) == [False, False]
     assert not backend._doubts

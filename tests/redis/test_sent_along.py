@@ -97,7 +97,7 @@ class Computer:
 
         def make() -> bytes:
             begun.set()
-            assert self._goes_on.wait(60)
+            assert self._goes_on.wait(120)
             return value
 
         def work() -> Any:
@@ -105,12 +105,12 @@ class Computer:
                 return client.once(NAME, make, A_WHILE)
 
         self.done = in_thread(work)
-        assert begun.wait(20)
+        assert begun.wait(60)
 
     def wait_for_listener(self) -> None:
         """Until somebody waits whom the server can reach."""
 
-        wait_for(lambda: any(record.split(" ")[6] != "-" for _, record in who_waits(self._town)), 20, "one who listens")
+        wait_for(lambda: any(record.split(" ")[6] != "-" for _, record in who_waits(self._town)), 60, "one who listens")
 
     def end(self) -> None:
         self._goes_on.set()
@@ -121,7 +121,7 @@ def computer(town: Town, request: pytest.FixtureRequest) -> Iterator[Computer]:
     made = Computer(town, getattr(request, "param", b"\xff 1 = \x00 "))
     yield made
     made.end()
-    made.done.result(20)
+    made.done.result(60)
 
 
 def test_it_comes_with_the_wake_up_and_is_not_asked_for(town: Town, computer: Computer) -> None:
@@ -129,7 +129,7 @@ def test_it_comes_with_the_wake_up_and_is_not_asked_for(town: Town, computer: Co
     told = waiter.ask()
     computer.wait_for_listener()
     computer.end()
-    assert told.result(20) == b"\xff 1 = \x00 "
+    assert told.result(60) == b"\xff 1 = \x00 "
     assert waiter.looks == 1, "before it waited, and not after"
 
 
@@ -139,7 +139,7 @@ def test_a_large_one_is_fetched(town: Town, computer: Computer) -> None:
     told = waiter.ask()
     computer.wait_for_listener()
     computer.end()
-    assert told.result(20) == bytes(SENT_ALONG)
+    assert told.result(60) == bytes(SENT_ALONG)
     assert waiter.looks == 2
 
 
@@ -155,16 +155,16 @@ def test_one_that_was_written_before_this_one_looked_is_not_taken_for_the_new_on
     told = waiter.ask(late)
     computer.wait_for_listener()
     computer.end()
-    assert told.result(20) == b"\xff 1 = \x00 "
+    assert told.result(60) == b"\xff 1 = \x00 "
 
 
 def test_nothing_is_expected_any_more_once_nobody_waits(town: Town, computer: Computer) -> None:
     waiter = Waiter(town)
     ended = waiter.ask(timeout=0.3)
     with pytest.raises(AcquireTimeout):
-        ended.result(20)
+        ended.result(60)
     # Its flight went on without it until the client was closed.
-    wait_for(lambda: not waiter.backend._expected._records, 20, "nothing expected")
+    wait_for(lambda: not waiter.backend._expected._records, 60, "nothing expected")
 
 
 def test_who_waits_is_sent_it_once_however_many_claims_of_his_wait_and_strangers_to_it_are_not_disturbed(
@@ -189,6 +189,6 @@ def test_who_waits_is_sent_it_once_however_many_claims_of_his_wait_and_strangers
     ((field, record),) = who_waits(town)
     town.server.command("HSET", town.key(NAME), field + "x", record, "~nobody", "1 1 1 1 1 1 - x")
     computer.end()
-    assert told.result(20) == b"value"
+    assert told.result(60) == b"value"
     assert len(heard) == 1
-    computer.done.result(20)
+    computer.done.result(60)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Self, cast
@@ -18,9 +17,11 @@ from lockline.backends.resp.errors import NoAnswer
 from lockline.backends.resp.shared_blocking import SharedConnection, SharingLink
 from lockline.runtime import clock, section
 from tests.cutting import in_a_thread_of_its_own
+from tests.redis.conftest import silent
 from tests.redis.test_pool import Cut, cut_at
 from tests.servers.process import wait_for
 from tests.servers.redis import RedisServer
+from tests.tier import sample
 
 pytestmark = pytest.mark.server
 
@@ -42,7 +43,7 @@ def share(server: RedisServer) -> Iterator[Share]:
         connections.close()
 
 
-def echo(shared: SharedConnection, text: str, seconds: float = 10.0) -> bytes:
+def echo(shared: SharedConnection, text: str, seconds: float = 60.0) -> bytes:
     return cast(bytes, shared.ask(pack(("ECHO", text)), 1, clock.now() + seconds)[0])
 
 
@@ -80,7 +81,7 @@ class Talkers:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         for thread in self._threads:
-            thread.join(30)
+            thread.join(60)
         assert not any(thread.is_alive() for thread in self._threads)
 
 
@@ -88,7 +89,7 @@ def test_each_thread_gets_the_answer_to_its_own_question(share: Share, monkeypat
     # Nobody has to look unasked: who has its answer calls the next one to read.
     monkeypatch.setattr(shared_blocking, "LOOK_AGAIN", 60.0)
     with Talkers(share(), 16) as talkers:
-        wait_for(lambda: min(talkers.answered) > 50, 30, "answers for everybody")
+        wait_for(lambda: min(talkers.answered) > 50, 60, "answers for everybody")
     assert not talkers.wrong
 
 
@@ -98,25 +99,22 @@ def test_several_commands_of_one_thread_are_answered_together(share: Share) -> N
         for n in range(50):
             texts = [f"batch-{n}-{at}" for at in range(5)]
             request = b"".join(pack(("ECHO", text)) for text in texts)
-            assert shared.ask(request, 5, clock.now() + 10) == [text.encode() for text in texts]
+            assert shared.ask(request, 5, clock.now() + 60) == [text.encode() for text in texts]
     assert not talkers.wrong
 
 
 def test_many_threads_ask_in_few_packets(share: Share, server: RedisServer) -> None:
-    shared = share()
+    shared = share(socket_timeout=60)
     echo(shared, "open")
     answers: list[bytes] = []
-    blocker = server.client()
-    thread = threading.Thread(target=blocker.execute_command, args=("DEBUG", "SLEEP", "1.2"))
-    thread.start()
-    time.sleep(0.05)
     crowd = [threading.Thread(target=lambda n=n: answers.append(echo(shared, f"{n}"))) for n in range(20)]
+    with silent(server):
+        for each in crowd:
+            each.start()
+        # All are under way at the same time, on one connection.
+        wait_for(lambda: shared._stream is not None and len(shared._stream.pending) == 20, 60, "twenty under way")
     for each in crowd:
-        each.start()
-    # All are under way at the same time, on one connection.
-    wait_for(lambda: shared._stream is not None and len(shared._stream.pending) == 20, 10, "twenty under way")
-    for each in (*crowd, thread):
-        each.join(30)
+        each.join(60)
     assert sorted(answers) == sorted(f"{n}".encode() for n in range(20))
 
 
@@ -124,19 +122,19 @@ def test_whoever_has_no_more_time_does_not_cost_the_others_their_answers(
     share: Share, server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shared_blocking, "LOOK_AGAIN", 60.0)
-    shared = share()
+    shared = share(socket_timeout=60)
     echo(shared, "open")
-    blocker = threading.Thread(target=server.client().execute_command, args=("DEBUG", "SLEEP", "1"))
-    blocker.start()
-    time.sleep(0.05)
+    stream = shared._stream
+    assert stream is not None
     patient: list[bytes] = []
     other = threading.Thread(target=lambda: patient.append(echo(shared, "patient")))
-    other.start()
-    with pytest.raises(NoAnswer) as refusal:
-        echo(shared, "hasty", 0.1)
+    with silent(server):
+        other.start()
+        wait_for(lambda: len(stream.pending) == 1, 60, "the patient one under way")
+        with pytest.raises(NoAnswer) as refusal:
+            echo(shared, "hasty", 0.1)
     assert refusal.value.sent
-    other.join(30)
-    blocker.join(30)
+    other.join(60)
     assert patient == [b"patient"]
     assert echo(shared, "again") == b"again", "the answer to the hasty one is nobody's"
 
@@ -144,13 +142,9 @@ def test_whoever_has_no_more_time_does_not_cost_the_others_their_answers(
 def test_a_server_that_stays_silent_is_given_up_by_all_and_asked_anew(share: Share, server: RedisServer) -> None:
     shared = share(socket_timeout=0.3)
     echo(shared, "open")
-    blocker = threading.Thread(target=server.client().execute_command, args=("DEBUG", "SLEEP", "1"))
-    blocker.start()
-    time.sleep(0.05)
-    with pytest.raises(NoAnswer, match="no answer in time") as refusal:
+    with silent(server), pytest.raises(NoAnswer, match="no answer in time") as refusal:
         echo(shared, "lost")
     assert refusal.value.sent
-    blocker.join(30)
     assert echo(shared, "found") == b"found"
 
 
@@ -160,7 +154,7 @@ def test_a_connection_that_died_idle_is_replaced_before_anything_is_sent(share: 
     stream = shared._stream
     assert stream is not None
     server.command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-    wait_for(stream.connection.was_closed, 5, "the end of the connection")
+    wait_for(stream.connection.was_closed, 60, "the end of the connection")
     stream.used -= 1.0
     assert echo(shared, "new") == b"new"
 
@@ -173,7 +167,7 @@ def test_a_server_that_is_gone_is_told_to_each_at_once(share: Share, server: Red
 
     def ask() -> None:
         try:
-            echo(shared, "x", 5)
+            echo(shared, "x")
         except NoAnswer as problem:
             problems.append(problem)
 
@@ -181,7 +175,7 @@ def test_a_server_that_is_gone_is_told_to_each_at_once(share: Share, server: Red
     for each in crowd:
         each.start()
     for each in crowd:
-        each.join(30)
+        each.join(60)
     assert len(problems) == 8
     assert not shared.busy, "what was given up is not sent later"
     server.start()
@@ -194,11 +188,11 @@ def test_an_exception_between_any_two_bytecodes_gives_nobody_the_answer_of_anoth
     share: Share, situation: str
 ) -> None:
     shared = share()
-    step, slowest = 0, 0.0
+    step = 0
     with Talkers(shared, 3) as talkers:
-        wait_for(lambda: min(talkers.answered) > 0, 30, "answers for everybody")
+        wait_for(lambda: min(talkers.answered) > 0, 60, "answers for everybody")
         while True:
-            step += 1
+            step += sample(3, 1)
             if situation == "cold" and shared._stream is not None:
                 shared._stream.fail(ConnectionAbortedError("by the test"))
             seen: Any = [0]
@@ -209,12 +203,11 @@ def test_an_exception_between_any_two_bytecodes_gives_nobody_the_answer_of_anoth
                 pass
             if seen[0] < step:
                 break
-            began = time.monotonic()
-            assert echo(shared, "after") == b"after" if situation == "warm" else True
-            slowest = max(slowest, time.monotonic() - began)
+            if situation == "warm":
+                assert echo(shared, "after") == b"after"
         before = list(talkers.answered)
         wait_for(
-            lambda: all(now > then for now, then in zip(talkers.answered, before, strict=True)), 10, "answers for all"
+            lambda: all(now > then for now, then in zip(talkers.answered, before, strict=True)), 60, "answers for all"
         )
     assert step > 100, "the tracer saw the threads at work"
     assert not talkers.wrong

@@ -33,7 +33,6 @@ from tests.servers.redis import (
     a_redis,
     chosen_program,
     knows_tls,
-    started,
 )
 
 Connect = Callable[..., lockline.Client]
@@ -194,7 +193,7 @@ def test_either_flavour_takes_either_client(server: RedisServer, connect: Connec
 def _contend(one: lockline.Client, other: lockline.Client) -> None:
     lease = one.lock("x").acquire()
     got: list[lockline.Lease] = []
-    thread = threading.Thread(target=lambda: got.append(other.lock("x").acquire(timeout=30)))
+    thread = threading.Thread(target=lambda: got.append(other.lock("x").acquire(timeout=60)))
     thread.start()
     lease.release()
     thread.join(60)
@@ -218,7 +217,7 @@ def test_a_users_own_connection_is_not_used(server: RedisServer, connect: Connec
     pool = redis.ConnectionPool(port=server.port, max_connections=1)
     with redis.Redis(connection_pool=pool) as own:
         busy = pool.get_connection()
-        connect(own).lock("x").acquire(timeout=10).release()
+        connect(own).lock("x").acquire(timeout=60).release()
         pool.release(busy)
     pool.disconnect()
 
@@ -246,7 +245,7 @@ def old_server() -> Iterator[int]:
     yield int(listener.getsockname()[1])
     listener.shutdown(socket.SHUT_RDWR)
     listener.close()
-    thread.join(5)
+    thread.join(60)
 
 
 def test_an_old_server_gets_a_clear_error(old_server: int, connect: Connect) -> None:
@@ -269,7 +268,7 @@ def test_something_that_is_no_redis_gets_a_clear_error(connect: Connect) -> None
         client = connect(f"redis://127.0.0.1:{listener.getsockname()[1]}?protocol=2")
         with pytest.raises(BackendUnavailable):
             client.lock("x", ttl=0.5).acquire()
-        thread.join(5)
+        thread.join(60)
 
 
 @pytest.fixture(scope="module")
@@ -345,24 +344,24 @@ def test_sentinels_behind_tls(certificates: Path, server: RedisServer, connect: 
 
 @pytest.mark.server
 @pytest.mark.slow
-def test_the_users_sentinel_and_cluster_objects_will_do(connect: Connect) -> None:
-    with started(SentinelTrio, "sentinel") as trio:
-        watching: Any = redis.sentinel.Sentinel
-        sentinel = watching([("127.0.0.1", each.port) for each in trio.sentinels], socket_timeout=1)
-        with pytest.raises(ConfigError, match="service"):
-            connect(sentinel)
-        _contend(connect(sentinel, service=trio.SERVICE), connect(sentinel.master_for(trio.SERVICE)))
-        for watcher in sentinel.sentinels:
-            watcher.close()
-    with started(RedisCluster, "cluster") as cluster:
-        with redis.cluster.RedisCluster(host="127.0.0.1", port=cluster.nodes[1].port) as own:
-            _contend(connect(own), connect(cluster.url))
+def test_the_users_sentinel_and_cluster_objects_will_do(
+    trio: SentinelTrio, shards: RedisCluster, connect: Connect
+) -> None:
+    watching: Any = redis.sentinel.Sentinel
+    sentinel = watching([("127.0.0.1", each.port) for each in trio.sentinels], socket_timeout=5)
+    with pytest.raises(ConfigError, match="service"):
+        connect(sentinel)
+    _contend(connect(sentinel, service=trio.SERVICE), connect(sentinel.master_for(trio.SERVICE)))
+    for watcher in sentinel.sentinels:
+        watcher.close()
+    with redis.cluster.RedisCluster(host="127.0.0.1", port=shards.nodes[1].port) as own:
+        _contend(connect(own), connect(shards.url))
 
-        async def story() -> None:
-            async with (
-                redis.asyncio.cluster.RedisCluster(host="127.0.0.1", port=cluster.nodes[0].port) as own,
-                lockline.aio.connect(own) as client,
-            ):
-                await (await client.lock("x").acquire()).release()
+    async def story() -> None:
+        async with (
+            redis.asyncio.cluster.RedisCluster(host="127.0.0.1", port=shards.nodes[0].port) as own,
+            lockline.aio.connect(own) as client,
+        ):
+            await (await client.lock("x").acquire()).release()
 
-        asyncio.run(story())
+    asyncio.run(story())

@@ -12,14 +12,16 @@ import pytest
 import lockline
 from lockline.backends.redis.scripts import ENTER, LEAVE, LOOK, NO_CHANNEL, PLACE
 from lockline.core import engine
+from tests.redis.renewed import TTL, renewal_of
 from tests.servers.process import wait_for
 from tests.servers.redis import RedisServer
+from tests.tier import sample
 
 pytestmark = pytest.mark.server
 
 Connect = Callable[..., lockline.Client]
 KEY = "{ll:x}"
-MANY = 3000
+MANY = sample(1500, 3000)
 
 
 class Line:
@@ -120,13 +122,18 @@ def test_the_order_of_arrival_outlives_empty_seats(line: Line) -> None:
 
 def test_records_of_killed_waiters_go_while_the_lock_is_held(server: RedisServer, line: Line, connect: Connect) -> None:
     client = connect(server.url)
-    lease = client.lock("x", ttl=3).acquire()
-    for _ in range(300):
-        line.enter(ttl=100)
+    lease = client.lock("x", ttl=TTL).acquire()
+    for _ in range(100):
+        line.enter(ttl=1500)
     line.now()
-    assert line.fields() > 600
-    # Nothing is done here but what the holder's keeper does.
-    wait_for(lambda: line.fields() < 10, 10, "an end of the dead waiters' records")
+    assert line.fields() > 200
+
+    def gone() -> bool:
+        renewal_of(lease)
+        return line.fields() < 10
+
+    # Nothing is done here but what the holder's renewer does.
+    wait_for(gone, 60, "an end of the dead waiters' records")
     assert lease.valid
     lease.release()
 

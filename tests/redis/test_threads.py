@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import statistics
 import threading
-import time
 from collections.abc import Callable
 
 import pytest
 
 import lockline
 from lockline.runtime import clock
+from tests.redis.renewed import TTL, wait_for_renewal
 from tests.servers.process import wait_for
 from tests.servers.redis import RedisServer
+from tests.tier import sample
 
 pytestmark = pytest.mark.server
 
@@ -27,23 +28,19 @@ class Crowd:
         self._stop = threading.Event()
         self._threads = [threading.Thread(target=self._work, args=(n,)) for n in range(number)]
         self.pairs = [0] * number
-        self.slowest = [0.0] * number
         self.problems: list[BaseException] = []
 
     def _work(self, n: int) -> None:
         lock = self._client.lock(f"free-{n}")
         try:
             while not self._stop.is_set():
-                began = time.monotonic()
                 with lock:
                     pass
-                self.slowest[n] = max(self.slowest[n], time.monotonic() - began)
                 self.pairs[n] += 1
         except BaseException as problem:
             self.problems.append(problem)
 
     def __enter__(self) -> Crowd:
-        self._began = time.monotonic()
         for thread in self._threads:
             thread.start()
         return self
@@ -52,32 +49,27 @@ class Crowd:
         self._stop.set()
         for thread in self._threads:
             thread.join(60)
-        self.run = time.monotonic() - self._began
 
 
-@pytest.mark.parametrize("number", [50, pytest.param(300, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("number", sample([30], [50, 300]))
 def test_busy_threads_on_free_names_never_make_a_held_lease_late(
     server: RedisServer, connect: Connect, number: int
 ) -> None:
     client = connect(server.url)
-    lease = client.lock("held", ttl=2).acquire()
+    lease = client.lock("held", ttl=TTL).acquire()
     with Crowd(client, number) as crowd:
-        until = time.monotonic() + 2.5
-        while time.monotonic() < until and lease.valid:
-            time.sleep(0.01)
-    assert lease.valid, f"lost with {number} busy threads; problems: {crowd.problems[:2]}"
+        wait_for_renewal(lease)
+        wait_for(lambda: min(crowd.pairs) > 0 or crowd.problems, 60, "everybody's turn")
     assert not crowd.problems, crowd.problems[:2]
-    assert min(crowd.pairs) > 0, "everybody had a turn"
-    assert max(crowd.slowest) < crowd.run / 2, f"one pair took {max(crowd.slowest):.2f} s of {crowd.run:.2f} s"
     lease.release()
 
 
 def test_the_slowest_of_many_threads_is_not_far_behind_the_others(server: RedisServer, connect: Connect) -> None:
     with Crowd(connect(server.url, max_connections=2), 16) as crowd:
         # From when all are there, for so many turns, however long that takes: of a few nothing can be said.
-        wait_for(lambda: min(crowd.pairs) > 0, 30, "everybody's first turn")
+        wait_for(lambda: min(crowd.pairs) > 0, 60, "everybody's first turn")
         before = list(crowd.pairs)
-        wait_for(lambda: sum(crowd.pairs) > sum(before) + 16 * 150, 60, "a hundred and fifty turns each")
+        wait_for(lambda: sum(crowd.pairs) > sum(before) + 16 * 100, 120, "a hundred turns each")
         turns = [now - then for then, now in zip(before, list(crowd.pairs), strict=True)]
     assert not crowd.problems
     # Where the machine is busy, one that is awake goes on while the others are still to be woken: but not for a third of all turns.
@@ -87,9 +79,9 @@ def test_the_slowest_of_many_threads_is_not_far_behind_the_others(server: RedisS
 
 def test_busy_threads_use_no_more_connections_than_they_may(server: RedisServer, connect: Connect) -> None:
     client = connect(server.url, max_connections=3)
-    lease = client.lock("held", ttl=1.2).acquire()
-    with Crowd(client, 20):
-        time.sleep(0.5)
+    lease = client.lock("held", ttl=60).acquire()
+    with Crowd(client, 20) as crowd:
+        wait_for(lambda: min(crowd.pairs) > 0, 60, "everybody's turn")
         theirs = [each for each in server.client().client_list() if each["cmd"] != "client|list"]
     # The keeper has one of its own, and there may be a subscription.
     assert len(theirs) <= 5, theirs
@@ -100,13 +92,10 @@ def test_a_lease_is_renewed_while_every_connection_of_the_threads_is_in_use(
     server: RedisServer, connect: Connect
 ) -> None:
     client = connect(server.url, max_connections=2)
-    lease = client.lock("held", ttl=2).acquire()
+    lease = client.lock("held", ttl=TTL).acquire()
     pool = client._engine.backend._connections.to(server.address)  # type: ignore[attr-defined]
-    connections = [pool.take(clock.now() + 5) for _ in range(2)]
-    until = time.monotonic() + 2.5
-    while time.monotonic() < until:
-        assert lease.valid
-        time.sleep(0.02)
+    connections = [pool.take(clock.now() + 60) for _ in range(2)]
+    wait_for_renewal(lease)
     lease.extend(1)
     for connection in connections:
         pool.give_back(connection)

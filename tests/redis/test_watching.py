@@ -33,7 +33,7 @@ def test_it_needs_one_more_connection_and_only_while_somebody_watches(town: Town
     first.stop()
     assert trackers(town.server) == 1
     second.stop()
-    wait_for(lambda: trackers(town.server) == 0, 5, "no connection of one who watches")
+    wait_for(lambda: trackers(town.server) == 0, 60, "no connection of one who watches")
 
 
 @pytest.mark.parametrize("cut", ["killed", "proxy"])
@@ -47,7 +47,7 @@ def test_after_a_cut_it_is_told_as_before(town: Town, cut: str) -> None:
     else:
         town.server.command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
     # The connection is made anew, and what was missed meanwhile is seen.
-    wait_for(lambda: trackers(town.server) == 1, 10, "a new connection")
+    wait_for(lambda: trackers(town.server) == 1, 60, "a new connection")
     lease = alice.lock("boss", ttl=60).acquire()
     assert told.result().token == lease.token
     lease.release()
@@ -59,7 +59,7 @@ def test_a_server_that_hears_and_does_not_answer_is_noticed(town: Town, monkeypa
     watcher = Watcher(bob, every=0.05)
     assert watcher.next().result() is None
     told = watcher.next()
-    wait_for(lambda: trackers(town.server) == 1, 5, "a connection")
+    wait_for(lambda: trackers(town.server) == 1, 60, "a connection")
     town.proxy.strand()
     lease = alice.lock("boss", ttl=60).acquire()
     assert told.result().token == lease.token
@@ -77,9 +77,10 @@ def test_a_user_without_that_right_looks_now_and_then(server: RedisServer, conne
 
 
 def test_a_leader_that_died_is_missed_when_its_lease_is_over(town: Town) -> None:
+    """Five seconds: it has to be seen before it is over."""
     alice, bob = town.near(), town.near()
     watcher = Watcher(bob)
-    lease = alice.lock("boss", ttl=1.5, renew=False).acquire()
+    lease = alice.lock("boss", ttl=5, renew=False).acquire()
     assert watcher.next().result() is not None
     assert watcher.next().result() is None
     with pytest.raises(lockline.LeaseLost):
@@ -91,7 +92,7 @@ def test_whoever_only_looks_at_a_line_tells_nobody_of_a_change(town: Town) -> No
     alice, bob = town.near(), town.near()
     lease = alice.lock("boss", ttl=60).acquire()
     waiting = town.near().lock("boss", ttl=60).acquire.start()
-    wait_for(lambda: len(town.direct.line("boss").claims) == 2, 5, "one who waits")
+    wait_for(lambda: len(town.direct.line("boss").claims) == 2, 60, "one who waits")
     bob.client.inspect("boss")
     with town.server.client() as reader:
         connection = reader.connection_pool.get_connection()
@@ -101,7 +102,7 @@ def test_whoever_only_looks_at_a_line_tells_nobody_of_a_change(town: Town) -> No
         bob.client.inspect("boss")
         assert not connection.can_read(0.1)
         waiting.cancel() if town.flavour == "asyncio" else lease.release()
-        assert connection.can_read(5)
+        assert connection.can_read(60)
         connection.disconnect()
     if town.flavour == "asyncio":
         lease.release()

@@ -5,7 +5,6 @@ The servers' own clocks differ by less than one longest ttl: that is what a floo
 
 from __future__ import annotations
 
-import copy
 from functools import partial
 from typing import Any
 
@@ -38,7 +37,7 @@ class Restored(Directed):
         return max(0, int(self.universe.now * 1e6) + self.offset)
 
     def _old_copy(self, node: int) -> Any:
-        return copy.deepcopy(self.random.choice(self.copies[node][-6:]))
+        return self.random.choice(self.copies[node][-6:]).copy()
 
     async def _play(self) -> None:
         universe, chance = self.universe, self.random
@@ -99,7 +98,7 @@ class Forgetful(Story):
             universe.after(chance.uniform(0.0, 0.5), self.slow.pop, node, None)
 
     def _copy_of(self, node: int) -> Any:
-        return copy.deepcopy(self.random.choice(self.copies[node][-8:]))
+        return self.random.choice(self.copies[node][-8:]).copy()
 
 
 class Switched(Directed):

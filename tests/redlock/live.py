@@ -21,6 +21,7 @@ from lockline.backends.redlock.channel import TROUBLE
 from lockline.backends.redlock.target import understand
 from lockline.errors import LocklineError
 from tests.servers.redis import a_folder
+from tests.steady_clock import steady_clock
 
 from .proxy import Proxy
 from .servers import Servers
@@ -91,9 +92,13 @@ def judge(folder: Path) -> Verdict:
 
 
 class Trial:
-    """Five servers, two of them behind a proxy, and everything that can happen to them."""
+    """Five servers, two of them behind a proxy, and everything that can happen to them.
 
-    def __init__(self, folder: Path, seed: int, *, step_clocks: bool) -> None:
+    `pause`: for how long a client does nothing between two locks.
+    """
+
+    def __init__(self, folder: Path, seed: int, *, step_clocks: bool, pause: float = 0.0) -> None:
+        self.pause = pause
         self.folder = folder
         self.random = random.Random(seed)
         self.faults: Counter[str] = Counter()
@@ -107,6 +112,10 @@ class Trial:
                     clock = Clock(built, folder / "clock" / f"offset-{number}")
                     server.env = clock.env
                     self.clocks.append(clock)
+        else:
+            even = steady_clock(folder / "clock")
+            for server in self.servers.nodes:
+                server.env = even
         self.servers.start()
         self.proxies = {0: Proxy(self.servers[0].port), 3: Proxy(self.servers[3].port)}
         ports = [
@@ -125,11 +134,14 @@ class Trial:
         logs.mkdir()
         processes = [
             subprocess.Popen(
-                [sys.executable, "-m", "tests.redlock.live_client", self.url, str(logs), str(number), str(seconds)],
+                [
+                    sys.executable, "-m", "tests.redlock.live_client", self.url, str(logs), str(number), str(seconds),
+                    str(self.pause),
+                ],
                 cwd=Path(__file__).parent.parent.parent,
             )
             for number in range(clients)
-        ]
+        ]  # fmt: skip
         end = time.monotonic() + seconds
         try:
             while time.monotonic() < end - 3:
@@ -137,7 +149,7 @@ class Trial:
                 self.fault()
             self._mended()
             for process in processes:
-                process.wait(60)
+                process.wait(120)
         finally:
             for process in processes:
                 if process.poll() is None:
@@ -195,7 +207,7 @@ class Trial:
         self._until_it_serves(node)
 
     def _until_it_serves(self, node: int) -> None:
-        until = time.monotonic() + 20
+        until = time.monotonic() + 60
         label = self.nodes[node].label
         while time.monotonic() < until:
             try:
@@ -210,7 +222,7 @@ class Trial:
 
     def _mended(self) -> None:
         if self._mending is not None:
-            self._mending.join(30)
+            self._mending.join(120)
         for proxy in self.proxies.values():
             proxy.heal()
 
@@ -220,10 +232,10 @@ class Trial:
         self.servers.stop()
 
 
-def trial(seconds: float, seed: int, *, step_clocks: bool = False, clients: int = 8) -> Verdict:
+def trial(seconds: float, seed: int, *, step_clocks: bool = False, clients: int = 8, pause: float = 0.0) -> Verdict:
     """One trial with random faults."""
     with a_folder("redlock-live") as folder:
-        made = Trial(folder, seed, step_clocks=step_clocks)
+        made = Trial(folder, seed, step_clocks=step_clocks, pause=pause)
         try:
             return made.run(seconds, clients)
         finally:
@@ -245,12 +257,12 @@ class Directed:
 
     def _client(self, who: str) -> Any:
         url = "redlock://" + ",".join(f"127.0.0.1:{proxy.port}" for proxy in self.proxies[who])
-        client = lockline.connect(url, node_timeout=0.1)
+        client = lockline.connect(url, node_timeout=2.0)
         # No help from clocks.
         client._engine.backend.channel.wall = lambda: 0  # type: ignore[attr-defined]
         return client
 
-    def _grant(self, client: Any, timeout: float = 10.0) -> None:
+    def _grant(self, client: Any, timeout: float = 60.0) -> None:
         until = time.monotonic() + timeout
         while True:
             try:
@@ -264,7 +276,9 @@ class Directed:
         self.verdict.twice += lease.token in self.tokens
         self.verdict.out_of_order += bool(self.tokens) and lease.token <= self.tokens[-1]
         self.tokens.append(lease.token)
-        lease.release()
+        # A short one may be over by now on a busy machine; its number is what counts.
+        with contextlib.suppress(lockline.LeaseLost):
+            lease.release()
 
     def play(self, kind: str) -> None:
         """One round."""

@@ -1,6 +1,6 @@
 """One client process of the live trial: takes locks as fast as it gets them, and writes down what it was told.
 
-Run as `python -m tests.redlock.live_client URL FOLDER NUMBER SECONDS`. The wall clock that it hints with is stepped at random.
+Run as `python -m tests.redlock.live_client URL FOLDER NUMBER SECONDS PAUSE`. The wall clock that it hints with is stepped at random.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class FencedFile:
         return self._locked(act)  # type: ignore[no-any-return]
 
 
-def live(url: str, folder: Path, number: int, seconds: float, log: IO[str]) -> None:
+def live(url: str, folder: Path, number: int, seconds: float, pause: float, log: IO[str]) -> None:
     chance = random.Random(number)
     client = lockline.connect(url, owner=f"client-{number}", node_timeout=0.1)
     port = client._engine.backend.channel  # type: ignore[attr-defined]
@@ -71,6 +71,8 @@ def live(url: str, folder: Path, number: int, seconds: float, log: IO[str]) -> N
     resources = [FencedFile(folder / f"resource-{n}") for n in range(NAMES)]
     end = clock.now() + seconds
     while clock.now() < end:
+        if pause:
+            time.sleep(chance.uniform(0.0, 2 * pause))
         if chance.random() < 0.02:
             offset = int(chance.uniform(-3600, 3600) * 1e6)
         name = chance.randrange(NAMES)
@@ -103,4 +105,4 @@ def live(url: str, folder: Path, number: int, seconds: float, log: IO[str]) -> N
 if __name__ == "__main__":
     place = Path(sys.argv[2])
     with open(place / f"grants-{sys.argv[3]}.log", "w") as opened:
-        live(sys.argv[1], place, int(sys.argv[3]), float(sys.argv[4]), opened)
+        live(sys.argv[1], place, int(sys.argv[3]), float(sys.argv[4]), float(sys.argv[5]), opened)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -35,6 +34,16 @@ class Memory:
         self.leases: dict[str, Lease] = {}
         self.tombstones: dict[str, float] = {}
 
+    def copy(self) -> Memory:
+        """As it is now; many times as fast as copy.deepcopy."""
+        made = Memory()
+        made.gate, made.record, made.counters = self.gate, dict(self.record), dict(self.counters)
+        made.leases = {
+            name: Lease(lease.attempt, lease.number, lease.info, lease.expires) for name, lease in self.leases.items()
+        }
+        made.tombstones = dict(self.tombstones)
+        return made
+
 
 class ModelNode:
     """One node. `clock` gives milliseconds, and may lie; numbers rise without it."""
@@ -50,7 +59,7 @@ class ModelNode:
 
     def snapshot(self) -> Memory:
         """A copy of the data directory."""
-        return copy.deepcopy(self.memory)
+        return self.memory.copy()
 
     def restart(self, memory: Memory | None) -> None:
         """Come back with this memory, or with none."""

@@ -23,7 +23,7 @@ def test_the_programs_of_the_page_run() -> None:
             named = re.sub(r'"redlock://[^"]*"', f'"{three.url}"', program)
             ran = subprocess.run(
                 [sys.executable, "-W", "error", "-c", named + "\nclient.close()\n"],
-                capture_output=True, text=True, timeout=60, check=False,
+                capture_output=True, text=True, timeout=120, check=False,
             )  # fmt: skip
             assert ran.returncode == 0, ran.stderr
             assert int(ran.stdout) > 10**15

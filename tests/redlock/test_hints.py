@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import socket
 import sys
 import threading
 import time
@@ -13,18 +14,24 @@ from typing import Any
 import pytest
 
 import lockline
-from lockline.backends.redlock.claims import LOOK_EVERY, OwnLines
+from lockline.backends.redlock import backend
+from lockline.backends.redlock.claims import OwnLines
 from lockline.backends.redlock.scripts import FREED
 from lockline.backends.redlock.subscription import HeardReleases
-from lockline.runtime.blocking import BlockingRuntime
+from lockline.backends.redlock.subscription_blocking import BlockingHints
+from lockline.runtime.blocking import BlockingRuntime, run
+from lockline.runtime.clock import now
 from tests.servers.process import wait_for
 
 from ..calm import calm
 from ..cutting import Cut, CutAt
+from ..tier import sample
 from .servers import Servers, servers
 from .test_late_requests import both, client_of
 
 pytestmark = pytest.mark.server
+
+CUTS = sample(12, 100)
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +42,7 @@ def three() -> Iterator[Servers]:
 
 def wait_once(client: lockline.Client, other: lockline.Client, name: str, cut: CutAt | None) -> float:
     """Wait for a lock that another gives back; how long after that it came."""
-    held = other.lock(name, ttl=30).acquire()
+    held = other.lock(name, ttl=60).acquire()
     given_back: list[float] = []
     came: list[float] = []
 
@@ -48,7 +55,7 @@ def wait_once(client: lockline.Client, other: lockline.Client, name: str, cut: C
         held.release()
 
     def wait() -> None:
-        with client.lock(name, ttl=30).acquire(timeout=20):
+        with client.lock(name, ttl=60).acquire(timeout=60):
             came.append(calm())
 
     def cut_wait() -> None:
@@ -60,24 +67,29 @@ def wait_once(client: lockline.Client, other: lockline.Client, name: str, cut: C
     thread = threading.Thread(target=cut_wait, daemon=True)
     thread.start()
     give_back()
-    thread.join(15)
+    thread.join(60)
     assert not thread.is_alive(), f"hangs, cut at {'' if cut is None else cut.where}"
     return came[0] - given_back[0] if came else 0.0
 
 
 @pytest.mark.slow
-def test_others_still_hear_wherever_the_listening_thread_was_cut(three: Servers) -> None:
+def test_others_still_hear_wherever_the_listening_thread_was_cut(
+    three: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twenty seconds where a hint falls into the moment in which a subscription is made anew: the waiter then looks by itself."""
+    # The net under the hints, so far below that a busy machine does not reach it.
+    monkeypatch.setattr(backend, "LOOK_EVERY", 20.0)
     with lockline.connect(three.url) as client, lockline.connect(three.url) as other:
         wait_once(client, other, "whole", None)
         whole = CutAt(-1, inside="/redlock/subscription_blocking.py")
         wait_once(client, other, "whole", whole)
         assert whole.seen > 100
-        seed = random.randrange(1 << 32)
-        for nth in sorted(random.Random(seed).sample(range(1, whole.seen), min(100, whole.seen - 1))):
+        seed = sample(7, random.randrange(1 << 32))
+        for nth in sorted(random.Random(seed).sample(range(1, whole.seen), min(CUTS, whole.seen - 1))):
             cut = CutAt(nth, inside="/redlock/subscription_blocking.py")
             wait_once(client, other, f"cut-{nth}", cut)
             # A word may come in the very moment in which an ear is made anew, but not each time.
-            heard = (wait_once(client, other, f"after-{nth}-{again}", None) < LOOK_EVERY / 4 for again in range(3))
+            heard = (wait_once(client, other, f"after-{nth}-{again}", None) < 10 for again in range(3))
             assert any(heard), f"nobody hears any more after a cut at {cut.where} (seed {seed})"
 
 
@@ -87,23 +99,23 @@ def test_closing_a_client_while_threads_listen_gives_them_a_typed_error_alone(th
 
     def wait(client: lockline.Client, name: str) -> None:
         try:
-            client.lock(name).acquire(timeout=20)
+            client.lock(name).acquire(timeout=60)
         except lockline.LocklineError:
             pass
         except BaseException as problem:
             strange.append(problem)
 
     with lockline.connect(three.url) as other:
-        for turn in range(15):
-            held = [other.lock(f"{turn}-{number}", ttl=30).acquire() for number in range(3)]
+        for turn in range(sample(5, 15)):
+            held = [other.lock(f"{turn}-{number}", ttl=60).acquire() for number in range(3)]
             client = lockline.connect(three.url)
             threads = [threading.Thread(target=wait, args=(client, lease.name), daemon=True) for lease in held]
             for thread in threads:
                 thread.start()
-            wait_for(partial(lambda held: all(other.inspect(one.name).waiters for one in held), held), 10, "waiters")
+            wait_for(partial(lambda held: all(other.inspect(one.name).waiters for one in held), held), 60, "waiters")
             client.close()
             for thread in threads:
-                thread.join(10)
+                thread.join(60)
                 assert not thread.is_alive()
             for lease in held:
                 lease.release()
@@ -113,23 +125,23 @@ def test_closing_a_client_while_threads_listen_gives_them_a_typed_error_alone(th
 @both
 def test_what_strangers_publish_hurts_nobody(three: Servers, flavour: str) -> None:
     with client_of(flavour, three.url) as one, lockline.connect(three.url) as other:
-        held = other.lock("x", ttl=30).acquire()
-        mine = one.do(lambda: one.client.lock("mine", ttl=30).acquire())
+        held = other.lock("x", ttl=60).acquire()
+        mine = one.do(lambda: one.client.lock("mine", ttl=60).acquire())
         got: list[Any] = []
-        waiter = threading.Thread(target=lambda: got.append(one.do(lambda: one.client.lock("x").acquire(timeout=20))))
+        waiter = threading.Thread(target=lambda: got.append(one.do(lambda: one.client.lock("x").acquire(timeout=60))))
         waiter.start()
 
         def channels() -> set[str]:
             return {name.split(":")[2] for name in three[0].command("PUBSUB", "CHANNELS", "lockline:*")}
 
         # Those of whoever waits, and of whoever holds.
-        wait_for(lambda: channels() == {"freed", "victim"}, 10, "both kinds of channels")
+        wait_for(lambda: channels() == {"freed", "victim"}, 60, "both kinds of channels")
         for node in three.nodes:
             for channel in node.command("PUBSUB", "CHANNELS", "lockline:*"):
                 for junk in (b"\xff\xfe", b"", b"x" * 100_000):
                     node.command("PUBLISH", channel, junk)
         held.release()
-        waiter.join(30)
+        waiter.join(60)
         (lease,) = got
         one.do(lambda: lease.release())
         one.do(lambda: mine.release())
@@ -148,14 +160,28 @@ def test_a_thousand_names_that_are_freed_at_once_are_all_told() -> None:
     assert sorted(freed, key=int) == [str(number) for number in range(1000)]
 
 
+def test_a_client_that_is_closed_while_a_thread_begins_to_listen_leaves_no_socket_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source = BlockingHints([], 1.0, lambda name: None, lambda attempt: None)
+    pair = socket.socketpair()
+
+    def closed_meanwhile() -> tuple[socket.socket, socket.socket]:
+        run(source.close())
+        return pair
+
+    monkeypatch.setattr(socket, "socketpair", closed_meanwhile)
+    run(source.subscribe("x", now()))
+    assert [end.fileno() for end in pair] == [-1, -1]
+
+
 def test_threads_that_come_and_go_stand_in_one_line() -> None:
     lines = OwnLines(BlockingRuntime())
     problems: list[BaseException] = []
-    over = threading.Event()
 
     def come_and_go(mine: str) -> None:
         try:
-            while not over.is_set():
+            for _ in range(sample(1000, 5000)):
                 lines.stand("x", mine)
                 assert lines.ahead("x", mine) is not None, "it stands in a line that is none"
                 lines.step_out("x", mine)
@@ -169,19 +195,20 @@ def test_threads_that_come_and_go_stand_in_one_line() -> None:
         threads = [threading.Thread(target=come_and_go, args=(str(number),)) for number in range(4)]
         for thread in threads:
             thread.start()
-        time.sleep(0.5)
-        over.set()
         for thread in threads:
-            thread.join(10)
+            thread.join(120)
     finally:
         sys.setswitchinterval(interval)
     assert problems == []
 
 
 def test_the_next_of_a_client_tries_although_nobody_told_it_that_it_is_the_first(three: Servers) -> None:
-    """An exception may strike the first one after it has stepped out of the line and before it has told the next."""
+    """An exception may strike the first one after it has stepped out of the line and before it has told the next.
+
+    Five seconds: the first one has to stand there until the next one has come, and then to give up.
+    """
     with lockline.connect(three.url) as client, lockline.connect(three.url) as other:
-        held = other.lock("x", ttl=30).acquire()
+        held = other.lock("x", ttl=60).acquire()
         backend = client._engine.backend
         came = threading.Event()
 
@@ -193,14 +220,14 @@ def test_the_next_of_a_client_tries_although_nobody_told_it_that_it_is_the_first
             came.set()
 
         threads = []
-        for number, timeout in enumerate((2.0, 30.0), 1):
+        for number, timeout in enumerate((5.0, 60.0), 1):
             threads.append(threading.Thread(target=wait, args=(timeout,)))
             threads[-1].start()
-            wait_for(partial(lambda n: len(backend.lines._lines.get("x", ())) == n, number), 5, "its place")  # type: ignore[attr-defined]
+            wait_for(partial(lambda n: len(backend.lines._lines.get("x", ())) == n, number), 60, "its place")  # type: ignore[attr-defined]
         step_out = backend.lines.step_out  # type: ignore[attr-defined]
         backend.lines.step_out = lambda name, claim_id: step_out(name, claim_id) and None  # type: ignore[attr-defined]
-        threads[0].join(30)
+        threads[0].join(60)
         held.release()
         for thread in threads:
-            thread.join(30)
+            thread.join(60)
         assert came.is_set()

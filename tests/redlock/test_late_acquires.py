@@ -95,11 +95,11 @@ def test_an_acquire_that_comes_after_its_undo_by_an_older_connection_is_refused(
             three[2].freeze()
             made[0].trap = made[1].trap = True
             with pytest.raises(QuorumNotReached):
-                await client.lock("x", ttl=30).try_acquire()
+                await client.lock("x", ttl=60).try_acquire()
             three[2].thaw()
             for proxy in made[:2]:
                 proxy.let_go.set()
-                await asyncio.wait_for(proxy.passed_on.wait(), 5)
+                await asyncio.wait_for(proxy.passed_on.wait(), 60)
             assert [node.command("EXISTS", LEASE) for node in three.nodes[:2]] == [0, 0]
 
     try:
@@ -118,16 +118,19 @@ def test_an_acquire_that_comes_after_the_release_of_the_lease_is_refused(three: 
             target = f"redlock://127.0.0.1:{three[0].port},127.0.0.1:{three[1].port},127.0.0.1:{late.port}"
             one = await asyncio.to_thread(Flavour, flavour, target)
             try:
-                await asyncio.to_thread(
-                    one.do, (await asyncio.to_thread(one.do, one.client.lock("warm").acquire)).release
-                )
+                # Two are enough for a grant: the third is connected once it has seen a lease.
+                seen = 0
+                while not seen:
+                    warm = await asyncio.to_thread(one.do, one.client.lock("warm", ttl=60).acquire)
+                    seen = three[2].command("EXISTS", LEASE.replace(":x", ":warm"))
+                    await asyncio.to_thread(one.do, warm.release)
                 late.trap = True
-                lease = await asyncio.to_thread(one.do, one.client.lock("x", ttl=30, renew=False).acquire)
+                lease = await asyncio.to_thread(one.do, one.client.lock("x", ttl=60, renew=False).acquire)
                 await asyncio.to_thread(one.do, lease.release)
                 buried = partial(three[2].command, "KEYS", "lockline:redlock:gone:*")
-                await asyncio.to_thread(wait_for, buried, 10, "the release at the third server")
+                await asyncio.to_thread(wait_for, buried, 60, "the release at the third server")
                 late.let_go.set()
-                await asyncio.wait_for(late.passed_on.wait(), 5)
+                await asyncio.wait_for(late.passed_on.wait(), 60)
                 assert not three[2].command("EXISTS", LEASE), "nobody's lease, for thirty seconds"
             finally:
                 await asyncio.to_thread(one.close)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Iterator
 
 import pytest
 
 import lockline
-from lockline import ConfigError, QuorumNotReached
+from lockline import ConfigError, LeaseLost, QuorumNotReached
 from lockline.backends.redlock import cluster
 from lockline.backends.redlock.cluster import OperatorError
 from lockline.backends.redlock.target import understand
@@ -34,16 +35,16 @@ def three() -> Iterator[Servers]:
 
 def test_a_client_does_not_count_one_server_twice(three: Servers) -> None:
     bad = twice(three[0].port, three[1].port)
-    with lockline.connect(bad) as client:
-        for _ in range(3):
+    with lockline.connect(bad, node_timeout=5.0) as client:
+        for _ in range(2):
             with pytest.raises(QuorumNotReached, match="names one server twice"):
-                client.lock("x").acquire(timeout=1)
+                client.lock("x").try_acquire()
 
     async def the_same() -> None:
-        async with lockline.aio.connect(bad) as client:
-            for _ in range(3):
+        async with lockline.aio.connect(bad, node_timeout=5.0) as client:
+            for _ in range(2):
                 with pytest.raises(QuorumNotReached, match="names one server twice"):
-                    await client.lock("x").acquire(timeout=1)
+                    await client.lock("x").try_acquire()
 
     asyncio.run(the_same())
 
@@ -54,7 +55,7 @@ def test_a_server_that_turns_out_later_to_be_named_twice_ends_it(three: Servers)
         bad = f"redlock://127.0.0.1:{three[0].port},127.0.0.1:{twin.port},127.0.0.1:{three[1].port}"
         with lockline.connect(bad) as client:
             # Two different servers of three answer, and that is a majority.
-            client.lock("x").acquire(timeout=20).release()
+            client.lock("x").acquire(timeout=60).release()
             twin.heal()
 
             def refused() -> bool:
@@ -64,7 +65,7 @@ def test_a_server_that_turns_out_later_to_be_named_twice_ends_it(three: Servers)
                     return "names one server twice" in str(error)
                 return False
 
-            wait_for(refused, 10, "the twin")
+            wait_for(refused, 60, "the twin")
 
 
 def test_replace_wants_the_whole_cluster() -> None:
@@ -75,7 +76,10 @@ def test_replace_wants_the_whole_cluster() -> None:
             for path in paths[1:3]:
                 path.refuse()
             for _ in range(10):
-                client.lock("x", ttl=0.8).acquire(timeout=20).release()
+                lease = client.lock("x", ttl=0.8).acquire(timeout=60)
+                # A short one may be over by now on a busy machine; its number is what counts.
+                with contextlib.suppress(LeaseLost):
+                    lease.release()
         five[0].command("FLUSHALL")
         label = f"127.0.0.1:{five[0].port}"
         with pytest.raises(OperatorError, match="name exactly its own"):

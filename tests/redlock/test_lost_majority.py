@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -12,6 +13,7 @@ import lockline
 from lockline.backends.redlock import cluster
 from lockline.backends.redlock.commands import NodeRequest
 from tests.servers.process import wait_for
+from tests.tier import sample
 
 from .directed import Directed
 from .operating import nodes_of, run
@@ -29,7 +31,7 @@ def floor_of_tomorrow() -> int:
 
 
 @pytest.mark.server
-@pytest.mark.parametrize("wiped", [2, 3])
+@pytest.mark.parametrize("wiped", sample([3], [2, 3]))
 def test_a_floor_from_the_operator_gives_nobody_a_lease_while_an_old_one_is_valid(wiped: int) -> None:
     with servers(3, longest=TTL) as three, lockline.connect(three.url) as ann, lockline.connect(three.url) as bob:
         held = ann.lock("x", ttl=TTL, renew=False).acquire()
@@ -46,7 +48,7 @@ def test_a_floor_from_the_operator_gives_nobody_a_lease_while_an_old_one_is_vali
             given.append((lease, held.remaining()))
             return lease is not None
 
-        wait_for(granted, 10, "a grant")
+        wait_for(granted, 60, "a grant")
         lease, left = given[-1]
         assert left <= 0, f"two valid leases for {left:.2f} s"
         assert lease.token > held.token
@@ -76,12 +78,14 @@ def test_a_running_client_recovers_when_all_was_wiped_and_set_up_again(flavour: 
     with servers(3, longest=TTL) as three, client_of(flavour, three.url) as user:
 
         def lock() -> int:
-            lease = user.do(lambda: user.client.lock("x", ttl=TTL).acquire(timeout=5))
-            user.do(lambda: lease.release())
+            lease = user.do(lambda: user.client.lock("x", ttl=TTL).acquire(timeout=60))
+            # A short one may be over by now on a busy machine; its number is what counts.
+            with contextlib.suppress(lockline.LeaseLost):
+                user.do(lambda: lease.release())
             return int(lease.token)
 
         before = lock()
-        held = user.do(lambda: user.client.lock("held", ttl=TTL).acquire(timeout=5))
+        held = user.do(lambda: user.client.lock("held", ttl=TTL).acquire(timeout=60))
         for node in three.nodes:
             node.command("FLUSHALL")
         run("init", three.url, "--max-ttl", "2s")
@@ -94,9 +98,9 @@ def test_a_running_client_recovers_when_all_was_wiped_and_set_up_again(flavour: 
                 return False
             return True
 
-        wait_for(recovered, 10, "a grant")
+        wait_for(recovered, 60, "a grant")
         assert after[0] > before
-        wait_for(lambda: held.lost.is_set(), 5, "the old lease to be lost")
+        wait_for(lambda: held.lost.is_set(), 60, "the old lease to be lost")
 
 
 class Rescued(Directed):
@@ -140,5 +144,5 @@ class RescuedAtOnce(Rescued):
 
 
 def test_a_floor_that_is_not_waited_for_gives_two_holders() -> None:
-    assert crimes(Rescued(SEED).run(60)) == []
-    assert any("overlapping" in crime for crime in crimes(RescuedAtOnce(SEED).run(60)))
+    assert crimes(Rescued(SEED).run(sample(30, 60))) == []
+    assert any("overlapping" in crime for crime in crimes(RescuedAtOnce(SEED).run(sample(30, 60))))

@@ -13,12 +13,15 @@ from lockline.backends.redlock.claims import Attempt
 from lockline.backends.redlock.commands import NodeRequest
 from lockline.backends.redlock.protocol import Protocol
 
+from ..tier import sample
 from .directed import Directed, Lagging
 from .model import Lease, ModelNode
 from .simulated import CLUSTER, Pause, SimulatedFanout
 from .simulation import LONGEST, Resource, Story
 
 SEED = 20
+SECONDS = sample(40, 150)
+"""Of virtual time; each mutant is caught in the first five of them."""
 
 
 def crimes(story: Story) -> list[str]:
@@ -36,7 +39,7 @@ def test_an_attempt_id_that_is_the_clients_gives_a_token_twice(monkeypatch: pyte
     def story() -> Story:
         told = Story(SEED, nodes=3, clients=4)
         told.universe.repeat = 0.1
-        return told.run(100, faults_every=1.0)
+        return told.run(sample(25, 100), faults_every=1.0)
 
     assert crimes(story()) == []
     monkeypatch.setattr(rules, "attempt_id", lambda claim_id, number: claim_id.partition("-")[0])
@@ -44,11 +47,11 @@ def test_an_attempt_id_that_is_the_clients_gives_a_token_twice(monkeypatch: pyte
 
 
 def test_one_round_trip_without_equal_numbers_gives_a_token_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert crimes(Lagging(SEED).run(100)) == []
+    assert crimes(Lagging(SEED).run(sample(30, 100))) == []
     monkeypatch.setattr(
         rules, "agreed", lambda numbers, needed: max(numbers.values()) if len(numbers) >= needed else None
     )
-    assert any("twice" in crime or "after" in crime for crime in crimes(Lagging(SEED).run(100)))
+    assert any("twice" in crime or "after" in crime for crime in crimes(Lagging(SEED).run(sample(30, 100))))
 
 
 class ServesAtOnce(Directed):
@@ -77,14 +80,14 @@ class ReadsButDoesNotWait(Directed):
 )
 @pytest.mark.parametrize("fault", ["wipe", "flush"])
 def test_a_server_that_forgets_gives_old_tokens(mutant: type[Directed], in_flight: bool, fault: str) -> None:
-    assert crimes(Directed(SEED, fault=fault, in_flight=in_flight).run(150)) == []
-    assert any("token" in crime for crime in crimes(mutant(SEED, fault=fault, in_flight=in_flight).run(150)))
+    assert crimes(Directed(SEED, fault=fault, in_flight=in_flight).run(SECONDS)) == []
+    assert any("token" in crime for crime in crimes(mutant(SEED, fault=fault, in_flight=in_flight).run(SECONDS)))
 
 
 def test_a_restored_backup_without_the_jump_gives_old_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert crimes(Directed(SEED, fault="rollback").run(150)) == []
+    assert crimes(Directed(SEED, fault="rollback").run(SECONDS)) == []
     monkeypatch.setattr(ModelNode, "_jump", lambda node: None)
-    assert any("token" in crime for crime in crimes(Directed(SEED, fault="rollback").run(150)))
+    assert any("token" in crime for crime in crimes(Directed(SEED, fault="rollback").run(SECONDS)))
 
 
 def test_evicted_counters_that_are_taken_for_zero_give_old_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +97,7 @@ def test_evicted_counters_that_are_taken_for_zero_give_old_tokens(monkeypatch: p
             self.universe.nodes[node].memory.counters.clear()
             self.replace(node)
 
-    assert crimes(Evicting(SEED, fault="evict").run(150)) == []
+    assert crimes(Evicting(SEED, fault="evict").run(SECONDS)) == []
     honest = ModelNode._acquire
 
     def careless(node: ModelNode, *args: Any) -> list[Any]:
@@ -102,7 +105,7 @@ def test_evicted_counters_that_are_taken_for_zero_give_old_tokens(monkeypatch: p
         return honest(node, *args)
 
     monkeypatch.setattr(ModelNode, "_acquire", careless)
-    assert any("token" in crime for crime in crimes(Evicting(SEED, fault="evict").run(150)))
+    assert any("token" in crime for crime in crimes(Evicting(SEED, fault="evict").run(SECONDS)))
 
 
 class Overtaken(Story):
@@ -133,7 +136,7 @@ class Overtaken(Story):
 
 
 def test_an_extend_that_creates_confirms_what_was_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert crimes(Overtaken(SEED).run(60)) == []
+    assert crimes(Overtaken(SEED).run(sample(20, 60))) == []
     honest = ModelNode._extend
 
     def creates(node: ModelNode, cluster: str, name: str, attempt: str, number: int, ttl: int) -> list[Any]:
@@ -142,7 +145,7 @@ def test_an_extend_that_creates_confirms_what_was_lost(monkeypatch: pytest.Monke
         return honest(node, cluster, name, attempt, number, ttl)
 
     monkeypatch.setattr(ModelNode, "_extend", creates)
-    assert any("confirmed" in crime for crime in crimes(Overtaken(SEED).run(60)))
+    assert any("confirmed" in crime for crime in crimes(Overtaken(SEED).run(sample(20, 60))))
 
 
 class SplitLists(Story):
@@ -184,15 +187,15 @@ class Renamed:
 
 
 def test_lists_that_differ_give_two_majorities_unless_requests_carry_the_cluster_id() -> None:
-    assert crimes(SplitLists(SEED, carries_id=True).run(60)) == []
-    assert any("twice" in crime for crime in crimes(SplitLists(SEED, carries_id=False).run(60)))
+    assert crimes(SplitLists(SEED, carries_id=True).run(sample(20, 60))) == []
+    assert any("twice" in crime for crime in crimes(SplitLists(SEED, carries_id=False).run(sample(20, 60))))
 
 
 @pytest.mark.parametrize("nodes", [4])
 def test_half_of_the_servers_is_no_majority(nodes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert crimes(Story(SEED, nodes=nodes, clients=4).run(60, faults_every=1.0)) == []
+    assert crimes(Story(SEED, nodes=nodes, clients=4).run(sample(20, 60), faults_every=1.0)) == []
     monkeypatch.setattr(rules, "majority", lambda count: count // 2)
-    found = crimes(Story(SEED, nodes=nodes, clients=4).run(60, faults_every=1.0))
+    found = crimes(Story(SEED, nodes=nodes, clients=4).run(sample(20, 60), faults_every=1.0))
     assert any("overlapping" in crime for crime in found)
 
 
@@ -204,7 +207,7 @@ def slow_network(story: Story) -> Story:
 
 def test_validity_that_counts_from_the_reply_gives_two_holders(monkeypatch: pytest.MonkeyPatch) -> None:
     def story() -> Story:
-        return slow_network(Story(SEED, nodes=3, clients=6, ttl=(0.2, 0.3))).run(300)
+        return slow_network(Story(SEED + 1, nodes=3, clients=6, ttl=(0.2, 0.3))).run(sample(40, 300))
 
     assert crimes(story()) == []
     monkeypatch.setattr(rules, "left", lambda ttl, drift, started, now: ttl * (1 - drift))
@@ -218,7 +221,7 @@ def test_drift_left_out_gives_two_holders(monkeypatch: pytest.MonkeyPatch) -> No
         told.universe.rates = [1.009] * 3
         told._delay = lambda client, node, request: 0.00005  # type: ignore[method-assign]
         told.universe.delay = told._delay
-        return told.run(120)
+        return told.run(sample(15, 120))
 
     assert crimes(story()) == []
     monkeypatch.setattr(rules, "left", lambda ttl, drift, started, now: ttl - (now - started))
@@ -227,7 +230,7 @@ def test_drift_left_out_gives_two_holders(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_resource_that_checks_only_writes_loses_updates() -> None:
     def story(enters: bool) -> Story:
-        return Story(SEED, nodes=3, clients=5, resource=Resource(enters=enters)).run(200, faults_every=1.0)
+        return Story(SEED, nodes=3, clients=5, resource=Resource(enters=enters)).run(sample(40, 200), faults_every=1.0)
 
     assert crimes(story(enters=True)) == []
     assert any("lost updates" in crime for crime in crimes(story(enters=False)))

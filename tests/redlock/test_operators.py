@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -15,27 +16,27 @@ from lockline.backends.redlock.cluster import OperatorError
 from lockline.backends.redlock.target import understand
 from tests.servers.process import wait_for
 from tests.servers.redis import RedisServer, a_folder
+from tests.tier import sample
 
-from .operating import FAR, LONGEST, a_token, far_servers, nodes_of, run
-from .servers import Servers, servers, url_of
+from .operating import FAR, LONGEST, a_token, end_refusal, far_servers, nodes_of, refuses_until, run
+from .servers import Servers, servers, shared_nodes, url_of
 
 pytestmark = pytest.mark.server
+
+LATER = 600.0
+"""A longest ttl that no test waits for: a server that refuses for so long is met while it does."""
 
 
 @pytest.fixture
 def bare() -> Iterator[Servers]:
     """Three servers that nobody has set up."""
-    with a_folder("redlock") as folder:
-        made = Servers(folder, 3, keeps_data=False)
-        try:
-            yield made.start()
-        finally:
-            made.stop()
+    with shared_nodes(3) as nodes:
+        yield Servers.of(nodes)
 
 
 def test_servers_that_were_never_set_up_say_what_to_do(bare: Servers) -> None:
     with lockline.connect(bare.url) as client, pytest.raises(QuorumNotReached, match="lockline redlock init") as caught:
-        client.lock("x").acquire()
+        client.lock("x").try_acquire()
     assert len(caught.value.nodes) == 3
     assert all("empty" in what for what in caught.value.nodes.values())
 
@@ -93,7 +94,7 @@ def test_an_init_that_was_interrupted_can_be_repeated(bare: Servers) -> None:
         plan.act()
     # Two servers have their records, and no gate is open, so nothing can have been granted.
     with lockline.connect(bare.url) as client, pytest.raises(QuorumNotReached):
-        client.lock("x").acquire()
+        client.lock("x").try_acquire()
     bare[2].start()
     run("init", bare.url)
     a_token(bare.url)
@@ -107,11 +108,12 @@ def test_one_server_named_twice_is_found_out(bare: Servers) -> None:
 def test_a_client_with_another_list_is_refused_loudly() -> None:
     with servers(5) as five, lockline.connect(url_of(five.nodes[:3])) as client:
         with pytest.raises(QuorumNotReached, match="not the cluster's own") as caught:
-            client.lock("x").acquire()
+            client.lock("x").try_acquire()
         assert any("set of 5" in what for what in caught.value.nodes.values())
 
 
-@pytest.mark.parametrize("how", ["FLUSHALL", "wipe"])
+# A server that was wiped and one that was flushed look the same to all others: both are empty.
+@pytest.mark.parametrize("how", sample(["wipe"], ["FLUSHALL", "wipe"]))
 def test_a_wiped_server_stays_out_until_it_is_replaced(how: str) -> None:
     with servers(3, longest=LONGEST) as three:
         before = a_token(three.url)
@@ -203,28 +205,27 @@ def test_a_majority_that_was_wiped_needs_a_floor_from_the_operator() -> None:
 
 
 def test_a_restart_that_may_have_lost_something_jumps_and_refuses_for_a_while() -> None:
-    with servers(3, "--appendonly", "yes", "--appendfsync", "everysec", longest=LONGEST) as three:
+    with servers(3, "--appendonly", "yes", "--appendfsync", "everysec", longest=LATER) as three:
         before = a_token(three.url)
         three[0].kill()
+        began = time.time()
         three[0].start()
-        (state,) = {
-            node["state"] for node in run("status", three.url)["nodes"] if node["node"].endswith(str(three[0].port))
-        }
-        assert state == "refusing"
         three[1].kill()
-        with lockline.connect(three.url) as client:
-            began = time.monotonic()
+        with lockline.connect(three.url, node_timeout=5.0) as client:
+            (now,) = cluster.status(nodes_of(three.url)[:1])
+            assert now.state == "refusing"
+            assert refuses_until(three[0]) > began + LATER
             with pytest.raises(QuorumNotReached) as caught:
                 client.lock("x", ttl=LONGEST).try_acquire()
             assert any("not ready" in what for what in caught.value.nodes.values())
             assert any("unreachable" in what for what in caught.value.nodes.values())
-            wait_for(lambda: _try(client), 5, "the end of the refusal")
-            assert time.monotonic() - began > LONGEST / 3
+            end_refusal(three[0])
+            wait_for(lambda: _try(client), 60, "the end of the refusal")
         assert a_token(three.url) > before + 2**32
 
 
 def test_whoever_only_looks_sees_that_the_refusal_is_over() -> None:
-    with servers(3, "--appendonly", "yes", "--appendfsync", "everysec", longest=LONGEST) as three:
+    with servers(3, "--appendonly", "yes", "--appendfsync", "everysec", longest=LATER) as three:
         for node in three.nodes:
             node.kill()
         for node in three.nodes:
@@ -237,23 +238,26 @@ def test_whoever_only_looks_sees_that_the_refusal_is_over() -> None:
         # Nobody has lost all of its memory: a floor from the operator would be the wrong cure.
         with pytest.raises(QuorumNotReached, match="repeat the step"):
             cluster.replace(nodes_of(three.url), f"127.0.0.1:{three[0].port}")
-        wait_for(lambda: states() == {"serving"}, 5, "the end of the refusal")
+        for node in three.nodes:
+            end_refusal(node)
+        assert states() == {"serving"}
         assert run("status", three.url)["serving"]
 
 
 def test_doctor_knows_snapshots_and_shut_gates() -> None:
-    with servers(3, "--save", "1 1", longest=LONGEST) as three:
+    with servers(3, "--save", "1 1", longest=LATER) as three:
 
         def said() -> list[str]:
-            with lockline.connect(three.url) as client:
+            with lockline.connect(three.url, node_timeout=5.0) as client:
                 return [f"{found.level} {found.text}" for found in client.examine()]
 
         assert sum("keeps snapshots at most" in text for text in said()) == 3
         three[0].command("SAVE")
         three[0].kill()
         three[0].start()
-        wait_for(lambda: any(text.startswith("warning") and "refuses for another" in text for text in said()), 5, "it")
-        wait_for(lambda: not any("refuses for another" in text for text in said()), 5, "the end of the refusal")
+        assert any(text.startswith("warning") and "refuses for another" in text for text in said())
+        end_refusal(three[0])
+        assert not any("refuses for another" in text for text in said())
         three[0].command("FLUSHALL")
         assert any(text.startswith("error") and "empty" in text for text in said())
 
@@ -264,20 +268,22 @@ def _try(client: Any) -> bool:
     except QuorumNotReached:
         return False
     if lease is not None:
-        lease.release()
+        # A short one may be over by now on a busy machine; that it was granted is what counts.
+        with contextlib.suppress(lockline.LeaseLost):
+            lease.release()
     return lease is not None
 
 
 def test_a_restart_of_a_server_that_forgets_nothing_changes_nothing() -> None:
     with servers(3, keeps_data=True, longest=60.0) as three, lockline.connect(three.url) as client:
-        lease = client.lock("x", ttl=20).acquire()
+        lease = client.lock("x", ttl=60).acquire()
         for node in three.nodes:
             node.kill()
         for node in three.nodes:
             node.start()
-        lease.extend(20)
+        lease.extend(60)
         assert lease.valid
-        other = client.lock("y").acquire(timeout=5)
+        other = client.lock("y").acquire(timeout=60)
         assert other.token > lease.token
         other.release()
         lease.release()
@@ -309,15 +315,16 @@ def test_a_replica_that_was_promoted_is_not_taken_for_its_primary() -> None:
     with servers(3, keeps_data=True, longest=LONGEST) as three, a_folder("redlock-replica") as folder:
         a_token(three.url)
         replica = RedisServer(folder, "--replicaof", "127.0.0.1", str(three[0].port), keeps_data=True)
-        replica.argv += ["--repl-diskless-sync-delay", "0"]
+        three[0].command("CONFIG", "SET", "repl-diskless-sync-delay", "0")
         replica.start()
         try:
-            wait_for(lambda: replica.command("ROLE")[3] == "connected", 20, "replication")
-            wait_for(lambda: len(replica.command("KEYS", "*")) == 3, 10, "the copy")
+            wait_for(lambda: replica.command("ROLE")[3] == "connected", 60, "replication")
+            wait_for(lambda: len(replica.command("KEYS", "*")) == 3, 60, "the copy")
             three[0].kill()
             replica.command("REPLICAOF", "NO", "ONE")
             (promoted,) = cluster.status([understand(url_of([replica, *three.nodes[1:]]), "blocking").nodes[0]])
             assert promoted.durable
             assert promoted.state == "refusing"
         finally:
-            replica.stop()
+            # To end it gently takes ten seconds: it writes its log anew.
+            replica.kill()

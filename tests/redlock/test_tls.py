@@ -16,8 +16,9 @@ import lockline
 from lockline import QuorumNotReached
 from lockline.backends.redlock import cluster
 from lockline.backends.redlock.target import understand
-from tests.servers.process import free_port, missing
+from tests.servers.process import free_port, missing, wait_for
 from tests.servers.redis import RedisServer, a_folder
+from tests.tier import sample
 
 pytestmark = pytest.mark.server
 
@@ -39,7 +40,7 @@ def url() -> Iterator[str]:
             for server, _ in made:
                 server.start()
             hosts = ",".join(f"127.0.0.1:{port}" for _, port in made)
-            address = f"redlock://{hosts}?tls=yes&ssl_ca_certs={certificate}&timeout=2"
+            address = f"redlock://{hosts}?tls=yes&ssl_ca_certs={certificate}&timeout=5"
             cluster.init(understand(address, "blocking").nodes).act()
             yield address
         finally:
@@ -59,14 +60,21 @@ def _server(folder: Path, key: Path, certificate: Path) -> tuple[RedisServer, in
 def test_locks_are_taken_and_waited_for_over_tls(url: str) -> None:
     with lockline.connect(url) as client, lockline.connect(url) as other:
         tokens = []
-        for _ in range(50):
-            lease = client.lock("x").acquire(timeout=5)
+        for _ in range(sample(10, 50)):
+            lease = client.lock("x").acquire(timeout=60)
             tokens.append(lease.token)
             lease.release()
         assert tokens == sorted(set(tokens))
-        held = client.lock("x").acquire()
-        threading.Timer(0.2, held.release).start()
-        taken = other.lock("x").acquire(timeout=5)
+        held = client.lock("x", ttl=60).acquire(timeout=60)
+
+        def release() -> None:
+            wait_for(lambda: client.inspect("x").waiters, 60, "one that waits")
+            held.release()
+
+        releasing = threading.Thread(target=release)
+        releasing.start()
+        taken = other.lock("x", ttl=60).acquire(timeout=60)
+        releasing.join(60)
         assert taken.token > held.token
         taken.validate()
         taken.release()
@@ -75,9 +83,10 @@ def test_locks_are_taken_and_waited_for_over_tls(url: str) -> None:
 def test_locks_are_taken_over_tls_in_asyncio(url: str) -> None:
     async def story() -> None:
         async with lockline.aio.connect(url) as client, lockline.aio.connect(url) as other:
-            async with client.lock("x") as lease:
-                pending = asyncio.create_task(other.lock("x").acquire(timeout=5))
-                await asyncio.sleep(0.1)
+            async with client.lock("x", ttl=60) as lease:
+                pending = asyncio.create_task(other.lock("x", ttl=60).acquire(timeout=60))
+                while not (await client.inspect("x")).waiters:  # noqa: ASYNC110 - the store has no event for it
+                    await asyncio.sleep(0.01)
             taken = await pending
             assert taken.token > lease.token
             await taken.release()
@@ -89,6 +98,6 @@ def test_locks_are_taken_over_tls_in_asyncio(url: str) -> None:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_certificate_that_nobody_vouches_for_is_refused(url: str) -> None:
     with lockline.connect(url.partition("&")[0]) as client, pytest.raises(QuorumNotReached) as caught:
-        client.lock("x").acquire(timeout=5)
+        client.lock("x").try_acquire()
     assert any("certificate" in what.lower() for what in caught.value.nodes.values())
     gc.collect()

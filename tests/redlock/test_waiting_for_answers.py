@@ -9,8 +9,8 @@ import pytest
 from lockline.backends.redlock.answers import nothing
 from lockline.backends.redlock.commands import NodeRequest
 from lockline.runtime.blocking import run
-from tests.calm import calm
 
+from ..tier import sample
 from .servers import Servers, servers
 from .test_late_requests import both, client_of
 
@@ -26,13 +26,13 @@ def three() -> Iterator[Servers]:
 
 
 @both
-@pytest.mark.parametrize("least", [1, 2, 3])
+@pytest.mark.parametrize("least", sample([1, 3], [1, 2, 3]))
 def test_who_waits_for_more_answers_than_are_due_is_woken_by_the_last(three: Servers, flavour: str, least: int) -> None:
     with client_of(flavour, three.url) as one:
         one.do(one.do(lambda: one.client.lock("warm").acquire()).release)
 
         async def story() -> tuple[bool, int]:
-            until = one.channel.now() + 30
+            until = one.channel.now() + 900  # longer than a test may take
             talk = await one.channel.talk(nothing, until)
             talk.send_all(PING, [0, 2])
             there = await talk.wait(until, least)
@@ -40,8 +40,6 @@ def test_who_waits_for_more_answers_than_are_due_is_woken_by_the_last(three: Ser
             talk.part()
             return there, found
 
-        began = calm()
         there, found = one.do(story) if flavour == "asyncio" else run(story())
-        assert calm() - began < 10
         assert there
         assert found >= min(least, 2)

@@ -10,7 +10,7 @@ from lockline.lab.servers.process import *  # noqa: F403
 
 
 def missing(reason: str) -> None:
-    """Skip loudly at home, fail in CI."""
+    """Skip at home, where the runner names what is missing at the end; fail in CI."""
     if os.environ.get("CI"):
         pytest.fail(reason)
-    pytest.skip(reason)
+    pytest.skip(f"MISSING: {reason}")

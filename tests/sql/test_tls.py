@@ -16,9 +16,9 @@ import pytest
 
 import lockline
 from lockline import BackendUnavailable
-from lockline.backends import mysql, postgresql
+from lockline.backends import mysql
+from tests.postgresql.template import CopiedPostgres
 from tests.servers.mysql import MariadbServer
-from tests.servers.postgres import PostgresServer
 from tests.servers.process import program
 
 pytestmark = pytest.mark.server
@@ -30,7 +30,7 @@ def papers() -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="lockline-tls-"))
     subprocess.run(
         [
-            program("openssl"), "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1",
+            program("openssl"), "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1",
             "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(folder / "key.pem"), "-out", str(folder / "cert.pem"),
         ],
         check=True, capture_output=True,
@@ -49,8 +49,7 @@ def served(request: pytest.FixtureRequest, papers: Path, tmp_path: Path) -> Iter
     key, cert = papers / "key.pem", papers / "cert.pem"
     server: Any
     if request.param == "postgresql":
-        server = PostgresServer("-c", "ssl=on", "-c", f"ssl_key_file={key}", "-c", f"ssl_cert_file={cert}").start()
-        postgresql.tables(server.url).make()
+        server = CopiedPostgres("-c", "ssl=on", "-c", f"ssl_key_file={key}", "-c", f"ssl_cert_file={cert}").start()
     else:
         server = MariadbServer(tmp_path / "home", f"--ssl-key={key}", f"--ssl-cert={cert}").start()
         mysql.tables(server.url).make()
@@ -61,23 +60,23 @@ def served(request: pytest.FixtureRequest, papers: Path, tmp_path: Path) -> Iter
 async def told(url: str) -> str:
     async with lockline.aio.connect(url) as client:
         with pytest.raises(BackendUnavailable) as caught:
-            await client.lock("x").acquire(timeout=20)
+            await client.lock("x").acquire(timeout=60)
         return str(caught.value)
 
 
 def test_tls_is_verified_in_both_flavours(served: str, papers: Path, tmp_path: Path) -> None:
     url = f"{served}?tls=yes&ca={papers / 'cert.pem'}"
-    with lockline.connect(url) as client, client.lock("x", timeout=20):
+    with lockline.connect(url) as client, client.lock("x", timeout=60):
         assert client.list() == ["x"]
 
     async def story() -> None:
-        async with lockline.aio.connect(url) as client, client.lock("x", timeout=20):
+        async with lockline.aio.connect(url) as client, client.lock("x", timeout=60):
             assert await client.list() == ["x"]
 
     asyncio.run(story())
     # An authority that does not know it.
     with lockline.connect(f"{served}?tls=yes") as client, pytest.raises(BackendUnavailable, match="certificate"):
-        client.lock("x").acquire(timeout=20)
+        client.lock("x").acquire(timeout=60)
     assert "certificate" in asyncio.run(told(f"{served}?tls=yes"))
 
 
@@ -85,5 +84,5 @@ def test_tls_is_verified_in_both_flavours(served: str, papers: Path, tmp_path: P
 def test_a_server_without_tls_is_refused_where_tls_was_asked_for(store: Any, papers: Path) -> None:
     url = store.url(tls="yes", ca=papers / "cert.pem")
     with lockline.connect(url) as client, pytest.raises(BackendUnavailable, match=r"TLS|SSL"):
-        client.lock("x").acquire(timeout=20)
+        client.lock("x").acquire(timeout=60)
     assert "SSL" in asyncio.run(told(url)) or "TLS" in asyncio.run(told(url))

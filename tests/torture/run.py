@@ -54,7 +54,13 @@ def settled(ground: Ground, over: threading.Event) -> bool:
 
 
 def torture(
-    ground: Ground, seconds: float, seed: int, workers: int = 8, tell: Callable[[str], None] = print
+    ground: Ground,
+    seconds: float,
+    seed: int,
+    workers: int = 8,
+    tell: Callable[[str], None] = print,
+    *,
+    least: int = 100,
 ) -> Tortured:
     """Do to this ground what can be done, for so long."""
     machine = Machine(
@@ -66,6 +72,7 @@ def torture(
             ttl=TTL,
             strikes=ground.strikes,
             firm=not ground.forgiven,
+            least=least,
         )
     )
     dice, over, problems = random.Random(f"{seed}/{ground.name}"), threading.Event(), list[str]()

@@ -4,25 +4,46 @@ from __future__ import annotations
 
 import threading
 import time
+from typing import Any
 
 import pytest
 
+from lockline.lab.verify import machine as machines
+from lockline.lab.verify.history import History
+from lockline.lab.verify.judge import Rules, judge
 from lockline.lab.verify.machine import Machine, RunWish
 from lockline.lab.verify.proxy import FaultProxy
-from lockline.lab.verify.verdict import BROKEN, EXCLUSION, FENCE, HELD, RISING, UNIQUE
+from lockline.lab.verify.verdict import BROKEN, EXCLUSION, FENCE, HELD, RISING, UNIQUE, RunVerdict
 from tests.servers.redis import a_redis
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 
-def test_exclusion_is_broken_and_the_fence_holds() -> None:
+GRANTS = 200
+
+
+def test_exclusion_is_broken_and_the_fence_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    def judged(whole: History, rules: Rules) -> RunVerdict:
+        """The run ends when exclusion is broken, and not before there was enough for the fence to do."""
+        found = judge(whole, rules)
+        return found if found.grants >= GRANTS else RunVerdict()
+
+    monkeypatch.setattr(machines, "judge", judged)
+    wish: dict[str, Any] = {
+        "seconds": 120.0,
+        "until_broken": True,
+        "workers": 3,
+        "seed": 5,
+        "strikes": False,
+        "least": 20,
+    }
     with a_redis() as one, a_redis() as other, FaultProxy("127.0.0.1", one.port) as address:
-        machine = Machine(RunWish(f"redis://127.0.0.1:{address.port}", seconds=5.0, seed=5, strikes=False, least=20))
+        machine = Machine(RunWish(f"redis://127.0.0.1:{address.port}", **wish))
 
         def fail_over() -> None:
             """The one that takes over has not heard of anything since it last was in charge."""
             servers = [one, other]
-            machine.working.wait(60)
+            machine.working.wait(120)
             while machine.working.is_set():
                 time.sleep(0.6)
                 servers.reverse()

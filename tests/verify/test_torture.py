@@ -6,15 +6,20 @@ from pathlib import Path
 
 import pytest
 
+from tests.torture import run
 from tests.torture.grounds import GROUNDS
-from tests.torture.run import torture
+
+from .conftest import TTL
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 
-def test_a_server_that_keeps_its_data_keeps_its_promises(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("patient_judge")
+def test_a_server_that_keeps_its_data_keeps_its_promises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Takes some 20 s: a deed to the server comes after seconds, and is over seconds after that."""
+    monkeypatch.setattr(run, "TTL", TTL)
     with GROUNDS["redis-durable"](tmp_path) as ground:
-        done = torture(ground, 14.0, seed=2, workers=4)
+        done = run.torture(ground, 14.0, seed=2, workers=2, least=10)
     assert not [(finding.promise, finding.text) for finding in done.wrong]
     assert not done.problems
     assert any(fault.kind.startswith("server: ") for fault in done.outcome.history.faults)

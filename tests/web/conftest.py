@@ -1,4 +1,4 @@
-"""The page as an operator has it: `lockline web` as a process of its own, and a real browser in front."""
+"""The page as an operator has it: `lockline web`, and a real browser in front."""
 
 from __future__ import annotations
 
@@ -7,39 +7,84 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import httpx
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 import lockline
+from lockline.cli import web as web_command
+from lockline.web.asgi_page import AsgiPage
+from lockline.web.server import PageServer
 
 from ..servers.process import missing, program, wait_for
 from ..servers.redis import a_redis
+from ..tier import FULL, sample
+from .mounted import Address, aborting
 
-# What has to come in time is measured by the stories themselves; a browser on a busy machine may take long to show anything at all.
-expect.set_options(timeout=30_000)
+HANGS = 120.0
+"""Seconds after which a test gives up. Nothing here has to be quick: a browser on a busy machine may take long to show anything."""
+expect.set_options(timeout=1000 * HANGS)
 
 SCREENSHOTS = Path(__file__).parents[2] / ".test-logs" / "web"
-"""Kept, to be looked at."""
+"""Kept by `make test-full`, to be looked at."""
 
 
 class WebServer:
-    """One `lockline web`, and the address that it printed."""
+    """One `lockline web`: its stores, its address and its token."""
 
-    def __init__(self, urls: tuple[str, ...], options: tuple[str, ...], folder: Path) -> None:
+    address: str
+    port: int
+    token: str | None
+
+    def __init__(self, urls: tuple[str, ...], folder: Path) -> None:
         self.urls = urls
         self.audit = folder / "audit.jsonl"
-        if "--allow-evict" in options:
-            options = (*options, "--audit", str(self.audit))
+        self._visitors: list[httpx.Client] = []
+
+    def words(self, options: tuple[str, ...]) -> list[str]:
+        """What stands behind `lockline web`."""
+        audit = ["--audit", str(self.audit)] if "--allow-evict" in options else []
+        return [*self.urls, "--port", "0", *options, *audit]
+
+    @property
+    def entrance(self) -> str:
+        """The address with the token, as the command prints it."""
+        return self.address + (f"?token={self.token}" if self.token else "")
+
+    def visitor(self, **headers: str) -> httpx.Client:
+        """Somebody who has shown the token."""
+        # There is no TLS here, and to read all certificates of the machine takes longer than a request.
+        visitor = httpx.Client(base_url=self.address, headers=headers, timeout=HANGS, verify=False)
+        self._visitors.append(visitor)
+        if self.token:
+            assert visitor.get("/", params={"token": self.token}).status_code == 200
+        return visitor
+
+    def audited(self, since: int = 0) -> list[dict[str, Any]]:
+        """The audit's lines, from that one on."""
+        return [json.loads(line) for line in self.audit.read_text().splitlines()[since:]]
+
+    def stop(self) -> None:
+        for visitor in self._visitors:
+            visitor.close()
+
+
+class WebProcess(WebServer):
+    """`lockline web` as a process of its own."""
+
+    def __init__(self, urls: tuple[str, ...], options: tuple[str, ...], folder: Path) -> None:
+        super().__init__(urls, folder)
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "lockline.cli", "web", *urls, "--port", "0", *options],
+            [sys.executable, "-m", "lockline.cli", "web", *self.words(options)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -51,8 +96,6 @@ class WebServer:
         found = re.match(r"(http://localhost:(\d+)/)(?:\?token=(.+))?", printed)
         assert found, printed
         self.address, self.port, self.token = found[1], int(found[2]), found[3]
-        self.entrance = printed.strip()
-        self._visitors: list[httpx.Client] = []
         # What it logs must not fill the pipe.
         self._reader = threading.Thread(target=self._read, daemon=True)
         self.said = ""
@@ -63,32 +106,53 @@ class WebServer:
         for line in self.process.stdout:
             self.said += line
 
-    def visitor(self, **headers: str) -> httpx.Client:
-        """Somebody who has shown the token."""
-        visitor = httpx.Client(base_url=self.address, headers=headers, timeout=30)
-        self._visitors.append(visitor)
-        if self.token:
-            assert visitor.get("/", params={"token": self.token}).status_code == 200
-        return visitor
-
-    def audited(self, since: int = 0) -> list[dict[str, Any]]:
-        """The audit's lines, from that one on."""
-        return [json.loads(line) for line in self.audit.read_text().splitlines()[since:]]
-
-    def stop(self) -> int:
-        for visitor in self._visitors:
-            visitor.close()
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
+    def stop(self) -> None:
+        super().stop()
+        self.process.send_signal(signal.SIGTERM)
         try:
-            code = self.process.wait(20)
-        except subprocess.TimeoutExpired:
+            self.process.wait(HANGS)
+        finally:
             self.process.kill()
-            code = self.process.wait(20)
-        self._reader.join(20)
+            self.process.wait()
+        self._reader.join(HANGS)
         assert self.process.stdout is not None
         self.process.stdout.close()
-        return code
+
+
+class WebThread(WebServer):
+    """The same command in a thread of the tests, which takes a second of a processor less."""
+
+    def __init__(self, urls: tuple[str, ...], options: tuple[str, ...], folder: Path) -> None:
+        super().__init__(urls, folder)
+        self._server: PageServer | None = None
+        self._announced = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(self.words(options),), daemon=True)
+        with (
+            mock.patch.object(web_command, "serve", self._serve),
+            mock.patch.object(web_command, "_announce", self._announce),
+        ):
+            self._thread.start()
+            assert self._announced.wait(HANGS)
+
+    def _run(self, words: list[str]) -> None:
+        web_command.command.main(words, standalone_mode=False)
+
+    def _announce(self, listener: socket.socket, token: str | None, host: str) -> None:
+        self.port, self.token = listener.getsockname()[1], token
+        self.address = f"http://localhost:{self.port}/"
+
+    def _serve(self, page: AsgiPage, listener: socket.socket, ready: Callable[[], object]) -> None:
+        self._server = aborting(PageServer)(page)
+        ready()
+        self._announced.set()
+        self._server.run(sockets=[listener])
+
+    def stop(self) -> None:
+        super().stop()
+        assert self._server is not None
+        self._server.should_exit = True
+        self._thread.join(HANGS)
+        assert not self._thread.is_alive()
 
 
 class Serve:
@@ -99,7 +163,7 @@ class Serve:
         self._servers: list[WebServer] = []
 
     def __call__(self, *urls: str, options: tuple[str, ...] = ()) -> WebServer:
-        server = WebServer(urls, options, self.folder)
+        server = WebThread(urls, options, self.folder)
         self._servers.append(server)
         return server
 
@@ -126,9 +190,14 @@ def redis_url() -> Iterator[str]:
         yield server.url
 
 
-@pytest.fixture(params=["local", pytest.param("redis", marks=pytest.mark.server)])
+REDIS: Any = pytest.param("redis", marks=pytest.mark.server)
+ONE_STORE: list[Any] = [REDIS]
+BOTH_STORES: list[Any] = ["local", REDIS]
+
+
+@pytest.fixture(params=sample(ONE_STORE, BOTH_STORES))
 def store(request: pytest.FixtureRequest) -> str:
-    """A store that another process shows; `memory:` is shown in its own, by the tests of the mounted page."""
+    """A store of many processes. Most other tests show a `local:` store, and those of the mounted page show `memory:`."""
     url: str = request.getfixturevalue(f"{request.param}_url")
     return url if request.param == "local" else f"{url}/?prefix={os.urandom(4).hex()}"
 
@@ -139,14 +208,14 @@ def client(store: str) -> Iterator[lockline.Client]:
         yield client
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def chromium() -> Iterator[Browser]:
-    """For one file of tests: while it is there, this thread counts as inside an event loop."""
+    """One for all tests of this folder. While it is there, this thread counts as inside an event loop."""
     path = program("chromium", "chromium-browser", "google-chrome")
     with sync_playwright() as playwright:
         try:
             # The tests often run as root, in containers: there Chromium's own sandbox cannot be had.
-            browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+            browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
         except Exception as problem:
             missing(f"chromium does not start: {problem}")
             raise
@@ -157,7 +226,7 @@ def chromium() -> Iterator[Browser]:
 class Visit:
     """One browser at the page. Whatever the console says against it fails the test."""
 
-    def __init__(self, context: BrowserContext, server: WebServer) -> None:
+    def __init__(self, context: BrowserContext, server: WebServer | Address) -> None:
         self.context = context
         self.page: Page = context.new_page()
         self.complaints: list[str] = []
@@ -173,7 +242,7 @@ class Visit:
         if message.type in ("error", "warning"):
             self.complaints.append(message.text)
 
-    def _asked(self, url: str, server: WebServer) -> None:
+    def _asked(self, url: str, server: WebServer | Address) -> None:
         if not url.startswith(server.address):
             self.elsewhere.append(url)
 
@@ -182,7 +251,9 @@ class Visit:
         return self.page.locator(".line").filter(has=self.page.get_by_role("button", name=name, exact=True))
 
     def keep(self, name: str) -> None:
-        """A screenshot, to be looked at."""
+        """A screenshot, to be looked at; in `make test-full` alone, since a test sees nothing in it."""
+        if not FULL:
+            return
         SCREENSHOTS.mkdir(parents=True, exist_ok=True)
         self.page.screenshot(path=SCREENSHOTS / f"{name}.png")
 
@@ -194,9 +265,19 @@ class Browse:
         self._chromium = chromium
         self._visits: list[Visit] = []
 
-    def __call__(self, server: WebServer, *, width: int = 1280, height: int = 860, scheme: Any = "dark") -> Visit:
-        context = self._chromium.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
-        context.set_default_timeout(20_000)
+    def __call__(
+        self,
+        server: WebServer | Address,
+        *,
+        width: int = 1280,
+        height: int = 860,
+        scheme: Any = "dark",
+        motion: Any = "reduce",
+    ) -> Visit:
+        context = self._chromium.new_context(
+            viewport={"width": width, "height": height}, color_scheme=scheme, reduced_motion=motion
+        )
+        context.set_default_timeout(1000 * HANGS)
         visit = Visit(context, server)
         self._visits.append(visit)
         return visit
@@ -226,7 +307,9 @@ class Waiter:
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._wait, args=(name,), daemon=True)
         self._thread.start()
-        wait_for(lambda: any(one.owner == owner for one in self._client.inspect(name).claims), what=f"{owner} in line")
+        wait_for(
+            lambda: any(one.owner == owner for one in self._client.inspect(name).claims), HANGS, f"{owner} in line"
+        )
 
     def _wait(self, name: str) -> None:
         try:
@@ -239,7 +322,7 @@ class Waiter:
     def end(self) -> None:
         self._over.set()
         self._client.close()
-        self._thread.join(20)
+        self._thread.join(HANGS)
 
 
 @pytest.fixture
@@ -261,7 +344,7 @@ def hold() -> Iterator[Callable[[lockline.Lock], lockline.Lease]]:
     leases: list[lockline.Lease] = []
 
     def take(lock: lockline.Lock) -> lockline.Lease:
-        leases.append(lock.acquire(20))
+        leases.append(lock.acquire(HANGS))
         return leases[-1]
 
     yield take

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from socketserver import ThreadingMixIn
-from typing import Any
+from typing import Any, TypeVar
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 import uvicorn
@@ -30,31 +30,38 @@ class Address:
         return self.address
 
 
-class _Ending(uvicorn.Server):
-    """Closes what is still open when its patience is over: a browser that is busy reads no end."""
+Server = TypeVar("Server", bound=uvicorn.Server)
 
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        connections: list[Any] = list(self.server_state.connections)
-        await super().shutdown(sockets)
-        for connection in connections:
-            connection.transport.abort()
-        # The loop closes them in its next turn.
-        await asyncio.sleep(0)
+
+def aborting(kind: type[Server]) -> type[Server]:
+    """A server that closes what is still open when its patience is over: a browser that is busy reads no end."""
+
+    class Aborting(kind):  # type: ignore[valid-type, misc]
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            connections: list[Any] = list(self.server_state.connections)
+            await super().shutdown(sockets)
+            # The loop closes them in its next turn; and one that was being accepted comes some turns later.
+            for _ in range(20):
+                for connection in {*connections, *self.server_state.connections}:
+                    connection.transport.abort()
+                await asyncio.sleep(0.005)
+
+    return Aborting
 
 
 @contextlib.contextmanager
 def under_uvicorn(app: Any, path: str = "/") -> Iterator[Address]:
     """The app on a free port for as long as the block lasts."""
     listener = listen("127.0.0.1", 0)
-    server = _Ending(uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=1, ws="none"))
+    server = aborting(uvicorn.Server)(uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=1, ws="none"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     try:
-        wait_for(lambda: server.started, 20, "uvicorn")
+        wait_for(lambda: server.started, 60, "uvicorn")
         yield Address(f"http://127.0.0.1:{listener.getsockname()[1]}{path}")
     finally:
         server.should_exit = True
-        thread.join(20)
+        thread.join(120)
         listener.close()
 
 
@@ -77,4 +84,4 @@ def under_wsgiref(app: Any) -> Iterator[Address]:
     finally:
         server.shutdown()
         server.server_close()
-        thread.join(20)
+        thread.join(120)

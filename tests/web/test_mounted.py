@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,14 @@ from lockline.web import asgi_page
 from lockline.web.wsgi_page import MOST_STREAMS
 
 from ..servers.process import wait_for
+from .conftest import HANGS
 from .mounted import under_uvicorn, under_wsgiref
+
+
+def in_a_loop(story: Coroutine[Any, Any, None]) -> None:
+    """In a thread of its own: a browser of the other tests may have the loop of this one."""
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(asyncio.run, story).result()
 
 
 def evict(visitor: httpx.Client, name: str, token: int) -> httpx.Response:
@@ -54,7 +63,7 @@ def test_an_asyncio_client_looks_on_the_servers_own_loop(tmp_path: Path) -> None
         lockline.connect(url, owner="me:1") as holder,
         holder.lock("orders/42") as lease,
         under_uvicorn(app) as server,
-        httpx.Client(base_url=server.address, timeout=30) as visitor,
+        httpx.Client(base_url=server.address, timeout=HANGS, verify=False) as visitor,
     ):
         assert streamed(visitor, "orders/42")["hold"][0]["token"] == str(lease.token)
         assert evict(visitor, "orders/42", lease.token + 1).json() == {"evicted": 0}
@@ -64,11 +73,14 @@ def test_an_asyncio_client_looks_on_the_servers_own_loop(tmp_path: Path) -> None
 def test_wsgi_streams_and_ends_the_thread_when_the_browser_goes() -> None:
     with lockline.connect("memory:wsgi-stream") as client, client.lock("orders/42") as lease:
         page = web.wsgi(client)
-        with under_wsgiref(page) as server, httpx.Client(base_url=server.address, timeout=30) as visitor:
+        with (
+            under_wsgiref(page) as server,
+            httpx.Client(base_url=server.address, timeout=HANGS, verify=False) as visitor,
+        ):
             assert streamed(visitor, "orders/42")["hold"][0]["token"] == str(lease.token)
             assert visitor.get("api/changes").json()[0]["all"]
             # Found out by the next look, when there is something to write.
-            wait_for(lambda: page._places._value == MOST_STREAMS, 20, "the end of the stream")
+            wait_for(lambda: page._places._value == MOST_STREAMS, HANGS, "the end of the stream")
 
 
 ASKED = [
@@ -82,7 +94,7 @@ def test_both_flavours_answer_alike() -> None:
         options: Any = {"allow_evict": True, "user": lambda request: "ada", "secret": "the same"}
         answers: list[list[Any]] = []
         for served in (under_uvicorn(web.asgi(client, **options)), under_wsgiref(web.wsgi(client, **options))):
-            with served as server, httpx.Client(base_url=server.address, timeout=30) as visitor:
+            with served as server, httpx.Client(base_url=server.address, timeout=HANGS, verify=False) as visitor:
                 got = [visitor.request(method, path) for method, path in ASKED]
             headers = [{key: said for key, said in one.headers.items() if key not in ("date", "server")} for one in got]
             answers.append([(one.status_code, one.content, its) for one, its in zip(got, headers, strict=True)])
@@ -97,7 +109,10 @@ def test_the_page_can_be_mounted_below_a_path() -> None:
         async def app(scope: Any, receive: Any, send: Any) -> None:
             await page({**scope, "root_path": "/ops/locks"}, receive, send)
 
-        with under_uvicorn(app) as server, httpx.Client(base_url=server.address + "ops/locks/", timeout=30) as visitor:
+        with (
+            under_uvicorn(app) as server,
+            httpx.Client(base_url=server.address + "ops/locks/", timeout=HANGS, verify=False) as visitor,
+        ):
             assert visitor.get("").status_code == 200
             assert visitor.get("page.css").status_code == 200
             assert streamed(visitor, "orders/42")
@@ -121,11 +136,11 @@ def test_a_browser_that_does_not_read_is_dropped(monkeypatch: pytest.MonkeyPatch
                     await never.wait()
 
             scope = {"type": "http", "method": "GET", "path": "/api/stream", "query_string": b"", "headers": []}
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(HANGS):
                 await page(scope, receive, send)
             assert not page._streams
 
-    asyncio.run(story())
+    in_a_loop(story())
 
 
 def test_a_look_that_fails_in_a_way_that_nobody_foresaw_is_said_and_the_next_one_is_made(
@@ -144,8 +159,8 @@ def test_a_look_that_fails_in_a_way_that_nobody_foresaw_is_said_and_the_next_one
 
         with monkeypatch.context() as broken:
             broken.setattr(backend_of(client), "list", unreadable)
-            wait_for(lambda: state() == "silent", 20, "the failure")
-        wait_for(lambda: state() == "live", 20, "the next look")
+            wait_for(lambda: state() == "silent", HANGS, "the failure")
+        wait_for(lambda: state() == "live", HANGS, "the next look")
     assert len([record for record in caplog.records if "look at memory:unforeseen failed" in record.message]) == 1
 
 
@@ -167,4 +182,4 @@ def test_a_wsgi_app_refuses_an_asyncio_client() -> None:
             with pytest.raises(lockline.ConfigError, match="blocks"):
                 web.wsgi(client)  # type: ignore[arg-type]
 
-    asyncio.run(story())
+    in_a_loop(story())

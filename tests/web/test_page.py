@@ -2,48 +2,42 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
-import time
+import threading
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from playwright.sync_api import expect
 
 import lockline
 from lockline import web
+from lockline.web.survey import EVERY, Seen, Survey
 
-from ..calm import calm
-from .conftest import Browse, Serve
+from .conftest import HANGS, Browse, Serve
 from .mounted import under_uvicorn, under_wsgiref
 
 on_one_store = pytest.mark.parametrize("store", ["local"], indirect=True)
 """What the browser makes of what it is told is the same whatever store it came from."""
+SCHEMES: tuple[Literal["dark", "light"], ...] = ("dark", "light")
 
 
-def test_a_grant_and_a_release_are_seen_within_a_second(
+def test_a_grant_and_a_release_are_seen(
     serve: Serve, browse: Browse, client: lockline.Client, store: str, hold: Any
 ) -> None:
+    assert EVERY <= 0.5, "what happens is on the screen within a second"
     visit = browse(serve(store))
     expect(visit.page.get_by_text("Nothing is held and nobody waits.")).to_be_visible()
-    took = []
-    for _ in range(4):
+    for _ in range(2):
         lease = hold(client.lock("orders/42", meta={"batch": "november"}))
-        began = calm()
-        visit.line("orders/42").wait_for()
-        took.append(calm() - began)
         row = visit.line("orders/42")
         expect(row).to_contain_text("tester:1")
         expect(row).to_contain_text(f"token {lease.token}")
         expect(row).to_contain_text("batch november")
         lease.release()
-        began = calm()
         row.wait_for(state="detached")
-        took.append(calm() - began)
-    # A browser on a busy machine may be late once or twice, whatever it was told and when.
-    assert sorted(took)[5] < 1, took
 
 
 def test_a_line_stands_in_order_and_moves_up(
@@ -69,39 +63,53 @@ def test_a_line_stands_in_order_and_moves_up(
 def test_the_bar_empties_and_fills_up_with_each_renewal(
     serve: Serve, browse: Browse, client: lockline.Client, store: str, hold: Any
 ) -> None:
-    visit = browse(serve(store))
-    lease = hold(client.lock("bar", ttl=6))
+    visit = browse(serve(store), motion="no-preference")
+    hold(client.lock("bar", ttl=9))
     visit.line("bar").wait_for()
-    measure = "element => element.getBoundingClientRect().width / element.parentElement.getBoundingClientRect().width"
-    fill = visit.line("bar").locator(".ttl i")
-    seen = []
-    until = time.monotonic() + 4
-    while time.monotonic() < until:
-        seen.append(fill.evaluate(measure))
-        time.sleep(0.05)
-    steps = [after - before for before, after in itertools.pairwise(seen)]
-    assert min(seen) > 0.2
-    assert [step for step in steps if step < 0]
-    assert [step for step in steps if step > 0.02]
-    lease.release()
+    # It is empty when the ttl is over, and full in a moment when a renewal comes.
+    visit.page.wait_for_function(
+        """() => {
+          const fill = document.querySelector(".ttl i");
+          const part = fill.getBoundingClientRect().width / fill.parentElement.getBoundingClientRect().width;
+          if (window.emptied && part > window.part + 0.02) return true;
+          window.emptied ||= part < window.part;
+          window.part = part;
+          return false;
+        }""",
+        polling=100,
+    )
 
 
 @on_one_store
 def test_a_holder_that_is_not_renewed_is_marked_and_its_loss_is_told_and_kept(
-    serve: Serve, browse: Browse, client: lockline.Client, store: str, hold: Any
+    serve: Serve, browse: Browse, client: lockline.Client, store: str, hold: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    marked, real, late = threading.Event(), Survey.look, list[Seen]()
+
+    async def look(survey: Survey) -> Seen:
+        """As the store shows it just before its end, until the page has marked it and the store has dropped it."""
+        seen = await real(survey)
+        if "silent" in seen.lines and seen.lines["silent"].claims:
+            (claim,) = seen.lines["silent"].claims
+            line = replace(seen.lines["silent"], claims=(replace(claim, remaining=0.4),))
+            late[:] = [replace(seen, lines={"silent": line})]
+        elif marked.is_set():
+            return seen
+        return late[0] if late else seen
+
+    monkeypatch.setattr(Survey, "look", look)
     visit = browse(serve(store))
-    hold(client.lock("silent", ttl=4, renew=False))
+    hold(client.lock("silent", ttl=2, renew=False))
     row = visit.line("silent")
     expect(row.locator(".flag")).to_have_text("not renewed")
+    marked.set()
     expect(row.locator(".flag")).to_have_text("lost")
     expect(row.locator(".free")).to_have_text("free")
-    expect(visit.page.locator("#live")).to_have_text("silent: tester:1 lost it")
+    expect(visit.page.locator("#live")).to_contain_text("silent: tester:1 lost it")
     visit.keep("lost")
-    row.get_by_role("button", name="silent").click()
-    expect(row.locator(".history li").first).to_contain_text("not renewed for its ttl of 4 s")
     visit.page.get_by_text("1 lease lost or evicted lately").click()
     expect(visit.page.locator("#lately-list li")).to_contain_text(["silent"])
+    expect(visit.page.locator("#lately-list li")).to_contain_text(["not renewed for its ttl of 2 s"])
 
 
 def test_slow_holders_and_long_lines_come_first(
@@ -119,19 +127,49 @@ def test_slow_holders_and_long_lines_come_first(
         assert all(lease.valid for lease in leases)
 
 
-def test_search_finds_by_name_and_by_owner(serve: Serve, browse: Browse, local_url: str, hold: Any) -> None:
+def test_search_finds_by_name_and_by_owner_and_enter_goes_to_what_it_found(
+    serve: Serve, browse: Browse, local_url: str, hold: Any
+) -> None:
     with lockline.connect(local_url, owner="web-3:811") as one, lockline.connect(local_url, owner="cron:5") as other:
+        hold(one.lock("a  b"))
+        visit = browse(serve(local_url))
+        expect(visit.page.locator("#count")).to_have_text("1 line")
+        assert visit.page.locator(".open").inner_text() == "a  b", "a name keeps its spaces"
+        hold(one.lock("orders/41"))
         hold(one.lock("orders/42"))
         hold(other.lock("reports/7"))
-        visit = browse(serve(local_url))
-        expect(visit.page.locator(".line:visible")).to_have_count(2)
-        visit.page.get_by_role("searchbox").fill("ORDERS")
+        expect(visit.page.locator(".line:visible")).to_have_count(4)
+        search = visit.page.get_by_role("searchbox")
+        search.fill("ORDERS/42")
         expect(visit.page.locator(".line:visible .open")).to_have_text(["orders/42"])
-        expect(visit.page.locator("#count")).to_have_text("1 of 2 lines")
-        visit.page.get_by_role("searchbox").fill("cron")
+        expect(visit.page.locator("#count")).to_have_text("1 of 4 lines")
+        search.fill("cron")
         expect(visit.page.locator(".line:visible .open")).to_have_text(["reports/7"])
-        visit.page.get_by_role("searchbox").fill("nowhere")
+        search.fill("nowhere")
         expect(visit.page.get_by_text("No line matches")).to_be_visible()
+        search.fill("")
+        search.blur()
+        visit.page.keyboard.press("/")
+        visit.page.keyboard.type("rs/42")  # no number alone: the search finds owners too, and they have numbers
+        visit.page.keyboard.press("Enter")
+        expect(visit.line("orders/42").get_by_role("button", name="orders/42")).to_be_focused()
+        expect(visit.line("orders/42").get_by_role("table")).to_have_count(0)
+        visit.page.keyboard.press("Enter")
+        expect(visit.line("orders/42").get_by_role("table")).to_be_visible()
+
+
+def test_a_token_is_shown_to_its_last_digit(serve: Serve, browse: Browse, local_url: str, hold: Any) -> None:
+    with lockline.connect(local_url, owner="web-3:811") as client:
+        lease = hold(client.lock("orders/42", ttl=30, meta={"command": "backup.sh"}))
+        visit = browse(serve(local_url))
+        token = visit.line("orders/42").locator(".token")
+        assert lease.token >= 10**15  # the first digits are the same for all of a day
+        held_long = "element.parentElement.querySelector('.for > :last-child').textContent = '23 h 59 m'"
+        for width in (1280, 390):
+            visit.page.set_viewport_size({"width": width, "height": 860})
+            expect(token).to_have_text(f"token {lease.token}")
+            hidden = token.evaluate(f"element => {{ {held_long}; return element.scrollWidth - element.clientWidth; }}")
+            assert hidden <= 0, width
 
 
 def test_several_stores_are_tabs(serve: Serve, browse: Browse, tmp_path: Any, hold: Any) -> None:
@@ -202,7 +240,7 @@ def test_the_keyboard_alone_is_enough_even_to_evict(
     keys.type("Ada")
     keys.press("Enter")
     expect(visit.page.get_by_role("dialog")).to_be_hidden()
-    assert lost.lost.wait(20)
+    assert lost.lost.wait(HANGS)
     expect(visit.line("by-hand").locator(".flag")).to_have_text("evicted")
     expect(visit.line("by-hand").locator(".history li").first).to_contain_text("by Ada: hangs since noon")
     asked, done = server.audited()
@@ -234,7 +272,7 @@ def test_only_the_holder_that_was_on_the_screen_is_evicted(
     visit.line("turn").get_by_role("button", name="turn").click()
     visit.page.get_by_role("button", name="Evict tester:1").click()
     lease.release()
-    assert next_one.got.wait(20)
+    assert next_one.got.wait(HANGS)
     visit.page.get_by_label("Reason").fill("too slow")
     visit.page.get_by_label("Your name").fill("Ada")
     visit.page.get_by_role("button", name="Evict this holder").click()
@@ -242,22 +280,23 @@ def test_only_the_holder_that_was_on_the_screen_is_evicted(
     assert [held.owner for held in client.inspect("turn").holders] == ["next:1"]
 
 
-@pytest.mark.parametrize("scheme", ["dark", "light"])
 def test_a_phone_shows_all_of_it_without_scrolling_sideways(
-    serve: Serve, browse: Browse, local_url: str, scheme: str, waiter: Any, hold: Any
+    serve: Serve, browse: Browse, local_url: str, waiter: Any, hold: Any
 ) -> None:
     with lockline.connect(local_url, owner="a-host-with-a-rather-long-name.example.internal:123456") as client:
         hold(client.lock("n" * 300, meta={"note": "m" * 1000}))
         hold(client.lock("orders/42"))
         waiter(local_url, "orders/42", "b-host-with-a-rather-long-name.example.internal:123456")
-        visit = browse(serve(local_url), width=390, height=844, scheme=scheme)
+        visit = browse(serve(local_url), width=390, height=844)
         visit.line("orders/42").get_by_role("button", name="orders/42").click()
         visit.line("orders/42").get_by_role("table").wait_for()
         wide = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
-        assert visit.page.evaluate(wide) <= 0
-        visit.keep(f"phone-{scheme}")
-        ground = visit.page.evaluate("() => getComputedStyle(document.body).backgroundColor")
-        assert (sum(map(int, re.findall(r"\d+", ground))) < 380) is (scheme == "dark")
+        for scheme in SCHEMES:
+            visit.page.emulate_media(color_scheme=scheme)
+            assert visit.page.evaluate(wide) <= 0
+            visit.keep(f"phone-{scheme}")
+            ground = visit.page.evaluate("() => getComputedStyle(document.body).backgroundColor")
+            assert (sum(map(int, re.findall(r"\d+", ground))) < 380) is (scheme == "dark")
 
 
 def test_the_theme_can_be_chosen_and_is_remembered(serve: Serve, browse: Browse, local_url: str) -> None:
@@ -294,20 +333,21 @@ CONTRAST = """() => {
 }"""
 
 
-@pytest.mark.parametrize("scheme", ["dark", "light"])
 def test_every_text_stands_out_from_its_ground_and_everything_has_a_name(
-    serve: Serve, browse: Browse, local_url: str, scheme: str, waiter: Any, hold: Any
+    serve: Serve, browse: Browse, local_url: str, waiter: Any, hold: Any
 ) -> None:
     with lockline.connect(local_url) as client:
         hold(client.lock("orders/42", meta={"batch": "november"}))
-        hold(client.lock("late", ttl=30, renew=False))
+        hold(client.lock("late", ttl=600, renew=False))
         hold(client.semaphore("gpu", limit=3))
         waiter(local_url, "orders/42", "w1:1")
-        visit = browse(serve(local_url, options=("--allow-evict",)), scheme=scheme)
+        visit = browse(serve(local_url, options=("--allow-evict",)))
         visit.line("orders/42").get_by_role("button", name="orders/42").click()
         visit.line("orders/42").get_by_role("table").wait_for()
-        visit.keep(f"desktop-{scheme}")
-        assert visit.page.evaluate(CONTRAST) == []
+        for scheme in SCHEMES:
+            visit.page.emulate_media(color_scheme=scheme)
+            visit.keep(f"desktop-{scheme}")
+            assert visit.page.evaluate(CONTRAST) == []
         unnamed = "() => [...document.querySelectorAll('button, input, select, textarea')].filter((e) => e.checkVisibility() && !e.ariaLabel && !e.labels?.length && !e.textContent.trim()).map((e) => e.outerHTML)"
         assert visit.page.evaluate(unnamed) == []
         for landmark in ("banner", "main", "contentinfo", "search"):
@@ -332,14 +372,14 @@ def test_the_page_shows_memory_in_the_browser_and_evicts_under_the_users_login(
             else under_wsgiref(web.wsgi(client, **options))
         )
         with served as server:
-            visit = browse(server)  # type: ignore[arg-type]
+            visit = browse(server)
             visit.line("orders/42").get_by_role("button", name="orders/42").click()
             visit.page.get_by_role("button", name="Evict me:1").click()
             expect(visit.page.get_by_label("Your name")).to_be_hidden()
             visit.page.get_by_label("Reason").fill("stuck")
             visit.page.get_by_role("button", name="Evict this holder").click()
             expect(visit.line("orders/42").locator(".flag")).to_have_text("evicted")
-            assert lease.lost.wait(20)
+            assert lease.lost.wait(HANGS)
             visit.page.goto("about:blank")
         written = [json.loads(line) for line in (tmp_path / "audit").read_text().splitlines()]
         assert [(line["outcome"], line["who"]) for line in written] == [

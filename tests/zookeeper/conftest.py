@@ -14,8 +14,10 @@ from kazoo.client import KazooClient
 import lockline
 from lockline.runtime.clock import now
 
+from ..servers.process import missing
 from ..servers.proxy import Proxy
 from ..servers.zookeeper import Ensemble, ZooKeeper
+from .network import Network, NoNetwork
 
 _numbers = itertools.count(1)
 
@@ -28,8 +30,36 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeper]:
 
 
 @pytest.fixture(scope="session")
-def ensemble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
-    ensemble = Ensemble(tmp_path_factory.mktemp("ensemble")).start()
+def links() -> Iterator[Network | NoNetwork]:
+    """Four namespaces, of which the first three are for the ensemble; or why there are none."""
+    try:
+        network = Network(4)
+    except NoNetwork as reason:
+        yield reason
+        return
+    yield network
+    network.close()
+
+
+@pytest.fixture
+def network(links: Network | NoNetwork) -> Network:
+    """The links of the ensemble, for tests that cut them."""
+    if isinstance(links, NoNetwork):
+        missing(str(links))
+    assert isinstance(links, Network)
+    return links
+
+
+@pytest.fixture(scope="session")
+def ensemble(tmp_path_factory: pytest.TempPathFactory, links: Network | NoNetwork) -> Iterator[Ensemble]:
+    """Each server in a namespace of its own, where there are any. A test leaves all three well."""
+    folder = tmp_path_factory.mktemp("ensemble")
+    if isinstance(links, Network):
+        hosts, before = tuple(links.addresses[:3]), tuple(links.inside(member) for member in range(3))
+        ensemble = Ensemble(folder, hosts=hosts, before=before)
+    else:
+        ensemble = Ensemble(folder)
+    ensemble.start()
     yield ensemble
     ensemble.stop()
 
@@ -93,7 +123,7 @@ class Trust:
             if not self._lease.valid:
                 return
             self._last = moment
-            time.sleep(0.0005)
+            time.sleep(0.002)
 
     def last(self) -> float:
         """The last moment at which it was good."""

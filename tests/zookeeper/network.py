@@ -6,9 +6,11 @@ import itertools
 import os
 import subprocess
 
-from ..servers.process import missing
-
 _numbers = itertools.count()
+
+
+class NoNetwork(Exception):
+    """Why there can be no namespaces on this machine."""
 
 
 class Network:
@@ -23,11 +25,11 @@ class Network:
         self.names = [f"{label}n{number}" for number in range(members)]
         self.addresses = [f"{subnet}.{number + 1}" for number in range(members)]
         if os.geteuid() != 0:
-            missing("network namespaces need root")
+            raise NoNetwork("network namespaces need root")
         try:
             _ip("link", "add", self._bridge, "type", "bridge")
         except (OSError, subprocess.CalledProcessError) as problem:
-            missing(f"this machine has no network namespaces: {problem}")
+            raise NoNetwork(f"this machine has no network namespaces: {problem}") from problem
         try:
             self._connect(subnet)
         except BaseException:

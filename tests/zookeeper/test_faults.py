@@ -1,4 +1,4 @@
-"""Sixteen processes on one lock while an ensemble of three is killed, cut and frozen: one holder at a time, and it goes on."""
+"""Many processes on one lock while an ensemble of three is killed, cut and frozen: one holder at a time, and it goes on."""
 
 from __future__ import annotations
 
@@ -22,20 +22,15 @@ from lockline.runtime.clock import now
 from ..calm import calm
 from ..servers.process import wait_for
 from ..servers.zookeeper import Ensemble, ZooKeeper
+from ..tier import sample
 from .network import Network
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
 
-WORKERS = 16
-AGAIN = 12.0
-"""Within so many seconds of a fault somebody holds again: an election, and a session of two seconds."""
-
-
-@pytest.fixture
-def network() -> Iterator[Network]:
-    network = Network(4)
-    yield network
-    network.close()
+WORKERS = sample(3, 16)
+ENOUGH = sample(80, 200)
+AGAIN = 120.0
+"""Seconds after which a lock that was not granted again counts as stuck; an election and a session take two or three."""
 
 
 class Crowd:
@@ -86,10 +81,15 @@ class Crowd:
         raise AssertionError(f"nobody held again after {what}")
 
     def finish(self) -> None:
-        """Everybody comes to the end of what it is at."""
+        """Everybody comes to the end of what it is at, once there is enough to judge by."""
+        wait_for(self._have_held, AGAIN, "a hold of every worker, and enough in all")
         self._enough.touch()
         for process in self.processes:
             process.wait(60)
+
+    def _have_held(self) -> bool:
+        holds = self.holds()
+        return len(holds) > ENOUGH and {line["worker"] for line in holds} == set(range(WORKERS))
 
     def stop(self) -> None:
         for process in self.processes:
@@ -99,11 +99,9 @@ class Crowd:
             process.wait(10)
 
 
-def test_one_holder_at_a_time_through_every_fault(tmp_path: Path, network: Network) -> None:
-    ensemble = Ensemble(
-        tmp_path, hosts=tuple(network.addresses[:3]), before=tuple(network.inside(n) for n in range(3))
-    ).start()
-    crowd = Crowd(ensemble.url, tmp_path, network)
+def test_one_holder_at_a_time_through_every_fault(tmp_path: Path, network: Network, ensemble: Ensemble) -> None:
+    """Longer than 5 s: there are four faults or seven, each with an election or a session that ends."""
+    crowd = Crowd(f"{ensemble.url}/faults", tmp_path, network)
     try:
         crowd.wait_for_a_grant_after(0.0, "the start")
         gaps = {what: fault(crowd, what, act) for what, act in faults(ensemble, network, crowd)}
@@ -111,7 +109,6 @@ def test_one_holder_at_a_time_through_every_fault(tmp_path: Path, network: Netwo
         history(crowd, gaps)
     finally:
         crowd.stop()
-        ensemble.stop()
 
 
 def faults(
@@ -128,7 +125,7 @@ def faults(
         return undo
 
     def leader() -> ZooKeeper:
-        wait_for(lambda: ensemble.leader is not None, 20, "a leader")
+        wait_for(lambda: ensemble.leader is not None, 60, "a leader")
         found = ensemble.leader
         assert found is not None
         return found
@@ -141,7 +138,8 @@ def faults(
         os.kill(crowd.processes[worker].pid, signal.SIGSTOP)
         return lambda: os.kill(crowd.processes[worker].pid, signal.SIGCONT)
 
-    for number, server in enumerate(ensemble.servers, 1):
+    # The death of the leader is the worst of them.
+    for number, server in enumerate(ensemble.servers[: sample(0, 3)], 1):
         yield f"server {number} killed", partial(kill, server)
     yield "the leader killed", lambda: kill(leader())
     yield "the leader cut off", lambda: cut(ensemble.servers.index(leader()))
@@ -167,8 +165,6 @@ def history(crowd: Crowd, gaps: dict[str, float]) -> None:
     """One holder at a time, in the order of tokens, and a register whose tokens never went down."""
     holds = crowd.holds()
     print(f"{len(holds)} holds; again after: " + ", ".join(f"{what} {gap:.1f} s" for what, gap in gaps.items()))
-    assert len(holds) > 200
-    assert {line["worker"] for line in holds} == set(range(WORKERS))
     for before, after in itertools.pairwise(holds):
         assert before["to"] <= after["from"], f"two holders at once: {before} and {after}"
         assert before["token"] < after["token"], f"a token that went down: {before} and {after}"
@@ -180,7 +176,7 @@ HOLDER = """
 import sys, threading, time, lockline
 from lockline.runtime.clock import now
 client = lockline.connect(sys.argv[1])
-lease = client.lock("x", ttl=2).acquire(timeout=60)
+lease = client.lock("x", ttl=5).acquire(timeout=60)
 print("held", lease.token, flush=True)
 
 def write():
@@ -192,6 +188,7 @@ def write():
             pass
 
 threading.Thread(target=write, daemon=True).start()
+trusted = 0.0
 while True:
     moment = now()
     if not lease.valid:
@@ -204,37 +201,37 @@ time.sleep(60)
 
 
 def test_a_holder_that_is_cut_off_together_with_its_server_knows_before_the_next_one_holds(
-    tmp_path: Path, network: Network
+    network: Network, ensemble: Ensemble
 ) -> None:
-    """The server on the wrong side of the cut still answers reads and pings; none of that may count."""
-    ensemble = Ensemble(
-        tmp_path, hosts=tuple(network.addresses[:3]), before=tuple(network.inside(n) for n in range(3))
-    ).start()
-    try:
-        for _ in range(3):
-            member = next(n for n, server in enumerate(ensemble.servers) if server.mode == "follower")
-            with (
-                lockline.connect(ensemble.url) as other,
-                subprocess.Popen(
-                    [*network.inside(member), sys.executable, "-c", HOLDER, ensemble.servers[member].url],
-                    stdout=subprocess.PIPE, text=True,
-                ) as holder,
-            ):  # fmt: skip
-                assert holder.stdout is not None
+    """The server on the wrong side of the cut still answers reads and pings; none of that may count.
+
+    Longer than 5 s: a session of two seconds ends.
+    """
+    for _ in range(sample(1, 3)):
+        member = next(n for n, server in enumerate(ensemble.servers) if server.mode == "follower")
+        with (
+            lockline.connect(f"{ensemble.url}/cut") as other,
+            subprocess.Popen(
+                [*network.inside(member), sys.executable, "-c", HOLDER, f"{ensemble.servers[member].url}/cut"],
+                stdout=subprocess.PIPE, text=True,
+            ) as holder,
+        ):  # fmt: skip
+            assert holder.stdout is not None
+            try:
                 token = int(holder.stdout.readline().split()[1])
+                # Its session was confirmed more than once by then; that it is trusted too long is looked for at any moment.
                 time.sleep(1.5)
                 network.cut(member)
-                lease = other.lock("x", ttl=2).acquire(timeout=AGAIN)
+                lease = other.lock("x", ttl=60).acquire(timeout=AGAIN)
                 granted = now()
                 trusted = float(holder.stdout.readline().split()[-1])
+            finally:
                 network.heal(member)
                 holder.kill()
-                assert trusted < granted
-                assert lease.token > token
-                lease.release()
-            ensemble.servers[member].wait_ready()
-    finally:
-        ensemble.stop()
+            assert trusted < granted
+            assert lease.token > token
+            lease.release()
+        ensemble.servers[member].wait_ready()
 
 
 def test_the_doctor_sees_the_ensemble_and_who_is_down(ensemble: Ensemble) -> None:
@@ -246,7 +243,7 @@ def test_the_doctor_sees_the_ensemble_and_who_is_down(ensemble: Ensemble) -> Non
         victim.kill()
         try:
             texts = [f"{finding.level}: {finding.text}" for finding in client.examine()]
-            assert any(f"error: 127.0.0.1:{victim.port} does not answer" in text for text in texts)
-            client.lock("x").acquire(timeout=10).release()
+            assert any(f"error: {victim.host}:{victim.port} does not answer" in text for text in texts)
+            client.lock("x").acquire(timeout=60).release()
         finally:
             victim.start()

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 import pytest
 
 import lockline
 from lockline import LocklineError
-from lockline.runtime.clock import now
 
-from ..calm import calm
 from ..servers.process import wait_for
 from ..servers.proxy import Proxy
 from ..servers.zookeeper import Ensemble, ZooKeeper
@@ -29,36 +26,34 @@ def server_of(client: lockline.Client, ensemble: Ensemble) -> ZooKeeper:
 def client_of_a_follower(client_of: Clients, ensemble: Ensemble, url: str) -> tuple[lockline.Client, ZooKeeper]:
     while True:
         client = client_of(url)
-        client.lock("warm-up", ttl=4).acquire(timeout=10).release()
+        client.lock("warm-up", ttl=60).acquire(timeout=60).release()
         server = server_of(client, ensemble)
         if server.mode == "follower":
             return client, server
+
+
+def was_left(client: lockline.Client, server: ZooKeeper) -> bool:
+    """Whether the client left this server for its silence, before kazoo noticed anything."""
+    left = client._engine.backend._channel._hooks._silent  # type: ignore[attr-defined]
+    return server.port in {port for _, port in left}
+
+
+# A fifth of this, and the client leaves the server: 3 s, where kazoo takes 10, and the session's ceiling is 5 s away or more.
+SESSION = 15
 
 
 @pytest.mark.slow
 def test_a_hung_server_is_left_before_the_lease_is_lost_and_the_work_goes_on(
     ensemble: Ensemble, client_of: Clients
 ) -> None:
-    client, server = client_of_a_follower(client_of, ensemble, f"{ensemble.url}/hung?session=4")
-    lease = client.lock("x", ttl=30).acquire(timeout=10)
-    time.sleep(2)
+    client, server = client_of_a_follower(client_of, ensemble, f"{ensemble.url}/hung?session={SESSION}")
+    lease = client.lock("x", ttl=60).acquire(timeout=60)
     server.freeze()
-    # Longer than the session would last by itself.
-    failed, granted, slowest, end = 0, 0, 0.0, time.monotonic() + 5.5
     try:
-        while time.monotonic() < end:
-            began = calm()
-            try:
-                client.lock("y", ttl=4).acquire(timeout=10).release()
-                granted += 1
-            except LocklineError:
-                failed += 1
-            slowest = max(slowest, calm() - began)
-            time.sleep(0.05)
-        print(f"{granted} granted, {failed} failed, the slowest after {slowest:.2f} s; lease valid: {lease.valid}")
+        client.lock("y", ttl=60).acquire(timeout=60).release()
+        lease.extend(60)
         assert lease.valid
-        assert failed == 0
-        assert slowest < 2
+        assert was_left(client, server)
     finally:
         server.thaw()
         server.wait_ready()
@@ -69,11 +64,12 @@ def test_a_hung_server_is_left_before_the_lease_is_lost_and_the_work_goes_on(
 def test_a_hung_server_is_left_by_a_client_that_holds_nothing_and_only_asks(
     ensemble: Ensemble, client_of: Clients
 ) -> None:
-    client, server = client_of_a_follower(client_of, ensemble, f"{ensemble.url}/asks?session=4")
+    client, server = client_of_a_follower(client_of, ensemble, f"{ensemble.url}/asks?session={SESSION}")
     server.freeze()
     try:
         # No lease, no heartbeat: each question alone has to find out.
-        wait_for(lambda: _answers(client), 6, "an answer of another server")
+        wait_for(lambda: _answers(client), 60, "an answer of another server")
+        assert was_left(client, server)
     finally:
         server.thaw()
         server.wait_ready()
@@ -81,7 +77,7 @@ def test_a_hung_server_is_left_by_a_client_that_holds_nothing_and_only_asks(
 
 def _answers(client: lockline.Client) -> bool:
     try:
-        client.lock("z", ttl=4).acquire(timeout=1).release()
+        client.lock("z", ttl=60).acquire(timeout=1).release()
     except LocklineError:
         return False
     return True
@@ -89,17 +85,18 @@ def _answers(client: lockline.Client) -> bool:
 
 @pytest.mark.slow
 def test_a_slow_server_is_not_left_and_a_lease_on_it_stays_good(proxy: Proxy, url: str, client_of: Clients) -> None:
-    """Every answer takes 0.7 s, a ninth of the session: that is a slow server, and no silent one."""
-    client = client_of(f"zk://127.0.0.1:{proxy.port}/{url.rpartition('/')[2]}?session=6")
-    lease = client.lock("held", ttl=30).acquire(timeout=10)
-    proxy.delay(0.35)
-    before, granted, end = proxy.accepted, 0, now() + 9
-    while now() < end:
-        client.lock("x", ttl=30).acquire(timeout=10).release()
-        granted += 1
-    print(f"{granted} granted over {proxy.accepted - before} new connections")
+    """Every answer takes two seconds, a thirtieth of the session: that is a slow server, and no silent one.
+
+    Longer than 5 s: there are four such answers. A session of a minute: the client leaves after 12 s, also on a busy machine.
+    That a slow session lasts is shown in test_session.py, on a virtual clock.
+    """
+    client = client_of(f"zk://127.0.0.1:{proxy.port}/{url.rpartition('/')[2]}?session=60")
+    lease = client.lock("held", ttl=60).acquire(timeout=60)
+    before = proxy.accepted
+    proxy.delay(1.0)
+    for _ in range(2):
+        client.lock("x", ttl=60).acquire(timeout=60).release()
     assert lease.valid
     proxy.heal()
     assert proxy.accepted == before
-    assert granted >= 3
     lease.release()

@@ -40,7 +40,7 @@ def test_a_value_has_the_leaders_time(url: str, client_of: Callable[..., locklin
         assert run(backend.keep("x", "once", b"value", lease.token, 20, until))  # type: ignore[attr-defined]
         assert not run(backend.keep("x", "once", b"no", lease.token - 1, 20, until))  # type: ignore[attr-defined]
     record = run(backend.kept("x", "once", until))  # type: ignore[attr-defined]
-    assert abs(record.written - time.time()) < 5
-    assert 0 <= record.now - record.written < 5
+    assert abs(record.written - time.time()) < 60
+    assert 0 <= record.now - record.written < 60
     assert record.written_step < record.step
     assert (record.value, record.token) == (b"value", lease.token)

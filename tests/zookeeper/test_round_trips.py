@@ -14,10 +14,10 @@ from kazoo.client import KazooClient
 import lockline
 from lockline import aio
 
-from ..calm import calm
 from ..servers.process import wait_for
 from ..servers.proxy import Proxy
 from ..servers.zookeeper import ZooKeeper, facts
+from ..tier import sample
 from .conftest import chroot
 
 pytestmark = pytest.mark.server
@@ -71,7 +71,8 @@ def test_an_uncontended_acquire_is_a_create_and_a_look_and_a_release_is_a_delete
     with Counted(server) as cost:
         for _ in range(50):
             client.lock("x", ttl=60).acquire().release()
-    assert cost.writes == pytest.approx(100, abs=3)
+    # A session that carries claims is confirmed by a write every few seconds.
+    assert 97 <= cost.writes <= 103 + cost.seconds
     # One look each; the four-letter words of this test are requests too, and the keeper looks round twice a second.
     assert cost.reads <= 58 + 2 * cost.seconds
     assert cost.events == cost.child_events == 0
@@ -85,7 +86,7 @@ def test_handing_on_among_the_threads_of_a_client_costs_a_create_a_look_a_watch_
     client.lock("x", ttl=60).acquire().release()
 
     def work() -> None:
-        for _ in range(50):
+        for _ in range(25):
             with client.lock("x", ttl=60):
                 pass
 
@@ -95,18 +96,28 @@ def test_handing_on_among_the_threads_of_a_client_costs_a_create_a_look_a_watch_
             thread.start()
         for thread in threads:
             thread.join()
-    assert cost.writes == pytest.approx(600, abs=10)
+    assert 290 <= cost.writes <= 310 + cost.seconds
     # A release of one's own is no news to the keeper: it looks round, and has holders watch their nodes, twice a second only.
-    assert cost.reads <= 655 + 2 * cost.seconds
+    assert cost.reads <= 355 + 2 * cost.seconds
+
+
+EXISTS = 3
+"""The type of the request by which a holder watches its own node: sent after the grant, and not waited for."""
 
 
 @contextlib.contextmanager
-def one_round_trip(seconds: float) -> Iterator[None]:
-    """What is done here takes one trip of so long, and less than two."""
-    began, calmly = time.monotonic(), calm()
+def one_round_trip(proxy: Proxy) -> Iterator[None]:
+    """All that is asked of the server here about x leaves in one packet, and so before any answer."""
+    asked: list[int] = []
+
+    def note(to_server: bool, data: bytes, fate: str) -> None:
+        if to_server and b"/lockline/x" in data:
+            asked.append(int.from_bytes(data[8:12], "big"))
+
+    proxy.on_packet = note
     yield
-    assert time.monotonic() - began >= seconds
-    assert calm() - calmly < 1.9 * seconds
+    proxy.on_packet = lambda to_server, data, fate: None
+    assert len([kind for kind in asked if kind != EXISTS]) == 1
 
 
 @pytest.mark.usefixtures("lasting")
@@ -115,12 +126,11 @@ def test_an_uncontended_acquire_is_one_round_trip_of_latency(
 ) -> None:
     client = client_of(f"zk://127.0.0.1:{proxy.port}/{url.rpartition('/')[2]}", session=30)
     client.lock("x", ttl=60).acquire().release()
-    proxy.delay(0.1)
-    with one_round_trip(0.2):
-        lease = client.lock("x", ttl=60).acquire()
-    with one_round_trip(0.2):
-        lease.release()
-    proxy.heal()
+    for _ in range(5):
+        with one_round_trip(proxy):
+            lease = client.lock("x", ttl=60).acquire()
+        with one_round_trip(proxy):
+            lease.release()
 
 
 def test_a_try_that_fails_writes_nothing(
@@ -132,13 +142,13 @@ def test_a_try_that_fails_writes_nothing(
     with Counted(server) as cost:
         for _ in range(30):
             assert other.lock("x", ttl=60).try_acquire() is None
-    assert cost.writes <= 2
+    assert cost.writes <= 2 + cost.seconds / 3  # and what confirms the holder's session
     lease.release()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("waiters", [20, 200])
-def test_a_release_costs_the_same_whether_twenty_or_two_hundred_wait(server: ZooKeeper, url: str, waiters: int) -> None:
+@pytest.mark.parametrize("waiters", sample([15, 60], [20, 200]))
+def test_a_release_costs_the_same_however_many_wait(server: ZooKeeper, url: str, waiters: int) -> None:
     """No herd: of all who wait, the release wakes one."""
 
     async def story() -> tuple[Counted, list[int]]:
@@ -166,7 +176,7 @@ def test_a_release_costs_the_same_whether_twenty_or_two_hundred_wait(server: Zoo
         # Eleven hand-overs, with nothing else going on.
         with Counted(server) as cost:
             await lease.release()
-            await asyncio.wait_for(reached.wait(), 30)
+            await asyncio.wait_for(reached.wait(), 120)
         go_on.set()
         await asyncio.gather(*tasks)
         for client in (*clients, holder):
@@ -176,11 +186,12 @@ def test_a_release_costs_the_same_whether_twenty_or_two_hundred_wait(server: Zoo
     cost, order = asyncio.run(story())
     assert len(order) == waiters
     assert order == sorted(order)
-    # One for each hand-over, and one to a holder of more than a moment, which watches its own node for an eviction.
-    assert cost.events <= 11 + 2
+    # One for each hand-over, and one to a holder of more than a moment: six clients look twice a second which of their nodes to watch.
+    assert cost.events <= 11 + 2 + 12 * cost.seconds
     assert cost.child_events == 0
-    assert cost.writes <= 11 + 12
-    assert cost.reads <= 11 * 2 + 10 + 12
+    # Six clients confirm their sessions every few seconds, and look round twice a second.
+    assert cost.writes <= 11 + 12 + 2 * cost.seconds
+    assert cost.reads <= 11 * 2 + 10 + 12 + 12 * cost.seconds
 
 
 @pytest.mark.parametrize("waiters", [10])
@@ -194,12 +205,12 @@ def test_a_permit_that_is_given_back_wakes_no_more_than_the_semaphore_has_permit
             await until_they_wait(client, waiters)
             with Counted(server) as cost:
                 await held[2].release()
-                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED, timeout=10)
+                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED, timeout=60)
             for lease in held[:2]:
                 await lease.release()
             left = set(tasks)
             while left:
-                done, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED, timeout=10)
+                done, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED, timeout=60)
                 for task in done:
                     await task.result().release()
         return cost
@@ -230,4 +241,4 @@ def test_nothing_is_watched_by_a_client_that_only_holds_for_a_moment(
     client = client_of(url, session=30)
     for _ in range(20):
         client.lock("x", ttl=60).acquire().release()
-    wait_for(lambda: int(facts(server.port)["zk_watch_count"]) == 0, 5, "no watch left")
+    wait_for(lambda: int(facts(server.port)["zk_watch_count"]) == 0, 60, "no watch left")

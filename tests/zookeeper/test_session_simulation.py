@@ -9,6 +9,7 @@ import pytest
 from lockline.backends.zookeeper import session
 from lockline.runtime.clock import validity
 
+from ..tier import sample
 from .simulation import Ours, World
 
 SEEDS = 1000
@@ -72,13 +73,13 @@ class AnyThird(Ours):
 
 @pytest.mark.slow
 def test_no_stall_freeze_or_lost_server_makes_a_client_trust_a_session_that_is_over() -> None:
-    ended = 0
-    for seed in range(SEEDS):
+    ended, seeds = 0, sample(250, SEEDS)
+    for seed in range(seeds):
         world = World(seed, Ours).run()
         assert world.overlap <= 0, f"seed {seed}: trusted {world.overlap:.3f} s beyond the end"
         ended += world.ended is not None
     # Without that, it would prove nothing.
-    assert ended > SEEDS / 3
+    assert ended > seeds / 3
 
 
 @pytest.mark.parametrize("mutant", [SentLongBefore, AnsweredLongBefore, TwoWrites, AnyThird])
