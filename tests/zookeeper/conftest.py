@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
+from kazoo.exceptions import ConnectionLoss, SessionExpiredError
 
 import lockline
 from lockline.runtime.clock import now
@@ -134,9 +135,22 @@ class Trust:
 
 def end_session(kazoo: KazooClient, client: lockline.Client) -> None:
     """Have the ensemble end this client's session, as if its time had run out: another connection takes it and closes it."""
-    channel = client._engine.backend._channel  # type: ignore[attr-defined]
+    identity = client._engine.backend._channel.client.client_id  # type: ignore[attr-defined]
     hosts = ",".join(f"{host}:{port}" for host, port in kazoo.hosts)
-    thief = KazooClient(hosts=hosts, client_id=channel.client.client_id)
+    while not _closed_by_another(kazoo, hosts, identity):
+        pass
+
+
+def _closed_by_another(kazoo: KazooClient, hosts: str, identity: Any) -> bool:
+    """Whether the session ended; not if its client connected again between the two requests of the other connection."""
+    probe = f"/probe-{next(_numbers)}"
+    thief = KazooClient(hosts=hosts, client_id=identity)
     thief.start()
-    thief.stop()
-    thief.close()
+    try:
+        thief.create(probe, ephemeral=True)
+    except (ConnectionLoss, SessionExpiredError):
+        return False
+    finally:
+        thief.stop()
+        thief.close()
+    return kazoo.exists(probe) is None
