@@ -63,6 +63,7 @@ def contract(backend: str, *, full: bool = False) -> Group:
 
 # The longest first, so that none begins when the others are nearly done.
 GROUPS = [
+    Group("zookeeper", ("tests/zookeeper",)),
     *parts(2, "tests/redis"),
     Group("pages", ("tests/web", "tests/docs", "tests/packaging")),
     Group("recipes", ("tests/recipes", "tests/test_shells.py", "tests/test_run_tests.py", "tests/test_calm.py", "tests/test_setup.py", "tests/test_steady_clock.py")),
@@ -81,7 +82,6 @@ GROUPS = [
     contract("postgresql-pgbouncer"),
     Group("consul", ("tests/consul",)),
     Group("contract-local", ("tests/contract",), ("local",)),
-    Group("zookeeper", ("tests/zookeeper",)),
     contract("zookeeper"),
     Group("kit", ("tests/kit", "tests/local")),
     contract("redlock-3"),
