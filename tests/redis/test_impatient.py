@@ -41,7 +41,7 @@ def test_a_task_with_little_time_leaves_the_connection_to_the_others(
                 server.thaw()
             await (await patient).release()
             # What the impatient task asked for is withdrawn. Until then the next one would wait, on a second connection.
-            while (await client.inspect("impatient")).claims:
+            while (await client.inspect("impatient")).claims:  # noqa: ASYNC110 - the store has the only event
                 await asyncio.sleep(0.01)
             await (await client.lock("impatient", ttl=60).acquire(timeout=60)).release()
             assert connections(server) == before + 1  # that of this question
