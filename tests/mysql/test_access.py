@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -13,6 +14,7 @@ from lockline import BackendUnavailable, ConfigError
 from lockline.backends.mysql import tables
 from lockline.backends.mysql.schema import RIGHTS
 from tests.servers.process import wait_for
+from tests.servers.proxy import Proxy
 
 from .conftest import Database
 
@@ -185,6 +187,28 @@ def test_a_replica_is_refused_also_to_somebody_who_could_write_there(shared: Dat
         finally:
             shared.ask("SET GLOBAL read_only = 0")
         client.lock("x").acquire(timeout=60).release()
+
+
+def test_the_reason_is_told_also_when_the_last_try_is_cut_short(shared: Database) -> None:
+    heard = threading.Event()
+
+    def listen(from_client: bool, data: bytes, fate: str) -> None:
+        if b"read-only" in data:
+            heard.set()
+
+    with Proxy(("127.0.0.1", shared.server.port), on_packet=listen) as proxy, ThreadPoolExecutor(1) as pool:
+        url = shared.url.replace(f":{shared.server.port}/", f":{proxy.port}/") + "?prefix=cut"
+        with lockline.connect(url) as client:
+            shared.ask("SET GLOBAL read_only = 1")
+            try:
+                asking = pool.submit(client.lock("x").acquire, timeout=5)
+                assert heard.wait(60)
+                proxy.black_hole()
+                with pytest.raises(BackendUnavailable, match=r"before that: .*read-only"):
+                    asking.result(60)
+            finally:
+                shared.ask("SET GLOBAL read_only = 0")
+                proxy.heal()
 
 
 def test_of_several_servers_the_one_that_can_be_written_to_is_found(shared: Database, spare: Database) -> None:

@@ -45,8 +45,13 @@ class DiedIdle(NoAnswer):
     """The connection was dead before anything was sent on it; another one may do."""
 
 
-def unavailable(system: str, problem: NoAnswer, *, unsent: bool = False) -> BackendUnavailable:
-    """What the caller is told when there was no answer: whether the server was out of reach, or silent, or cannot serve now."""
+def unavailable(
+    system: str, problem: NoAnswer, *, unsent: bool = False, said: NoAnswer | None = None
+) -> BackendUnavailable:
+    """What the caller is told when there was no answer: whether the server was out of reach, or silent, or cannot serve now.
+
+    `said` is what the server said to an earlier try: the deadline may have cut the last one short.
+    """
     if problem.refused:
         what = "cannot be reached"
     elif problem.said:
@@ -55,6 +60,7 @@ def unavailable(system: str, problem: NoAnswer, *, unsent: bool = False) -> Back
         what = "was not asked in time"
     else:
         what = "gave no answer in time"
-    error = BackendUnavailable(f"{system} {what}: {problem}")
+    earlier = "" if said is None or problem.said else f"; before that: {said}"
+    error = BackendUnavailable(f"{system} {what}: {problem}{earlier}")
     error.unsent = unsent
     return error

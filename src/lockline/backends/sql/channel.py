@@ -56,6 +56,7 @@ class SqlChannel:
         pause = FIRST_PAUSE
         refused_since: float | None = None
         last: NoAnswer | None = None
+        said: NoAnswer | None = None
         while True:
             try:
                 return RoutineAnswer(await self._ask(call, until), repeated)
@@ -63,10 +64,11 @@ class SqlChannel:
                 refusal.unsent = not repeated
                 raise
             except NoAnswer as no_answer:
-                # A last try that the deadline cut short tells less than the one before it.
+                # A try that was not even begun tells less than the one before it.
                 problem = no_answer if last is None or not no_answer.late else last
                 repeated = repeated or no_answer.sent
                 last = problem
+                said = problem if problem.said else said
                 cause = no_answer
             now = self._runtime.now()
             refused_since = None if not problem.refused else now if refused_since is None else refused_since
@@ -74,7 +76,7 @@ class SqlChannel:
             if refused_since is not None and not insists:
                 left = min(left, refused_since + REFUSAL - now)
             if left <= 0 or cause.late or (cause.sent and not call.repeatable):
-                raise unavailable(self._system, problem, unsent=not repeated) from cause
+                raise unavailable(self._system, problem, unsent=not repeated, said=said) from cause
             if not problem.said:
                 # What else is open is as dead, mostly; a connection that waited too long costs a try each.
                 self.link.forget()
