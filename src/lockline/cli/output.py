@@ -32,8 +32,9 @@ class CommandOutput:
 
     def whole(self) -> bytes | None:
         """All that it printed, now that it has ended; None if that was more than is kept."""
-        os.write(self._end, b"\n")
+        os.close(self._end)
         self._thread.join()
+        os.close(self._over)
         return None if len(self._kept) > self._most else bytes(self._kept)
 
     def _read_on(self) -> None:

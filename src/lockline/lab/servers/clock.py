@@ -1,4 +1,6 @@
-"""A wall clock that can be stepped, for one server alone: a few lines of C, loaded before libc, add an offset from a file.
+"""A wall clock for one server alone: a few lines of C, loaded before libc.
+
+`STEPPED_CLOCK` names a file with an offset that is added. With `STEADY_CLOCK`, an offset from CLOCK_BOOTTIME, nobody else steps it.
 
 Not libfaketime: it and the jemalloc that Redis is built with call each other without end.
 """
@@ -25,9 +27,11 @@ SOURCE = r"""
 #include <unistd.h>
 
 static volatile int64_t *offset; /* microseconds */
+static int64_t steady;           /* nanoseconds from CLOCK_BOOTTIME to the wall clock */
 
 __attribute__((constructor)) static void begin(void) {
-  char *name = getenv("STEPPED_CLOCK");
+  char *name = getenv("STEPPED_CLOCK"), *given = getenv("STEADY_CLOCK");
+  if (given) steady = strtoll(given, 0, 10);
   int file = name ? open(name, O_RDONLY) : -1;
   void *found = file < 0 ? MAP_FAILED : mmap(0, 8, PROT_READ, MAP_SHARED, file, 0);
   if (found != MAP_FAILED) offset = found;
@@ -36,9 +40,10 @@ __attribute__((constructor)) static void begin(void) {
 
 /* The kernel itself is asked: whoever allocates memory in here may be asking for the time. */
 int clock_gettime(clockid_t clock, struct timespec *ts) {
-  int done = syscall(SYS_clock_gettime, clock, ts);
-  if (!done && offset && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE)) {
-    int64_t now = ts->tv_sec * 1000000000LL + ts->tv_nsec + *offset * 1000;
+  int wall = clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE;
+  int done = syscall(SYS_clock_gettime, wall && steady ? CLOCK_BOOTTIME : clock, ts);
+  if (!done && wall && (steady || offset)) {
+    int64_t now = ts->tv_sec * 1000000000LL + ts->tv_nsec + steady + (offset ? *offset * 1000 : 0);
     ts->tv_sec = now / 1000000000;
     ts->tv_nsec = now % 1000000000;
   }
