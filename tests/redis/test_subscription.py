@@ -66,6 +66,32 @@ def test_a_connection_that_is_being_made_is_given_up_when_its_client_closes(serv
     asyncio.run(story())
 
 
+def test_nobody_waits_for_anothers_connection_beyond_its_own_deadline(server: RedisServer) -> None:
+    """Also who comes between one that leaves and the next one in the line."""
+
+    async def story() -> None:
+        with Proxy(server.address) as proxy:
+            address = ("127.0.0.1", proxy.port)
+            proxy.black_hole()
+            port = Connections(understand(server.url + "?timeout=10", "asyncio", {}), AsyncioLink)
+            first, second = (asyncio.create_task(port.ask(address, PING, clock.now() + 300)) for _ in range(2))
+            await asyncio.to_thread(wait_for, lambda: proxy.accepted, 60, "a connection")
+            first.cancel()
+            late = []
+            while proxy.accepted < 2:
+                late.append(asyncio.create_task(port.ask(address, PING, clock.now() + 0.2)))
+                await asyncio.sleep(0)
+            late.append(asyncio.create_task(port.ask(address, PING, clock.now() + 0.2)))
+            async with asyncio.timeout(60):
+                told = await asyncio.gather(*late, return_exceptions=True)
+            assert not second.done()
+            assert {type(each) for each in told} == {NoAnswer}
+            port.close()
+            await asyncio.gather(second, return_exceptions=True)
+
+    asyncio.run(story())
+
+
 def test_whoever_asks_on_a_broken_connection_learns_it_at_once(server: RedisServer) -> None:
     async def story() -> None:
         port = Connections(understand(server.url, "asyncio", {}), AsyncioLink)

@@ -16,12 +16,13 @@ from typing import Any, TypeVar
 from ...core.waiting import Hints, begun
 from ...errors import BackendUnavailable, ClientClosed, LocklineError
 from ...runtime import clock
+from ...runtime.exclusive import Exclusive
 from ...runtime.limits import let_through
 from ...runtime.section import Inside, Late, Section
 from ...runtime.wake_pipe import WakePipe
 from ..resp import subscription
 from ..resp.errors import NoAnswer
-from ..resp.link_asyncio import alone
+from ..resp.link_asyncio import alone, turns
 from ..resp.subscription import AsyncioSubscription, BlockingSubscription
 from ..resp.target import Address
 from .changes import BEGINNING, BlockingTracker, Tracked
@@ -275,11 +276,11 @@ class AsyncioSubscriptions(Subscriptions):
         """Where a message may have been missed that nobody has looked for yet."""
         self._mending: set[asyncio.Task[None]] = set()
         self._channels = {}
-        self._opening: dict[Address, asyncio.Lock] = {}
+        self._opening: dict[Address, Exclusive] = {}
         self._closed = False
 
     async def listen(self, address: Address, until: float) -> str:
-        async with alone(self._opening.setdefault(address, asyncio.Lock()), address, until):
+        async with alone(self._opening.setdefault(address, turns()), address, until):
             if self._closed:
                 raise ClientClosed()
             channel = self._channel(address)
@@ -304,7 +305,7 @@ class AsyncioSubscriptions(Subscriptions):
 
     async def watch(self, key: bytes, watcher: str, address: Address, until: float) -> bool:
         """Have the server tell of the next change of this key; whether it does such things."""
-        async with alone(self._opening.setdefault(address, asyncio.Lock()), address, until):
+        async with alone(self._opening.setdefault(address, turns()), address, until):
             if self._closed:
                 raise ClientClosed()
             if address not in self.trackers:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 from ...errors import ClientClosed
-from ...runtime import clock
+from ...runtime.exclusive import Exclusive
+from ...runtime.looping import LoopRuntime
 from .commands import INFO
 from .connection_asyncio import AsyncioConnection, Pipeline
 from .errors import NoAnswer, vet
@@ -20,18 +20,18 @@ A_MOMENT = 0.0003
 one: a packet costs more than what is in it. Not longer: who leaves together comes back together, to a line that is empty meanwhile."""
 
 
+def turns() -> Exclusive:
+    """Whose turn it is to open a connection."""
+    return Exclusive(LoopRuntime())
+
+
 @asynccontextmanager
-async def alone(lock: asyncio.Lock, address: Address, until: float) -> AsyncIterator[None]:
+async def alone(turns: Exclusive, address: Address, until: float) -> AsyncIterator[None]:
     """One at a time, and nobody waits for another's connection beyond his own deadline."""
-    try:
-        async with asyncio.timeout(max(0.0, until - clock.now()) if lock.locked() else None):
-            await lock.acquire()
-    except TimeoutError as problem:
-        raise NoAnswer(address, "no time left to connect", sent=False, late=True) from problem
-    try:
+    async with turns(until) as mine:
+        if not mine:
+            raise NoAnswer(address, "no time left to connect", sent=False, late=True)
         yield
-    finally:
-        lock.release()
 
 
 class AsyncioLink:
@@ -44,7 +44,7 @@ class AsyncioLink:
         self._join = join
         self._vets = vets
         self._pipeline: Pipeline | None = None
-        self._opening = asyncio.Lock()
+        self._opening = turns()
         self._unready: AsyncioConnection | None = None
         self._closed = False
 
