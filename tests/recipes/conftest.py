@@ -16,7 +16,7 @@ from ..servers.process import free_port
 
 ROOT = Path(__file__).parents[2]
 TITLED = re.compile(r'^```\w+ title="([^"]+)"\n(.*?)^```', re.MULTILINE | re.DOTALL)
-PATIENCE = 200.0
+PATIENCE = 500.0
 """How long a test waits for a program of the frameworks at most; on a busy machine some take many seconds to start."""
 DAY = 86400.0
 
