@@ -290,6 +290,26 @@ class TestAwaited:
             with pytest.raises(ConfigError, match=f"`await lock.{ask}"):
                 print("the body ran without the lock" if getattr(lock, ask)() else "")
 
+    @pytest.mark.filterwarnings("ignore::lockline.errors.LeaseDropped")
+    @pytest.mark.parametrize("how", ["gather", "task"])
+    def test_a_lease_that_is_the_result_of_a_task_and_dropped_with_it_is_not_renewed(self, how: str) -> None:
+        async def fail() -> None:
+            raise ValueError
+
+        async def story() -> None:
+            client = aio.connect("memory:dropped")
+            if how == "gather":
+                with pytest.raises(ValueError):
+                    await asyncio.gather(client.lock("x", ttl=1).acquire(), fail())
+            else:
+                task = asyncio.create_task(client.lock("x", ttl=1).acquire())
+                await asyncio.wait([task])
+                del task
+            await (await client.lock("x").acquire(timeout=60)).release()
+            await client.close()
+
+        asyncio.run(story())
+
     def test_tasks_and_gather_take_a_try_as_well(self) -> None:
         async def story() -> None:
             client = aio.connect("memory:awaited")

@@ -344,8 +344,8 @@ class Engine:
 
     def hand_on(self, live: LiveClaim) -> None:
         """The claim is from now on nobody's in particular: no thread or task ends it by its own end."""
-        live.me = None
         self._forget(live)
+        live.be_nobodys()
 
     async def _change(self, live: LiveClaim, claim: Claim) -> None:
         check(live)

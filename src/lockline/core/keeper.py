@@ -319,8 +319,9 @@ class Keeper:
             outcome = self._runtime.outcome(live.me)
             if not (isinstance(outcome, Handle) and outcome._live is live):
                 return False
-            # A task whose result is the lease has handed it to whoever awaits it.
-            live.me = None
+            # A task whose result is the lease has handed it to whoever awaits it. If nobody does, the lease goes with the task.
+            self._forget(live)
+            live.be_nobodys()
         return True
 
     async def _renew_all(self, batch: list[LiveClaim]) -> None:

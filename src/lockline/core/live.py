@@ -276,6 +276,11 @@ class LiveClaim:
             self.state = RELEASING
         return first
 
+    def be_nobodys(self) -> None:
+        """No thread or task ends it by its own end from now on, and it keeps none of them."""
+        self.me = None
+        self.key = (None, self.claim.name)
+
     def give_up(self, why: type[BaseException] | None = None) -> None:
         """It is given back, or will be, because its call ended like that; what was lost stays lost."""
         self.given_up_for = why
