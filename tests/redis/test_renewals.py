@@ -12,7 +12,8 @@ import lockline
 from lockline.backends.redis.commands import key_of
 from tests.redis.renewed import TTL, renewal_of, run_out, wait_for_renewal
 from tests.servers.process import wait_for
-from tests.servers.redis import RedisCluster, a_redis
+from tests.servers.proxy import Proxy
+from tests.servers.redis import RedisCluster, RedisServer, a_redis
 
 from .conftest import Town
 
@@ -140,3 +141,15 @@ def two_in_a_slot() -> tuple[str, str]:
         if other != f"n{n}":
             return other, f"n{n}"
     raise AssertionError("no two names in one slot")
+
+
+def test_the_first_renewal_on_a_far_server_has_time_for_its_login(server: RedisServer) -> None:
+    """Takes some 7 s: the login of the renewals' own connection has to last for more than a third of the ttl."""
+    with Proxy(server.address) as proxy, lockline.connect(f"redis://127.0.0.1:{proxy.port}") as client:
+        proxy.delay(0.35)
+        lease = client.lock("far", ttl=10).acquire(timeout=60)
+        before = lease._live.ends
+        wait_for(lambda: lease._live.ends > before or not lease.valid, 60, "a renewal")
+        assert lease.valid
+        proxy.heal()
+        lease.release()

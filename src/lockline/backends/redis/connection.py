@@ -19,6 +19,10 @@ class Link(Protocol):
     kept_after_fork: bool
     """Whether its sockets are a loop's, which a child shares with its parent: then they are no child's to close."""
 
+    @property
+    def ready(self) -> bool:
+        """Whether a connection is open."""
+
     async def ask(self, request: bytes, until: float) -> Any:
         """The server's answer to one command."""
 
@@ -72,6 +76,11 @@ class Connections:
         self, address: Address, requests: Sequence[bytes], until: float, *, sentinel: bool = False
     ) -> list[Any]:
         return await self.to(address, sentinel=sentinel).ask_all(requests, until)
+
+    @property
+    def ready(self) -> bool:
+        """Whether a connection to some server is open."""
+        return any(link.ready for link in list(self._links.values()))
 
     def forget(self, address: Address) -> None:
         """Close what is open to this server and idle."""

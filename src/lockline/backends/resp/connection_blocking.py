@@ -275,6 +275,11 @@ class BlockingLink(ConnectionPool[Way]):
         self._address = server.address
         self._vets = vets
 
+    @property
+    def ready(self) -> bool:
+        """Whether a connection is open and free."""
+        return bool(self.free)
+
     def take(self, until: float) -> Way:
         """A connection of the caller's own until it is given back or dropped."""
         if self._closed:

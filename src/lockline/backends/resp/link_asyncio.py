@@ -48,6 +48,11 @@ class AsyncioLink:
         self._unready: AsyncioConnection | None = None
         self._closed = False
 
+    @property
+    def ready(self) -> bool:
+        """Whether the connection is open."""
+        return self._pipeline is not None and self._pipeline.connection.broken is None
+
     async def pipeline(self, until: float) -> Pipeline:
         """The one that is open, or a new one."""
         async with alone(self._opening, self._server.address, until):
