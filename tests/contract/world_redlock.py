@@ -30,7 +30,8 @@ class RedlockWorld(World):
         self.servers.stop()
 
     def place(self) -> str:
-        return f"{self.servers.url}?prefix={self.unique()}/"
+        # Servers that share two processors with twelve groups of tests may need longer than the default for an answer.
+        return f"{self.servers.url}?prefix={self.unique()}/&timeout=5"
 
     def debris(self, place: str) -> list[str]:
         """Whatever stays at any node; tombstones have a ttl and no name, so they are not seen here."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -12,10 +13,12 @@ import pytest
 
 import lockline
 from lockline import BackendUnavailable
+from lockline.backends.redlock.scripts import SCRIPTS
 from lockline.core import engine
 from lockline.runtime import clock
 from lockline.runtime.blocking import run
 from tests.servers.process import wait_for
+from tests.servers.proxy import Proxy
 from tests.servers.redis import RedisServer, a_folder
 
 from ..tier import sample
@@ -160,6 +163,22 @@ def test_the_token_of_a_holder_is_the_number_that_a_majority_has(three: Servers,
         finally:
             three[2].thaw()
         assert one.do(lambda: one.client.evict("behind", token=lease.token)) == 1
+
+
+@both
+def test_an_eviction_is_repeated_where_its_answers_were_lost(three: Servers, flavour: str) -> None:
+    """The servers have done it in the first round; the second one finds nothing, and the eviction counts."""
+    with ExitStack() as stack:
+        proxies = [stack.enter_context(Proxy(("127.0.0.1", node.port))) for node in three.nodes]
+        url = three.url
+        for node, proxy in zip(three.nodes, proxies, strict=True):
+            url = url.replace(f":{node.port}", f":{proxy.port}")
+        one = stack.enter_context(client_of(flavour, f"{url}?timeout=4"))
+        lease = one.do(lambda: one.client.lock("lost", ttl=60).acquire())
+        for proxy in proxies:
+            proxy.drop_reply(SCRIPTS["evict"].sha.encode())
+        assert one.do(lambda: one.client.evict("lost", token=lease.token)) == 1
+        assert [proxy.lost for proxy in proxies] == [1, 1, 1]
 
 
 @both
