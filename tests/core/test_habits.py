@@ -294,12 +294,12 @@ class TestAwaited:
     @pytest.mark.parametrize("how", ["gather", "task"])
     def test_a_lease_that_is_the_result_of_a_task_and_dropped_with_it_is_not_renewed(self, how: str) -> None:
         async def fail() -> None:
-            raise ValueError
+            raise ValueError("this one fails")
 
         async def story() -> None:
             client = aio.connect("memory:dropped")
             if how == "gather":
-                with pytest.raises(ValueError):
+                with pytest.raises(ValueError, match="this one"):
                     await asyncio.gather(client.lock("x", ttl=1).acquire(), fail())
             else:
                 task = asyncio.create_task(client.lock("x", ttl=1).acquire())
