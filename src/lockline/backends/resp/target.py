@@ -7,6 +7,7 @@ redis-py's own retries would repeat requests without Lockline knowing. Login, TL
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Any, Final
 
 import redis.asyncio.connection
@@ -33,6 +34,7 @@ _CARRIED: Final = frozenset({
 _OF_POOLS: Final = frozenset({
     "max_connections", "timeout", "health_check_interval", "retry_on_timeout", "retry_on_error", "decode_responses",
     "encoding", "encoding_errors", "socket_read_size", "legacy_responses", "ssl", "retry", "maint_notifications_config",
+    "driver_info", "lib_name", "lib_version",
 })  # fmt: skip
 
 try:
@@ -42,6 +44,8 @@ try:
     _QUIETLY: dict[str, Any] = {"maint_notifications_config": MaintNotificationsConfig(enabled=False)}
 except ImportError:  # redis-py before it had them
     _QUIETLY = {}
+# Nor the two round trips that tell the server the library's name and version.
+_QUIETLY |= {"driver_info": None} if find_spec("redis.driver_info") else {"lib_name": None, "lib_version": None}
 
 
 @dataclass(frozen=True)
