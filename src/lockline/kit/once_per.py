@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, Final, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 from ..core import arguments
@@ -31,8 +29,6 @@ REMEMBERED: Final = 32
 """Periods for which the last *done* is remembered: so far back `missed` can count."""
 A_CALENDAR: Final = 400 * 86400.0
 """How long it is remembered where the slots are the caller's own: more than a year."""
-CLOCKS_DIFFER: Final = 86400.0
-"""Seconds by which a clock may have been set back between a slot's run and the word that it is done, or two servers differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +37,7 @@ class Run(Generic[T]):
 
     state: Literal["ran", "done", "running"]
     slot: Slot
-    """Which slot it was: the store's time divided by the period, or what `slot=` said."""
+    """Which slot it was: the store's time divided by the period and rounded, or what `slot=` said."""
     missed: int | None
     """How many slots passed without a run since the last *done*; None if that is not known."""
     value: T | None = None
@@ -58,18 +54,13 @@ class Slots(NamedTuple):
     named: Callable[[datetime], Slot] | None
 
     def at(self, now: float) -> Slot:
-        """The slot of that moment."""
+        """The slot of that moment. Its borders are half a period away from round times, at which cron starts jobs."""
         if self.named is None:
-            return int(now // self.period)
+            return int(now / self.period + 0.5)
         slot = self.named(datetime.fromtimestamp(now, UTC))
         if isinstance(slot, bool) or not isinstance(slot, (int, str)):
             raise ConfigError(f"slot gives a text or a whole number for a moment, not {slot!r}")
         return slot
-
-    def gave(self, slot: int, written: float) -> bool:
-        """Whether the number of a slot that was done then can be one of these, and not of slots of another length."""
-        began = slot * self.period
-        return written - A_CALENDAR < began < written + CLOCKS_DIFFER
 
 
 def slots_of(period: object, slot: object) -> Slots:
@@ -148,19 +139,21 @@ class OncePer:
 
     def _read(self, record: Record) -> Run[Any]:
         slot = self._slots.at(record.now)
-        last: Slot | None = None if record.value is None else json.loads(record.value)
-        if self._slots.named is None and isinstance(slot, int) and isinstance(last, int):
-            if not self._slots.gave(last, record.written):
-                # The job had another period then: by its numbers it could seem done for weeks.
-                done = self._slots.at(record.written) == slot
-                return Run("done" if done else "running", slot, 0 if done else None)
-            # A clock that was set back finds slots done that are still to come.
-            return Run("done" if last >= slot else "running", slot, max(0, slot - last - 1))
-        return Run("done" if last == slot else "running", slot, 0 if last == slot else None)
+        if record.value is None:
+            return Run("running", slot, None)
+        last, period = json.loads(record.value)
+        if self._slots.named is not None:
+            return Run("done", slot, 0) if last == slot else Run("running", slot, None)
+        if period != self._slots.period:
+            # The slots were numbered otherwise then; the time at which the last one was done still counts.
+            return Run("done", slot, 0) if self._slots.at(record.written) == slot else Run("running", slot, None)
+        # A clock that was set back finds slots done that are still to come.
+        return Run("done" if last >= slot else "running", slot, max(0, slot - last - 1))
 
     async def finish(self, handle: Held, slot: Slot) -> None:
         """Say that the slot is done; LeaseLost if another one has begun to run it since."""
-        value, remembered = json.dumps(slot).encode(), self._slots.period * REMEMBERED
+        period = self._slots.period
+        value, remembered = json.dumps((slot, period)).encode(), period * REMEMBERED
         if not await self._engine.ask(
             lambda until: self._store.keep(self.terms.name, WHAT, value, handle.token, remembered, until),
             rest_of(handle),
@@ -240,12 +233,13 @@ class Wish:
 
 
 def name_of(function: Callable[..., object]) -> str:
-    """What a decorated function is called on every machine."""
+    """What a decorated function is called on every machine. ConfigError where another function may have the same name."""
     module = getattr(function, "__module__", None)
     name = getattr(function, "__qualname__", None)
-    if module == "__main__":
-        # The program's file: `main` of one program is not that of another.
-        module = Path(inspect.getfile(function)).stem
     if not module or not name:
         raise ConfigError(f"{function!r} has no name; say once_per(..., name=...)")
+    found = (module == "__main__", "<lambda>" in name, "<locals>" in name, "." in name)
+    if any(found):
+        what = ("part of the program that runs", "a lambda", "made in a function", "a method")[found.index(True)]
+        raise ConfigError(f"{name} is {what}: another one may have the same name; say once_per(..., name=...)")
     return f"{module}.{name}"
