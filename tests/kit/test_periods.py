@@ -85,7 +85,12 @@ def test_a_function_whose_name_another_may_have_needs_one_that_is_said() -> None
     def main() -> None: ...
 
     main.__module__, main.__qualname__ = "__main__", "main"
-    for function, what in ((local, "in a function"), (lambda: None, "a lambda"), (Report.make, "a method"), (main, "program")):
+    for function, what in (
+        (local, "in a function"),
+        (lambda: None, "a lambda"),
+        (Report.make, "a method"),
+        (main, "program"),
+    ):
         with pytest.raises(lockline.ConfigError, match=rf"{what}.*name="):
             client.once_per("1h")(function)
         client.once_per("1h", name="mine")(function)

@@ -39,9 +39,6 @@ T = TypeVar("T")
 KEEPERS_CONNECTIONS: Final = 2
 """Kept for renewals, so that they stand in no line behind the threads of the caller: one, and one more for when that hangs."""
 
-LOGIN_S: Final = 10.0
-"""How long a renewal may take that has to connect first; each answer has the server's own timeout besides."""
-
 
 class RedisBackend:
     """Lines on Redis."""
@@ -285,9 +282,6 @@ class RedisBackend:
     async def renew(self, claims: Sequence[Claim], until: float) -> Sequence[Gone | Unanswered | None]:
         lines = self._lines
         keys = [line.key if (line := lines.get(claim.name)) else key_of(claim.name, self.prefix) for claim in claims]
-        if not self._for_keeper.ready:
-            # A login that is cut short at the time of one renewal is begun anew by the next, and on a far server never ends.
-            until = max(until, self._runtime.now() + LOGIN_S)
         outcomes = await self._renewals.renew(claims, keys, until)
         fates: list[Gone | Unanswered | None] = []
         for claim, key, outcome in zip(claims, keys, outcomes, strict=True):

@@ -53,16 +53,24 @@ class LivesOn(NamedTuple):
 Fate = LivesOn | Gone | BackendUnavailable
 
 
+LOGIN_S: Final = 10.0
+"""How long a renewal may take that has to connect first; each answer has the server's own timeout besides."""
+
+
 class Renewals:
     """Renews the claims of one client."""
 
     def __init__(self, channel: Channel, listens_on: Callable[[Address], str]) -> None:
+        self._channel = channel
         self._topology = channel.topology
         self._batches = Batches(channel)
         self._listens_on = listens_on
 
     async def renew(self, claims: Sequence[Claim], keys: Sequence[bytes], until: float) -> list[Fate]:
         """What became of each claim, or why there is no answer."""
+        if not self._channel.connections.ready:
+            # A login that is cut short at the time of one renewal is begun anew by the next, and on a far server never ends.
+            until = max(until, self._channel.now() + LOGIN_S)
         fates: list[Fate] = [Gone()] * len(claims)
         parts: list[Sequence[int]] = []
         for group in self._topology.groups(keys):

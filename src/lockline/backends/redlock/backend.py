@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import TypeVar
 
 from ...core.backend import Finding
@@ -347,16 +348,8 @@ class RedlockBackend:
         holder = await self._ask(who, until)
         if holder is None or token not in (None, holder.number):
             return 0
-        attempt, milliseconds = holder.attempt, self.protocol.milliseconds(holder.ttl)
-        rounds = 0
-
-        async def end() -> bool:
-            nonlocal rounds
-            rounds += 1
-            # Servers that say no may have done it in a round before, whose answer did not come.
-            return await inspection.evict(self.channel, key, attempt, milliseconds, until) or rounds > 1
-
-        return int(await self._ask(end, until))
+        evict = partial(inspection.evict, self.channel, key, holder, self.protocol.milliseconds(holder.ttl), until, [])
+        return int(await self._ask(evict, until))
 
     async def _ask(self, question: Callable[[], Awaitable[T]], until: float) -> T:
         """What a majority says; where servers were silent, asked again for a moment: they may be slow, or about to be connected again."""

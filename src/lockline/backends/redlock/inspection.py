@@ -147,13 +147,19 @@ async def _tell_majority(channel: Fanout, request: NodeRequest, until: float) ->
     await _ask(channel, request, until, enough)
 
 
-async def evict(channel: Fanout, name: str, holder: str, milliseconds: int, until: float) -> bool:
-    """End this holder's lease at every node, with a tombstone, so that it cannot come back by a late message."""
-    replies = await _ask(channel, commands.evict(name, holder, milliseconds), until, lambda answer: False)
+async def evict(
+    channel: Fanout, name: str, holder: RedlockHolder, milliseconds: int, until: float, tries: list[None]
+) -> bool:
+    """End this holder's lease at every node, with a tombstone, so that it cannot come back by a late message.
+
+    `tries` is the same list for each try. Nodes that say no in the second may have done it in the first, whose answers did not come.
+    """
+    tries.append(None)
+    replies = await _ask(channel, commands.evict(name, holder.attempt, milliseconds), until, lambda answer: False)
     said = [reply[0] for reply in replies.values() if not isinstance(reply, NodeFailure)]
     if said.count(b"yes") + said.count(b"no") < rules.majority(len(channel.labels)):
         raise unreached(channel, f"too few servers could be told to evict {name!r}", replies)
-    return b"yes" in said
+    return b"yes" in said or len(tries) > 1
 
 
 async def names(channel: Fanout, prefix: str, until: float) -> list[str]:
