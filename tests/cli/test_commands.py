@@ -237,7 +237,7 @@ def test_doctor_says_what_the_backend_promises(shell: Shell) -> None:
     done = shell("doctor")
     assert done.returncode == 0
     assert "reachable" in done.stdout
-    assert "machine: between the processes of one machine" in done.stdout
+    assert "machine: between the processes of one machine that use this file" in done.stdout
     report = shell.json("doctor", shell.url)
     assert set(report) == {"url", "reachable", "problem", "answer_seconds", "guarantees", "findings"}
     assert report["reachable"] is True

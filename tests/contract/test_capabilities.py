@@ -91,7 +91,7 @@ def rows() -> dict[str, list[str]]:
     """The table of README.md: the other columns by the scheme of the URL."""
     found: dict[str, list[str]] = {}
     table = README.partition("## What each backend guarantees")[2].partition("\n## ")[0]
-    for line in table.splitlines():
+    for line in filter(lambda line: line.startswith("|"), table.splitlines()):
         first, *others = (cell.strip() for cell in line.strip("|").split("|"))
         for scheme in re.findall(r"`([\w+]+):", first):
             found[scheme] = others

@@ -31,7 +31,7 @@ Exit codes:
 MARKS = {"ok": ("ok", "green"), "warning": ("warning", "yellow"), "error": ("error", "red")}
 EXCLUSION = {
     "process": "between the threads and tasks of one process",
-    "machine": "between the processes of one machine",
+    "machine": "between the processes of one machine that use this file; each user's local: is a file of its own",
     "server": "between all clients of one server",
     "majority": "between all clients of a majority of servers",
     "consensus": "between all clients of a cluster that agrees by consensus",
