@@ -253,3 +253,15 @@ def test_a_link_that_a_stranger_planted_leads_no_write_elsewhere(tmp_path: Path,
     assert precious.read_bytes() == b"mine"
     assert fence.read(folder / "data", 5, lock="x") == b"new"
     assert not (folder / "data").is_symlink()
+
+
+@pytest.mark.parametrize("name", ["orders.json", ".orders.json.fence", ".orders.json.fence.lock"])
+def test_a_fifo_in_the_place_of_a_file_is_refused_and_not_waited_for(file: Path, name: str) -> None:
+    fence = FileFence()
+    fence.replace(file, 5, "one", lock="l")
+    planted = file.with_name(name)
+    planted.unlink()
+    os.mkfifo(planted)
+    for use in (fence.read, lambda file, token, lock: fence.append(file, token, "more", lock=lock)):
+        with pytest.raises((ConfigError, OSError)):
+            use(file, 5, lock="l")

@@ -13,7 +13,7 @@ from typing import Any
 from ...core.arguments import a_flag, a_ttl
 from ..rule import Mark, a_body, offer_of
 from ..threads import awaited
-from .markfile import Appending, MarkFile, Marks, place_of, replace_file, sync_folder, write_all
+from .markfile import Appending, MarkFile, Marks, open_file, place_of, replace_file, sync_folder, write_all
 
 Path = str | os.PathLike[str]
 
@@ -36,7 +36,7 @@ class FileFence:
 
     def read(self, path: Path, holder: Any, *, lock: str | None = None) -> bytes:
         """Enter, then all of the file; FileNotFoundError if there is none."""
-        with self._inside(path, holder, lock, writes=False) as (file, _, _), open(file, "rb") as there:
+        with self._inside(path, holder, lock, writes=False) as (file, _, _), open(file, "rb", opener=open_file) as there:
             return there.read()
 
     def replace(self, path: Path, holder: Any, data: bytes | str, *, lock: str | None = None) -> None:
@@ -60,7 +60,7 @@ class FileFence:
             new = not os.path.exists(file)
             start = 0 if new else os.path.getsize(file)
             place.write(marks._replace(appending=Appending(start, len(content), zlib.crc32(content))))
-            fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+            fd = open_file(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             try:
                 write_all(fd, content)
                 os.fsync(fd)
@@ -94,7 +94,7 @@ class FileFence:
 def _mend(file: str, appending: Appending) -> None:
     """Cut off what an append that did not reach its end left behind; leave one that did."""
     try:
-        fd = os.open(file, os.O_RDWR | os.O_CLOEXEC)
+        fd = open_file(file, os.O_RDWR)
     except FileNotFoundError:
         return
     try:

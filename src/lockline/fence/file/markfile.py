@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
+import stat
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -155,7 +157,7 @@ class MarkFile:
     def read(self) -> Marks:
         """The marks; ConfigError if the file is not one that Lockline wrote."""
         try:
-            fd = os.open(self._marks, os.O_RDONLY | os.O_CLOEXEC)
+            fd = open_file(self._marks, os.O_RDONLY)
         except FileNotFoundError:
             return Marks({})
         except OSError as problem:
@@ -241,7 +243,16 @@ def unlock(file: FileIO) -> None:
 
 
 def _make_or_open(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    return open_file(path, flags | os.O_CREAT)
+
+
+def open_file(path: str, flags: int) -> int:
+    """The number of a regular file; of a FIFO that somebody put there, a read would never end."""
+    fd = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK, 0o666)
+    if stat.S_ISREG(os.fstat(fd).st_mode):
+        return fd
+    os.close(fd)
+    raise OSError(errno.EINVAL, "it is not a regular file", path)
 
 
 def replace_file(path: str, draft: str, data: bytes, *, mode: int | None) -> None:
