@@ -36,7 +36,10 @@ class FileFence:
 
     def read(self, path: Path, holder: Any, *, lock: str | None = None) -> bytes:
         """Enter, then all of the file; FileNotFoundError if there is none."""
-        with self._inside(path, holder, lock, writes=False) as (file, _, _), open(file, "rb", opener=open_file) as there:
+        with (
+            self._inside(path, holder, lock, writes=False) as (file, _, _),
+            open(file, "rb", opener=open_file) as there,
+        ):
             return there.read()
 
     def replace(self, path: Path, holder: Any, data: bytes | str, *, lock: str | None = None) -> None:
