@@ -12,12 +12,16 @@ import functools
 import os
 import random
 import re
+import signal
 import sys
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from types import CodeType, FrameType
 from typing import Any, ParamSpec
+
+from lockline.runtime.insisting import insist
 
 P = ParamSpec("P")
 
@@ -32,6 +36,24 @@ class SoftLimit(Exception):
 
 class Overtime(TimeoutError):
     """What the usual recipe for an alarm raises, and what sockets raise, too."""
+
+
+@contextmanager
+def alarm(problem: BaseException, after: float) -> Iterator[None]:
+    """Raise this in the main thread after so many seconds, by a signal, and again where Python dropped it inside a finalizer."""
+
+    def strike(number: int, frame: object) -> None:
+        raise problem
+
+    before = signal.signal(signal.SIGALRM, strike)
+    end = insist(signal.SIGALRM, type(problem), lambda: None)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, after)
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        end()
+        signal.signal(signal.SIGALRM, before)
 
 
 class Misread(Cut):

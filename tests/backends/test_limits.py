@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -13,7 +12,7 @@ import pytest
 
 import lockline
 from lockline.runtime.limits import is_callers, let_out
-from tests.cutting import Overtime, SoftLimit
+from tests.cutting import Overtime, SoftLimit, alarm
 from tests.tier import sample
 
 URLS = {
@@ -53,20 +52,12 @@ def silent() -> Iterator[dict[str, int]]:
 @pytest.mark.parametrize(("store", "name"), TRIED)
 def test_an_alarm_ends_the_wait_for_a_store_that_is_silent(silent: dict[str, int], store: str, name: str) -> None:
     limit = LIMITS[name]
-
-    def alarm(number: int, frame: object) -> None:
-        raise limit
-
-    client = lockline.connect(URLS[store].format_map(silent))
-    before = signal.signal(signal.SIGALRM, alarm)
-    try:
-        signal.setitimer(signal.ITIMER_REAL, 0.2)
-        with pytest.raises(type(limit)) as struck:
-            client.lock("x").acquire(timeout=PATIENCE)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-        client.close()
+    with (
+        lockline.connect(URLS[store].format_map(silent)) as client,
+        alarm(limit, after=0.2),
+        pytest.raises(type(limit)) as struck,
+    ):
+        client.lock("x").acquire(timeout=PATIENCE)
     assert struck.value is limit
 
 

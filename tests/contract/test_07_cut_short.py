@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import signal
 from functools import partial
 
 import pytest
@@ -16,6 +15,7 @@ import pytest
 import lockline
 from lockline import AcquireTimeout, LeaseLost, NotHeld
 
+from ..cutting import alarm
 from .interruption import CUT, CancelAt, Steps
 from .parties import LONG, Party
 from .scene import A_MINUTE, KINDS, Scene
@@ -318,20 +318,9 @@ def test_ctrl_c_from_the_keyboard_while_waiting(world: Scene, story: str) -> Non
     """A real signal in the main thread, where Python delivers it."""
     alice = world.party()
     held = alice.lock("x").acquire()
-
-    def interrupt(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGALRM, interrupt)
-    client = lockline.connect(world.place, **world.world.options())
-    try:
-        signal.setitimer(signal.ITIMER_REAL, 0.2)
-        with pytest.raises(KeyboardInterrupt):
+    with lockline.connect(world.place, **world.world.options()) as client:
+        with alarm(KeyboardInterrupt(), after=0.2), pytest.raises(KeyboardInterrupt):
             client.lock("x", ttl=LONG).acquire(timeout=None if story == "free" else A_MINUTE)
         assert len(world.line("x").claims) == 1
         held.release()
         free_at_once(world, "x", alice)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-        client.close()
