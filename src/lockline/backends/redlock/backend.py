@@ -22,10 +22,9 @@ from ...guarantees import Guarantees
 from ...runtime import Runtime
 from ...runtime.clock import DRIFT
 from . import commands, inspection, rules
-from .answers import parse_lease, unreached
+from .answers import unreached
 from .channel import Fanout, connect_timeout
 from .claims import LOOK_EVERY, Attempt, OwnLines, RedlockClaim
-from .commands import NodeFailure
 from .doctor import examine
 from .protocol import Protocol
 from .scripts import FREED, VICTIM
@@ -137,7 +136,8 @@ class RedlockBackend:
                 raise
             if grant is not None:
                 return grant
-            if wait or self._taken(stood):
+            assert stood.attempt is not None
+            if wait or self._taken(stood.attempt.blockers()):
                 break
             # Two tries met half-way and both failed: it is nobody's yet, so "no room" would be untrue.
             if not more or self._runtime.now() + stood.spread >= until:
@@ -170,25 +170,16 @@ class RedlockBackend:
             assert attempt.token is not None
             return Grant(attempt.token, attempt.sent)
         if attempt.out_of_reach:
-            replies = {**attempt.refusals, **{node: [b"yes"] for node in attempt.numbers}}
+            replies = {**attempt.refusals, **{node: [b"yes"] for node in list(attempt.numbers)}}
             raise unreached(self.channel, f"{claim.name!r} could not be asked for at a majority of servers", replies)
         return None
 
     def _hold_back(self, stood: RedlockClaim) -> float:
         return stood.hold_back(self._runtime.now(), self._random)
 
-    def _blockers(self, stood: RedlockClaim) -> list[tuple[str, float]]:
-        """Whose leases were in the way, and for how many seconds each."""
-        assert stood.attempt is not None
-        return [
-            (parse_lease(reply[1])[0], max(0, int(reply[2])) / 1000)
-            for reply in stood.attempt.refusals.values()
-            if not isinstance(reply, NodeFailure) and reply[0] == b"no" and len(reply) > 2 and reply[1]
-        ]
-
-    def _taken(self, stood: RedlockClaim) -> bool:
+    def _taken(self, blockers: list[tuple[str, float]]) -> bool:
         """Whether one other attempt holds so many nodes that it has won, or may have."""
-        holders = [holder for holder, _ in self._blockers(stood)]
+        holders = [holder for holder, _ in blockers]
         nodes = len(self.channel.labels)
         return any(holders.count(holder) > nodes - rules.majority(nodes) for holder in set(holders))
 
@@ -240,11 +231,13 @@ class RedlockBackend:
         """When enough of the leases in the way will have run out, or it is time to look anyway."""
         now = self._runtime.now()
         jitter = self._random.random()
-        if not self._taken(stood):
+        assert stood.attempt is not None
+        blockers = stood.attempt.blockers()
+        if not self._taken(blockers):
             # Nobody has it; those who met half-way try again soon, and not together.
             return now + stood.come_apart(now, self._random)
         stood.come_closer(now)
-        times = sorted(left for _, left in self._blockers(stood))
+        times = sorted(left for _, left in blockers)
         spare = len(self.channel.labels) - rules.majority(len(self.channel.labels))
         enough = times[max(0, len(times) - spare - 1)]
         return now + min(enough + 0.002 + jitter * stood.spread, LOOK_EVERY * (0.5 + jitter))

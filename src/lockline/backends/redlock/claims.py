@@ -11,6 +11,7 @@ from ...errors import QuorumNotReached
 from ...runtime import Runtime
 from ...runtime.section import Inside
 from . import rules
+from .answers import parse_lease
 from .commands import NodeAnswer, NodeFailure, Reply
 
 T = TypeVar("T")
@@ -136,10 +137,19 @@ class Attempt:
 
     def unreached(self, nodes: int, needed: int) -> bool:
         """Whether so many nodes failed to take part that no majority of votes was possible, for anybody."""
-        failures = sum(
-            isinstance(reply, NodeFailure) or reply[0] not in (b"no", b"buried") for reply in self.refusals.values()
-        )
+        refusals = list(self.refusals.values())
+        failures = sum(isinstance(reply, NodeFailure) or reply[0] not in (b"no", b"buried") for reply in refusals)
         return failures + self.silent > nodes - needed
+
+    def blockers(self) -> list[tuple[str, float]]:
+        """Whose leases were in the way, and for how many seconds each."""
+        # A copy first: another thread may note a late answer at any moment.
+        refusals = list(self.refusals.values())
+        return [
+            (parse_lease(reply[1])[0], max(0, int(reply[2])) / 1000)
+            for reply in refusals
+            if not isinstance(reply, NodeFailure) and reply[0] == b"no" and len(reply) > 2 and reply[1]
+        ]
 
     def never_done(self) -> dict[int, NodeFailure]:
         """Nodes that the acquire did not get to, or that refused it with an error."""

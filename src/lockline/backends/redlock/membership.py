@@ -156,8 +156,9 @@ class Membership:
     def error(self) -> QuorumNotReached:
         """Why these servers cannot be used together, and what to do."""
         nodes = {label: self.describe(node) for node, label in enumerate(self.labels)}
-        states = Counter(said.state for said in self.greetings.values())
-        known = [said for said in self.greetings.values() if said.state == "known"]
+        greetings = list(self.greetings.values())
+        states = Counter(said.state for said in greetings)
+        known = [said for said in greetings if said.state == "known"]
         if self.twins():
             text = "the list names one server twice ({} and {})".format(*self.twins()[0])
         elif states["empty"] and not known:
