@@ -56,6 +56,12 @@ def alarm(problem: BaseException, after: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
+def trace_instructions(trace: Callable[[FrameType, str, Any], Any]) -> None:
+    """`sys.settrace`, also for single instructions: Python 3.12 traces them only if a frame asked for it before."""
+    sys._getframe().f_trace_opcodes = True
+    sys.settrace(trace)
+
+
 class Misread(Cut):
     """The interpreter misread its own stack, and called what lay where the end of a `with` should have been.
 
@@ -74,10 +80,13 @@ def _steps(code: CodeType) -> dict[int, str]:
 
     Not where the interpreter itself takes an exception up or lays it down again: there are no calls, so no signal is looked
     for; and if one struck, the interpreter would take the error for one that is still being handled, and keep it, and all that
-    it refers to, for the rest of the thread.
+    it refers to, for the rest of the thread. And not where a `with` is left.
     """
     if code not in _known:
-        steps = {step.offset: step.opname for step in dis.get_instructions(code)}
+        instructions = list(dis.get_instructions(code))
+        steps = {step.offset: step.opname for step in instructions}
+        for at in _ends_of_with(instructions):
+            del steps[at]
         for way in (list(steps), list(reversed(steps))):
             laying_down = False
             for at in way:
@@ -87,6 +96,22 @@ def _steps(code: CodeType) -> dict[int, str]:
                     del steps[at]
         _known[code] = {at: name for at, name in steps.items() if name not in HANDING_OVER}
     return _known[code]
+
+
+def _ends_of_with(instructions: list[dis.Instruction]) -> Iterator[int]:
+    """The instructions between the body of a `with` and the call of its `__exit__`: CPython looks for no signal there."""
+    for last, call in enumerate(instructions):
+        if call.opname != "CALL" or call.arg != 2:
+            continue
+        first = last - 1 if instructions[last - 1].opname == "PRECALL" else last
+        if any(
+            step.opname != "LOAD_CONST" or step.argval is not None for step in instructions[max(0, first - 3) : first]
+        ):
+            continue
+        first -= 3
+        if instructions[first - 1].opname == "SWAP":
+            first -= 1
+        yield from (step.offset for step in instructions[first : last + 1])
 
 
 _known: dict[CodeType, dict[int, str]] = {}
@@ -125,7 +150,7 @@ class CutAt:
 
     def __call__(self, work: Callable[[], Any]) -> Any:
         """What the work gives, done here."""
-        sys.settrace(self._trace)
+        trace_instructions(self._trace)
         try:
             return work()
         except TypeError as problem:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
+from .cutting import trace_instructions
 from .servers.process import wait_for
 
 A_WHILE = 30
@@ -42,7 +43,7 @@ class StandsStill:
             raise self._error
 
     def _run(self) -> None:
-        sys.settrace(self._trace)
+        trace_instructions(self._trace)
         try:
             self._work()
         except BaseException as error:

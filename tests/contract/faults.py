@@ -50,6 +50,11 @@ class Faults:
         self.calls: list[str] = []
         self._engine.backend = self._engine._keeper._backend = self
 
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        """That of the backend: since Python 3.12 `isinstance` asks a protocol's members of the class, not by `__getattr__`."""
+        return type(self._inner)
+
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._inner, name)
         # Whether one leaves or many do is all the same to a fault.

@@ -13,7 +13,7 @@ import pytest
 
 from lockline.runtime import clock
 from lockline.runtime.alarm import FEW, Alarm
-from tests.cutting import Cut, CutAt, at_each_instruction, in_a_thread_of_its_own
+from tests.cutting import Cut, CutAt, at_each_instruction, in_a_thread_of_its_own, trace_instructions
 
 
 def on_a_loop(story: Callable[[Alarm], Coroutine[object, object, None]]) -> None:
@@ -121,7 +121,7 @@ def test_an_exception_at_any_instruction_costs_nobody_else_his_waking() -> None:
             sleepers.append(sleeper)
 
         cut = CutAt(nth, inside="runtime/alarm")
-        sys.settrace(cut._trace)
+        trace_instructions(cut._trace)
         try:
             for after in (0.01, 3600, 0.005, 0.02):
                 sleep(after)

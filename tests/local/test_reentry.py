@@ -27,6 +27,8 @@ class At:
         self.left, self.act, self.struck = nth, act, False
 
     def __call__(self, work):
+        # Python 3.12 traces instructions only if a frame asked for it before.
+        sys._getframe().f_trace_opcodes = True
         sys.settrace(self.trace)
         try:
             return work()

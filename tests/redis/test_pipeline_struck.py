@@ -10,7 +10,7 @@ from typing import Any
 from lockline.backends.resp.connection_asyncio import Pipeline
 from lockline.backends.resp.errors import NoAnswer
 from lockline.runtime import clock
-from tests.cutting import Cut, CutAt, at_each_instruction, in_a_thread_of_its_own
+from tests.cutting import Cut, CutAt, at_each_instruction, in_a_thread_of_its_own, trace_instructions
 
 
 class Silent:
@@ -47,7 +47,7 @@ def test_an_exception_at_any_instruction_lets_nobody_wait_for_ever() -> None:
                 pass  # it hears of it by that
 
         cut = CutAt(nth, inside="resp/connection_asyncio")
-        sys.settrace(cut._trace)
+        trace_instructions(cut._trace)
         try:
             for seconds in (0.03, 0.01, 0.02):
                 ask(seconds)

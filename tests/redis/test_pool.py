@@ -23,7 +23,7 @@ from lockline.backends.resp.connection_blocking import BlockingLink
 from lockline.backends.resp.errors import NoAnswer
 from lockline.runtime import clock
 from lockline.runtime.blocking import run
-from tests.cutting import in_a_thread_of_its_own
+from tests.cutting import in_a_thread_of_its_own, trace_instructions
 from tests.servers.process import wait_for
 from tests.servers.redis import RedisServer
 from tests.tier import sample
@@ -167,7 +167,7 @@ def cut_at(step: int, ours: Container[str] = OURS) -> Iterator[list[int]]:
         return trace
 
     before = sys.gettrace()
-    sys.settrace(trace)
+    trace_instructions(trace)
     try:
         yield seen
     finally:
