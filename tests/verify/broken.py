@@ -19,7 +19,7 @@ class Mutation:
     store: type[Store] = Store
     backend: type[ToyBackend] = ToyBackend
     patch: Callable[[], Any] | None = None
-    seconds: float = 60.0
+    seconds: float = 500.0
     """So long it is looked for at most; what shows at the end of a run, if not before, has a short one."""
 
 

@@ -31,8 +31,9 @@ from .target import make_private, refuse_network_files
 T = TypeVar("T")
 Inode = tuple[int, int]
 
-POLITENESS = 0.02
-"""How long a thread waits for another one's step; longer than a step, so that nobody spins on SQLite's own lock."""
+POLITENESS = 0.5
+"""Seconds that a thread waits for another thread's step. Longer than a slow disk takes for a step: a thread that passes opens the file
+again, and SQLite gives no file handle back while the process has the file open."""
 SPARE = 2
 """How many connections are kept: one for the steps, and one for a step that interrupts another."""
 FORK_PATIENCE = 2.0
