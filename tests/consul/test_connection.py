@@ -16,6 +16,8 @@ from ..servers.process import free_port, wait_for
 from ..servers.proxy import Proxy
 from .conftest import Clients, delete, put
 
+OWN_NODE = 'node "lockline-claims" { policy = "write" } session "lockline-claims" { policy = "write" }'
+"""The rights to the sessions' node: to register it, and to make sessions on it."""
 MASTER = "11111111-2222-3333-4444-555555555555"
 
 
@@ -75,6 +77,20 @@ def test_the_doctor_names_the_release_and_a_single_server(url: str, client_of: C
     assert any("Consul 1." in finding.text for finding in found)
     assert any("one server" in finding.text and finding.level == "warning" for finding in found)
     assert any("took" in finding.text for finding in found)
+    assert any("lockline-claims" in finding.text and finding.level == "ok" for finding in found)
+
+
+@pytest.mark.server
+def test_the_doctor_finds_an_agent_that_has_the_name_of_the_sessions_node(tmp_path: Path, client_of: Clients) -> None:
+    cluster = ConsulCluster(tmp_path / "named")
+    cluster.servers[0].name = "lockline-claims"
+    cluster.start()
+    try:
+        client = client_of(f"{cluster.url}/p?session_ttl=1")
+        assert any("lockline-claims" in finding.text and finding.level == "error" for finding in client.examine())
+        client.close()
+    finally:
+        cluster.stop()
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +108,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsulCluster]
 def test_rights_to_the_prefix_and_to_sessions_are_enough_and_without_them_the_error_names_them(
     guarded: ConsulCluster, client_of: Clients
 ) -> None:
-    rules = 'key_prefix "locks/" { policy = "write" } session_prefix "" { policy = "write" }'
+    rules = f'key_prefix "locks/" {{ policy = "write" }} {OWN_NODE}'
     admin = {"X-Consul-Token": MASTER}
     code, policy = put(guarded, "acl/policy", {"Name": "lockline", "Rules": rules}, **admin)
     assert code == 200, policy
@@ -124,7 +140,7 @@ def test_a_token_that_is_deleted_or_runs_out_costs_the_lease_at_its_deadline_and
     guarded: ConsulCluster, client_of: Clients
 ) -> None:
     admin = {"X-Consul-Token": MASTER}
-    rules = 'key_prefix "" { policy = "write" } session_prefix "" { policy = "write" }'
+    rules = f'key_prefix "" {{ policy = "write" }} {OWN_NODE}'
     assert put(guarded, "acl/policy", {"Name": "all", "Rules": rules}, **admin)[0] == 200
     made = put(guarded, "acl/token", {"Policies": [{"Name": "all"}]}, **admin)[1]
     lease = client_of(f"{guarded.url}/locks?session_ttl=1", token=made["SecretID"]).lock("x", ttl=5).acquire(timeout=60)

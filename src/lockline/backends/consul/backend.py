@@ -22,8 +22,8 @@ from .sessions import ServerSession, SessionCeiling, Sessions
 from .target import ConsulTarget
 
 GUARANTEES: Final = by_consensus(
-    "A minority of the servers may fail, restart or be cut off, and messages may be lost or late; an agent that leaves "
-    "for good ends the sessions that were made through it, and a new cluster takes the tokens back to its backup's age."
+    "A minority of the servers may fail, restart or be cut off, and messages may be lost or late; an agent may fail or "
+    "leave. A new cluster takes the tokens back to its backup's age."
 )
 KEEPERS_CONNECTIONS: Final = 2
 """Beside those of the callers, so that renewals get their turn; the second, so that one that gets no answer does not hold up the next."""

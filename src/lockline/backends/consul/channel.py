@@ -29,11 +29,15 @@ ALONE: Final = 4.0
 LONGEST_CONNECTION: Final = 30.0
 """The same when none of them was quick enough."""
 FOREVER: Final = float("inf")
+NO_NODE: Final = b"Missing node registration"
+"""What a server says, with a 500, when a session is wanted on a node that the catalog does not have."""
 SAYS_NO: Final = frozenset({400, 401, 403, 405, 413})
 """Answers that stay the same however often one asks."""
 
 
-RIGHTS: Final = "; the token needs key_prefix write for Lockline's prefix, and session write for the agent's node"
+RIGHTS: Final = (
+    "; the token needs key_prefix write for Lockline's prefix, and session and node write for the node lockline-claims"
+)
 
 
 class ConsulRefused(BackendUnavailable):
@@ -148,7 +152,7 @@ class ConsulChannel:
                     self.clock.note(self.target.endpoints[at], reply.date, began, self.now())
                 if self.now() - began < A_CONNECTION:
                     self._patience = A_CONNECTION
-                if reply.status < 300 or reply.status in (404, 409):
+                if reply.status < 300 or reply.status in (404, 409) or NO_NODE in reply.body:
                     return ConsulAnswer(reply, repeated)
                 problem, said = f"{self.target.endpoints[at]} says {reply.status}: {_shortened(reply.body)}", True
                 if reply.status in SAYS_NO or b"Invalid Session TTL" in reply.body:

@@ -11,7 +11,7 @@ from . import commands
 from .channel import ConsulChannel, ConsulRefused
 from .commands import ConsulKeys
 from .connection import ConsulRequest
-from .sessions import Sessions
+from .sessions import NODE, Sessions
 
 T = TypeVar("T")
 
@@ -34,6 +34,7 @@ async def findings(channel: ConsulChannel, keys: ConsulKeys, sessions: Sessions,
     ]  # fmt: skip
     if tried.failed:
         found.append(Finding("error", f"a key cannot be locked: {tried.why}", "look at the servers' log"))
+    found += await _node(channel, until)
     found += await _servers(channel, until)
     found += await _agent(channel, until)
     if channel.target.tls is None:
@@ -49,6 +50,18 @@ async def _ask(channel: ConsulChannel, path: str, meaning: Callable[[Any], T], u
 
 async def _servers(channel: ConsulChannel, until: float) -> list[Finding]:
     return [voters(len(await _ask(channel, "status/peers", list, until)), "server", "servers")]
+
+
+async def _node(channel: ConsulChannel, until: float) -> list[Finding]:
+    checks = await _ask(channel, f"health/node/{NODE}", _checks, until)
+    if "serfHealth" in checks:
+        text = f"an agent is called {NODE}: the claims of every client end when it fails or leaves"
+        return [Finding("error", text, "give that agent another node_name")]
+    return [Finding("ok", f"the sessions are made on the node {NODE}, which no agent takes with it when it goes")]
+
+
+def _checks(told: Any) -> set[str]:
+    return {check["CheckID"] for check in told}
 
 
 async def _agent(channel: ConsulChannel, until: float) -> list[Finding]:

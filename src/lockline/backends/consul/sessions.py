@@ -3,6 +3,10 @@
 A session is the net: what a client leaves behind that is no more, Consul removes with its session, once that has not been renewed for
 its ttl, or up to twice as long. It is trusted only as far as its own ttl reaches from before a renewal that was answered.
 
+Consul also ends a session when the node that it was made on leaves the catalog. An agent's node leaves when the agent does, and autopilot
+removes the node of a server that has not answered for some seconds. So the sessions are made on a node that is no machine's: it has no
+health check of Consul's own, and only such nodes are ever removed.
+
 A leader that was deposed without knowing it may still answer a renewal that the new one never hears of. That does not matter: a new leader gives
 every session its time anew, twice its ttl; no claim is trusted longer than its own ttl from its own renewal, which a quorum has written
 down; and that is less than the session's.
@@ -20,10 +24,14 @@ from ...errors import BackendUnavailable
 from ...runtime import Runtime
 from ..keyed.carriers import Carrier, Carriers
 from ..keyed.claims import KeyedClaim
-from .channel import ConsulChannel
+from .channel import NO_NODE, ConsulChannel
 from .connection import ConsulRequest
 from .target import LONGEST_SESSION
 
+NODE: Final = "lockline-claims"
+"""The node in the catalog that every session is made on; the first client registers it, and it stays."""
+NOWHERE: Final = "lockline.invalid"
+"""The address of that node: the catalog wants one, and there is none."""
 SLACK: Final = 1.5
 """A session lasts this much longer than the ttl, so that most claims that come after a renewal need none of their own."""
 
@@ -95,14 +103,24 @@ class Sessions(Carriers[ServerSession]):
         # No checks: the health of the agent's node would end it sooner than its ttl. And no lock-delay: each claim has a key of
         # its own, and whoever may come next is decided by the line.
         wish = {
-            "Name": f"lockline {self._runtime.who()}", "TTL": f"{seconds * 1000:.0f}ms", "Behavior": "delete",
+            "Node": NODE, "Name": f"lockline {self._runtime.who()}", "TTL": f"{seconds * 1000:.0f}ms", "Behavior": "delete",
             "LockDelay": "0s", "Checks": [], "NodeChecks": [],
         }  # fmt: skip
         sent = self._runtime.now()
         request = ConsulRequest("PUT", self._channel.path("session/create"), json.dumps(wish).encode())
         reply, _ = await self._channel.ask(request, until, insist=insist)
+        if NO_NODE in reply.body:
+            await self._register(until, insist)
+            reply, _ = await self._channel.ask(request, until, insist=insist)
         # One whose answer was lost goes by itself.
         return ServerSession(self._channel.understand(reply, _id), seconds, sent + seconds)
+
+    async def _register(self, until: float, insist: bool) -> None:
+        """Put the sessions' node into the catalog; one that is there already stays as it is."""
+        body = json.dumps({"Node": NODE, "Address": NOWHERE, "SkipNodeUpdate": True}).encode()
+        await self._channel.ask(
+            ConsulRequest("PUT", self._channel.path("catalog/register"), body), until, insist=insist
+        )
 
     async def renew(
         self, sessions: Iterable[ServerSession], until: float, *, insist: bool = True, way: ConsulChannel | None = None
