@@ -10,6 +10,8 @@ import lockline
 from lockline.core.claim import Claim, Grant
 from lockline.runtime.blocking import run
 
+from ..contract.scene import Scene
+from ..contract.worlds import Place
 from ..renewed import renewal_of, wait_for_renewal
 from ..servers.consul import ConsulCluster
 from ..servers.process import free_port, wait_for
@@ -57,6 +59,31 @@ def test_a_renewal_whose_answer_was_lost_is_asked_for_again(
     wait_for(lambda: proxy.lost == 1, 60)
     wait_for_renewal(lease)
     lease.release()
+
+
+@pytest.mark.parametrize("flavour", ["sync", "asyncio"])
+@pytest.mark.parametrize("instead", [b"", UNAVAILABLE], ids=["lost", "500"])
+def test_a_release_that_keeps_the_name_makes_one_session_although_its_answer_was_lost(
+    consul: ConsulCluster, through: str, proxy: Proxy, flavour: str, instead: bytes
+) -> None:
+    scene = Scene(Place(through), flavour)
+    try:
+        holder = scene.party()
+        lease = holder.lock("x", ttl=60, keep_for=30).acquire()
+        before = sessions(consul)
+        proxy.spoil_reply(instead, b'"unlock"')
+        lease.release()
+        assert proxy.lost == 1
+        assert sessions(consul) == before + 1
+        (kept,) = holder.client.inspect("x").claims
+        assert kept.token == lease.token
+    finally:
+        scene.finish()
+
+
+def sessions(consul: ConsulCluster) -> int:
+    """How many there are."""
+    return len(consul.servers[0].ask("session/list"))
 
 
 def test_an_eviction_whose_answer_was_lost_is_counted_and_spares_the_next(

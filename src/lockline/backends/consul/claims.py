@@ -35,6 +35,8 @@ NET: Final = 60.0
 LONG_NET: Final = 3600.0
 """The same behind claims of its own client, whose end it is told: a thousand that looked again would each read the whole line."""
 SHORTEST_GLANCE: Final = 0.05
+A_MOVE: Final = 10.0
+"""Seconds for which the move of a claim to a session of its own is repeated with the same session."""
 FORGOTTEN: Final = 64
 """So many go while the answer to one look is on its way, at the most; who is missed by that is found by a glance."""
 CROWDED: Final = 16
@@ -44,13 +46,15 @@ CROWDED: Final = 16
 class ConsulClaim(KeyedClaim[ServerSession]):
     """One claim of this client on Consul; its place is its token, and with nobody ahead it holds."""
 
-    __slots__ = ("beat", "key")
+    __slots__ = ("apart", "beat", "key")
 
     def __init__(self, claim: Claim, key: str) -> None:
         super().__init__(claim)
         self.key = key
         self.beat = 0
         """Which time it was that its key was last put."""
+        self.apart: ServerSession | None = None
+        """The session of its own that it was to be moved to, which may have been done."""
 
     @property
     def token(self) -> int:
@@ -186,7 +190,10 @@ class ConsulClaims(KeyedClaims[ConsulClaim]):
         return [fates[claim.id] for claim in claims]
 
     async def set_apart(self, claim: Claim, own: ConsulClaim, sent: float, fates: Fates, until: float) -> bool:
-        alone = await self._sessions.alone(claim.ttl, until)
+        # One session, however often the move has to be repeated: it outlasts the claim by the time for that.
+        alone = own.apart
+        if alone is None or alone.good_until < sent + claim.ttl:
+            alone = own.apart = await self._sessions.alone(claim.ttl + A_MOVE, until)
         again = await self._renew([(claim, own, alone)], [self._steps(claim, own, alone)], sent, until, fates)
         return not again
 
@@ -256,7 +263,14 @@ class ConsulClaims(KeyedClaims[ConsulClaim]):
                 await self.remove([own], until)  # what is left of it: the note of an eviction
                 continue
             own.changed, own.beat = entry["ModifyIndex"], max(own.beat, entry["Flags"])
-            own.carrier = self._sessions.called(told.session) or own.carrier
+            own.carrier = self._session_of(own, told.session)
+
+    def _session_of(self, own: ConsulClaim, session: str) -> ServerSession:
+        """The session that carries this claim, which a request whose answer was lost may have moved to it."""
+        if own.apart is not None and own.apart.id == session:
+            return own.apart
+        known = self._sessions.called(session)
+        return known or ServerSession(session, own.claim.ttl, self._runtime.now(), alone=True)
 
     # -- removal -----------------------------------------------------------------------------------
 
