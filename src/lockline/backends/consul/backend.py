@@ -82,7 +82,7 @@ class ConsulBackend(KeyedBackend[ConsulClaims]):
                     steps if known else [*steps, commands.look(line)], until, insist=wait
                 )
             except BackendUnavailable as problem:
-                if before is None and (problem.unsent or problem.permanent):
+                if before is None and problem.unsent:
                     self._not_applied(own)
                 raise
             if before is None and not answer.repeated:

@@ -53,9 +53,14 @@ class BlockingQuery(Generic[T]):
         if self.ended:
             raise NoReply("nobody asks any more")
         path = self._channel.path(self._path, **{self._how: ""}, index=str(self._index), wait=f"{A_QUERY:.0f}s")
-        reply = await link.exchange(ConsulRequest("GET", path), self._now() + A_QUERY * 17 / 16 + LATER)
-        if reply.status not in (200, 404):
-            raise NoReply(f"{reply.status}")
+        try:
+            reply = await link.exchange(ConsulRequest("GET", path), self._now() + A_QUERY * 17 / 16 + LATER)
+            if reply.status not in (200, 404):
+                raise NoReply(f"{reply.status}")
+        except NoReply:
+            # Nobody else may have anything to ask for a long time, and so find out that this agent is silent.
+            self._channel.turn_from(link.endpoint)
+            raise
         # It goes back when Consul forgets what was deleted long ago, or comes back from a backup.
         since, self._index = self._index if reply.as_of >= self._index else 0, reply.as_of
         return News(self._channel.understand(reply, self._meaning) if reply.status == 200 else [], since)

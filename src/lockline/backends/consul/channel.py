@@ -11,6 +11,7 @@ from ...core.backend import REFUSAL
 from ...errors import BackendUnavailable, ClientClosed
 from ...runtime import Runtime
 from ..keyed.clock import SeenClock
+from ..url import Endpoint
 from .commands import Step
 from .connection import ConsulLink, ConsulLinks, ConsulReply, ConsulRequest, NoReply, Unsent
 from .target import ConsulTarget
@@ -119,7 +120,7 @@ class ConsulChannel:
             return Transacted(self.understand(reply, _results), frozenset(), "", repeated)
         failed = self.understand(reply, _errors)
         if any("Permission denied" in what for what in failed.values()):
-            raise ConsulRefused(f"Consul at {self.target.url} refused: Permission denied{RIGHTS}")
+            raise self._refused("Permission denied", RIGHTS, repeated)
         return Transacted([], frozenset(failed), "; ".join(failed.values()), repeated)
 
     def understand(self, reply: ConsulReply, meaning: Callable[[Any], T]) -> T:
@@ -156,7 +157,7 @@ class ConsulChannel:
                     return ConsulAnswer(reply, repeated)
                 problem, said = f"{self.target.endpoints[at]} says {reply.status}: {_shortened(reply.body)}", True
                 if reply.status in SAYS_NO or b"Invalid Session TTL" in reply.body:
-                    raise ConsulRefused(f"Consul at {self.target.url} refused: {problem}{_cure(reply)}")
+                    raise self._refused(problem, _cure(reply), repeated)
                 # It answers, so the connection is well; what it lacks (a leader) comes back, or another agent has it.
                 pause = min(pause * 1.5, LONGEST_PAUSE)
             except Unsent as unsent:
@@ -172,13 +173,22 @@ class ConsulChannel:
                     # What lies idle has died as well, mostly, and would cost a try each.
                     self._links.drop_idle()
                 problem = problem if problem and self.now() >= until else str(silence)
-            # Of many who found this agent silent, one moves on.
-            if several and self._at == at:
-                self._at = (at + 1) % len(self.target.endpoints)
+            self.turn_from(self.target.endpoints[at])
             if self.now() + pause >= until:
                 raise self._unavailable(problem, went, said) from None
             await self._runtime.sleep(pause)
             repeated = repeated or sent
+
+    def turn_from(self, endpoint: Endpoint) -> None:
+        """Ask another agent than this one; of many who found it silent, the first turns away from it."""
+        if self.target.endpoints[self._at] == endpoint:
+            self._at = (self._at + 1) % len(self.target.endpoints)
+
+    def _refused(self, problem: str, cure: str, repeated: bool) -> ConsulRefused:
+        error = ConsulRefused(f"Consul at {self.target.url} refused: {problem}{cure}")
+        # The request went out before, without an answer: that one may have been applied.
+        error.unsent = not repeated
+        return error
 
     def _unavailable(self, problem: str, went: bool, said: bool) -> BackendUnavailable:
         what = "could not serve" if said else "gave no answer in time" if went else "cannot be reached"

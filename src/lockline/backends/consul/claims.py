@@ -101,10 +101,13 @@ class ConsulClaims(KeyedClaims[ConsulClaim]):
         self._left: deque[str] = deque(maxlen=FORGOTTEN)
         """Those of our own that went last."""
         self.pushes = ConsulPushes(channel, sessions, keys, runtime, self._call, self._hear, self.idle)
-        self.sightings = Sightings(channel, keys, runtime, self.pushes)
+        self.sightings = Sightings(channel, keys, runtime, self.pushes, self._is_mine)
 
     def own(self, claim: Claim) -> ConsulClaim:
         return self.get(claim.id) or ConsulClaim(claim, self._keys.claim(claim))
+
+    def _is_mine(self, claim: ToldClaim) -> bool:
+        return claim.client == self._keys.client and claim.id in self._claims
 
     def in_the_way(self, claim: Claim) -> list[ToldClaim]:
         """Those of our own who keep a newcomer from holding, where they are many: it need not see who else is there."""
@@ -118,7 +121,7 @@ class ConsulClaims(KeyedClaims[ConsulClaim]):
 
     def wait_behind(self, own: ConsulClaim, keepers: list[ToldClaim]) -> None:
         """It cannot hold before one of these goes: believed until then, for a good while."""
-        mine = all(keeper.client == self._keys.client for keeper in keepers)
+        mine = all(map(self._is_mine, keepers))
         own.ahead = keepers
         own.trusts = self._runtime.now() + (LONG_NET if mine else NET) * random.uniform(1, 2)
         for keeper in keepers:
@@ -344,7 +347,7 @@ class ConsulClaims(KeyedClaims[ConsulClaim]):
     async def _look_ahead(self) -> float:
         """Tell those of our own in whose way something has changed, or stands still for too long; when to look again."""
         waiting = [(own, own.ahead) for own in self.standing() if own.ahead]
-        wanted = {claim.key: claim for _, ahead in waiting for claim in ahead if claim.client != self._keys.client}
+        wanted = {claim.key: claim for _, ahead in waiting for claim in ahead if not self._is_mine(claim)}
         found = await self.sightings.glance(list(wanted), self._runtime.now() + A_TRY)
         now, plan = self._runtime.now(), NEVER
         for own, ahead in waiting:
@@ -358,9 +361,8 @@ class ConsulClaims(KeyedClaims[ConsulClaim]):
         return plan
 
     def _is_over(self, claim: ToldClaim, found: dict[str, ToldClaim], now: float) -> bool:
-        if claim.client == self._keys.client:
-            own = self.get(claim.id)
-            return own is None or own.claim.weight != claim.weight
+        if claim.client == self._keys.client and (own := self.get(claim.id)) is not None:
+            return own.claim.weight != claim.weight
         seen = found.get(claim.key)
         return seen is None or seen.weight != claim.weight or self.sightings.overdue(seen, now)
 

@@ -41,6 +41,8 @@ class Unsent(NoReply):
 class ConsulLink(Protocol):
     """A connection for one request after the other; whose `exchange` fails is of no further use."""
 
+    endpoint: Endpoint
+
     async def exchange(self, request: ConsulRequest, until: float) -> ConsulReply:
         """The answer, by then; NoReply if there is none."""
 

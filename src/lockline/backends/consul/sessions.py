@@ -117,10 +117,12 @@ class Sessions(Carriers[ServerSession]):
 
     async def _register(self, until: float, insist: bool) -> None:
         """Put the sessions' node into the catalog; one that is there already stays as it is."""
-        body = json.dumps({"Node": NODE, "Address": NOWHERE, "SkipNodeUpdate": True}).encode()
-        await self._channel.ask(
-            ConsulRequest("PUT", self._channel.path("catalog/register"), body), until, insist=insist
-        )
+        wish: dict[str, Any] = {"Node": NODE, "Address": NOWHERE, "SkipNodeUpdate": True}
+        if self._channel.target.datacenter is not None:
+            # An agent takes it from here alone, and not from the query as everywhere else.
+            wish["Datacenter"] = self._channel.target.datacenter
+        request = ConsulRequest("PUT", self._channel.path("catalog/register"), json.dumps(wish).encode())
+        await self._channel.ask(request, until, insist=insist)
 
     async def renew(
         self, sessions: Iterable[ServerSession], until: float, *, insist: bool = True, way: ConsulChannel | None = None

@@ -9,7 +9,7 @@ decides.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from ...runtime import Runtime
@@ -29,11 +29,16 @@ CLOCKS_DIFFER: Final = 1.01
 class Sightings:
     """Lines as they are seen, and since when each claim of others in them was seen to stand as it does now."""
 
-    def __init__(self, channel: ConsulChannel, keys: ConsulKeys, runtime: Runtime, pushes: ConsulPushes) -> None:
+    def __init__(
+        self, channel: ConsulChannel, keys: ConsulKeys, runtime: Runtime, pushes: ConsulPushes,
+        mine: Callable[[ToldClaim], bool],
+    ) -> None:  # fmt: skip
         self._channel = channel
         self._keys = keys
         self._now = runtime.now
         self._pushes = pushes
+        self._mine = mine
+        """Whether this client knows the claim as its own. One that it has removed may be there again: a restored snapshot."""
         self._seen: dict[str, tuple[int, float]] = {}
 
     async def line(self, name: str, until: float, *, insist: bool = True, consistent: bool = False) -> list[ToldClaim]:
@@ -84,10 +89,11 @@ class Sightings:
         """These were seen, in an answer that is here by now."""
         now = self._now()
         for claim in claims:
-            if claim.client == self._keys.client:
+            if self._mine(claim):
                 continue
             known = self._seen.get(claim.key)
-            if known is None or known[0] < claim.modified:
+            # Another index, whether higher or not: a restored snapshot puts an older one back.
+            if known is None or known[0] != claim.modified:
                 self._seen[claim.key] = (claim.modified, now)
         if len(self._seen) > MOST:
             for key in list(self._seen)[: MOST // 2]:
@@ -101,4 +107,4 @@ class Sightings:
 
     def overdue(self, claim: ToldClaim, now: float) -> bool:
         """Whether it has run out; of our own we know more."""
-        return claim.client != self._keys.client and self.ends(claim, now) <= now
+        return not self._mine(claim) and self.ends(claim, now) <= now
