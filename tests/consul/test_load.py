@@ -147,6 +147,63 @@ def test_leases_are_kept_through_a_slow_agent_whatever_the_number_of_tasks_that_
     asyncio.run(scene())
 
 
+IMPATIENT = 100
+GRANTED = 24
+"""So many grants: six times as many as are asked for at once."""
+MADE = 80
+"""So many connections at the most, less than one for each caller; each request that was given up would cost one."""
+
+
+def test_impatient_threads_at_a_slow_agent_are_granted_and_wear_out_no_connections(
+    through: str, proxy: Proxy, client_of: Clients
+) -> None:
+    """Longer than 5 s: an answer takes seven tenths of a second, and four are asked for at a time."""
+    client = client_of(through)
+    client.lock("warm").acquire().release()
+    granted: list[float] = []
+    before, until = proxy.accepted, time.monotonic() + 60
+    proxy.delay(SLOW)
+
+    def work(number: int) -> None:
+        while len(granted) < GRANTED and time.monotonic() < until:
+            try:
+                with client.lock(f"n{number}", ttl=60).acquire(timeout=1) as lease:
+                    granted.append(lease.token)
+            except LocklineError:
+                pass  # not in time: that is the point
+
+    at_once([threading.Thread(target=work, args=(number,)) for number in range(IMPATIENT)])
+    proxy.heal()
+    assert len(granted) >= GRANTED
+    assert proxy.accepted - before <= MADE
+
+
+def test_impatient_tasks_at_a_slow_agent_are_granted_and_wear_out_no_connections(through: str, proxy: Proxy) -> None:
+    """Longer than 5 s, as with threads."""
+
+    async def scene() -> None:
+        async with aio.connect(through) as client:
+            await (await client.lock("warm").acquire()).release()
+            granted: list[float] = []
+            before, until = proxy.accepted, time.monotonic() + 60
+            proxy.delay(SLOW)
+
+            async def work(number: int) -> None:
+                while len(granted) < GRANTED and time.monotonic() < until:
+                    try:
+                        async with await client.lock(f"n{number}", ttl=60).acquire(timeout=1) as lease:
+                            granted.append(lease.token)
+                    except LocklineError:
+                        pass  # not in time: that is the point
+
+            await asyncio.gather(*(work(number) for number in range(IMPATIENT)))
+            proxy.heal()
+            assert len(granted) >= GRANTED
+            assert proxy.accepted - before <= MADE
+
+    asyncio.run(scene())
+
+
 def test_agents_that_are_all_slow_are_given_the_time_that_they_need(
     consul: ConsulCluster, prefix: str, client_of: Clients, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -74,7 +74,8 @@ class ConsulBackend(KeyedBackend[ConsulClaims]):
             sent = self._runtime.now()
             session = await self._sessions.ready(claim.ttl, sent, until, insist=wait)
             known = self._claims.in_the_way(claim)
-            steps = commands.enter(own.key, value, session.id, self._keys.session(session.id), session.generation)
+            fence = self._keys.fence(session.id, claim.id)
+            steps = commands.enter(own.key, value, session.id, fence, session.fences.get(fence, 0))
             before, own.late = own.late, session
             self._claims.note(own)
             try:
@@ -126,14 +127,13 @@ class ConsulBackend(KeyedBackend[ConsulClaims]):
         self, own: ConsulClaim, session: ServerSession, answer: Transacted, sent: float, until: float
     ) -> bool:
         """Why it could not enter: True if an earlier request of ours has put it there, False if it has to try again."""
-        looks = [commands.look(own.key), commands.look(self._keys.session(session.id))]
-        found = {entry["Key"]: entry for entry in (await self._channel.transact(looks, until, consistent=True)).entries}
         key = self._keys.session(session.id)
-        if key in found:
-            session.was_put(found[key]["ModifyIndex"])
-        elif session.present or "invalid session" in answer.why:
+        looks = [commands.look(own.key), commands.look(key)]
+        found = {entry["Key"]: entry for entry in (await self._channel.transact(looks, until, consistent=True)).entries}
+        entry = found.pop(own.key, None)
+        session.fences.update((fence, there["ModifyIndex"]) for fence, there in found.items())
+        if key not in found and (session.present or "invalid session" in answer.why):
             self._sessions.lose(session)
-        entry = found.get(own.key)
         if entry is None:
             return False
         if not own.create:

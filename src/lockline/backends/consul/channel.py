@@ -13,7 +13,7 @@ from ...runtime import Runtime
 from ..keyed.clock import SeenClock
 from ..url import Endpoint
 from .commands import Step
-from .connection import ConsulLink, ConsulLinks, ConsulReply, ConsulRequest, NoReply, Unsent
+from .connection import ConsulLink, ConsulLinks, ConsulReply, ConsulRequest, NoReply, TooLate, Unsent
 from .target import ConsulTarget
 
 T = TypeVar("T")
@@ -163,7 +163,9 @@ class ConsulChannel:
             except Unsent as unsent:
                 sent = False
                 problem = problem or str(unsent)
-                if not went and self.now() >= give_up:
+                # At the only agent, or in the caller's last moments, there is nothing to wait for.
+                late = isinstance(unsent, TooLate) and patience >= until
+                if late or (not went and self.now() >= give_up):
                     raise self._unavailable(problem, went, said) from None
             except NoReply as silence:
                 went = True

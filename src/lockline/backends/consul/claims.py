@@ -26,8 +26,8 @@ from .subscription import ConsulPushes
 
 log = logging.getLogger("lockline")
 
-REMOVED_TOGETHER: Final = 15
-"""Claims per transaction: each takes three steps and may need a look at its line, and one more is for their session."""
+REMOVED_TOGETHER: Final = 12
+"""Claims per transaction: each takes three steps, and may need a look at its line and a fence."""
 A_GLANCE: Final = 1.5
 """How often, at the least, somebody who waits looks whether those in its way still move."""
 NET: Final = 60.0
@@ -294,10 +294,10 @@ class ConsulClaims(KeyedClaims[ConsulClaim]):
         steps += [commands.look(line) for line in lines.values()]
         if session is not None:
             # Whatever was on its way before this comes too late.
-            fence = commands.put(self._keys.session(session.id), session.id, flags=secrets.randbits(32))
-            answer = await self._channel.transact([fence, *steps], until, insist=insist)
-            if not answer.failed:
-                session.was_put(answer.entries[0]["ModifyIndex"])
+            fences = {self._keys.fence(session.id, own.claim.id) for own in batch}
+            put = [commands.put(fence, session.id, flags=secrets.randbits(32)) for fence in fences]
+            answer = await self._channel.transact([*put, *steps], until, insist=insist)
+            session.fences.update((entry["Key"], entry["ModifyIndex"]) for entry in answer.entries[: len(fences)])
         if session is None or answer.failed:
             if session is not None:
                 self._sessions.lose(session)

@@ -1,7 +1,8 @@
 """What is sent: what lies where in Consul, what a claim's key says, and the steps of each transaction with their reasons.
 
 <prefix>/claims/<name, quoted>/<claim id>.        one claim, locked by its client's session; its CreateIndex is place and token
-<prefix>/clients/<client>/session/<session>       there as long as the session is; its ModifyIndex tells which requests are too old
+<prefix>/clients/<client>/session/<session>       there as long as the session is
+<prefix>/clients/<client>/session/<session>/<nn>  a fence: its ModifyIndex tells which requests of some claims are too old
 <prefix>/clients/<client>/<claim id>/bell         whoever made room for this claim leaves word of it here
 <prefix>/clients/<client>/<claim id>/evicted      an operator has taken this claim away
 <prefix>/kept/<name, quoted>/<what>.              a value that is kept beside a line, on no session
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import quote, unquote
+from zlib import crc32
 
 from ...core.claim import Claim
 from ..keyed.entries import KeyedEntry, Told, read, written
@@ -27,6 +29,8 @@ Step = dict[str, Any]
 """One step of a transaction, as Consul's API has it."""
 MOST_STEPS: Final = 64
 """Consul takes no more in one transaction; later releases take twice as many."""
+FENCES: Final = 64
+"""So many share the claims on one session."""
 MOST_BYTES: Final = 384 << 10
 """Half a megabyte is the most that it reads; names and what is said of claims may be long."""
 A_STEP: Final = 200
@@ -64,8 +68,15 @@ class ConsulKeys:
         return unquote(key[len(self.claims) :].partition("/")[0])
 
     def session(self, session: str) -> str:
-        """What dies with this session, and tells by its index which requests on it are too old."""
+        """What dies with this session; its fences begin like this."""
         return f"{self.home}session/{session}"
+
+    def fence(self, session: str, claim_id: str) -> str:
+        """What tells by its index which requests for this claim are too old.
+
+        One of many: were it the only one, each claim that is withdrawn would refuse the requests of all others that are on their way.
+        """
+        return f"{self.session(session)}/{crc32(claim_id.encode()) % FENCES:02x}"
 
     @property
     def all_kept(self) -> str:
@@ -161,13 +172,13 @@ def stands(claim: ToldClaim) -> Step:
     return {"Verb": "check-session", "Key": claim.key, "Session": claim.session}
 
 
-def enter(key: str, value: str, session: str, session_key: str, generation: int) -> list[Step]:
+def enter(key: str, value: str, session: str, fence: str, put_at: int) -> list[Step]:
     """Stand at the end of the line.
 
-    Not if the session has moved on since: then the claim was withdrawn while this request was on its way. And not if the
+    Not if the fence was put since: then the claim, or another with the same fence, was withdrawn while this request was on its way. And not if the
     claim stands already: a repeat.
     """
-    return [unmoved(session_key, generation), unmoved(key, 0), put(key, session, value)]
+    return [unmoved(fence, put_at), unmoved(key, 0), put(key, session, value)]
 
 
 def renew(key: str, index: int, value: str, beat: int) -> Step:

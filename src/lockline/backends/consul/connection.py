@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from collections import deque
+from typing import Final, NamedTuple, Protocol
 
 import httpcore
 
 from ..url import Endpoint
 from .target import ConsulTarget
+
+SAMPLES: Final = 2
+"""So many answers tell how long an agent takes: one alone may have met a pause."""
+A_MOMENT: Final = 1.0
+"""Seconds for which they tell it."""
 
 
 class ConsulRequest(NamedTuple):
@@ -36,6 +42,33 @@ class NoReply(Exception):
 
 class Unsent(NoReply):
     """Nothing of it can have reached the agent."""
+
+
+class TooLate(Unsent):
+    """The agent takes longer for its answers than there is time."""
+
+
+class Pace:
+    """How long an agent takes for an answer at the moment.
+
+    A request that cannot be answered in time costs a connection, and mostly another request that takes back what it did.
+    """
+
+    def __init__(self) -> None:
+        self._took: deque[float] = deque(maxlen=SAMPLES)
+        self._answered = float("-inf")
+
+    def note(self, began: float, ended: float) -> None:
+        """An answer took from here to there."""
+        self._took.append(ended - began)
+        self._answered = ended
+
+    def check(self, endpoint: Endpoint, now: float, until: float) -> None:
+        """TooLate if none of the latest answers took so little time as there is."""
+        if now - self._answered < A_MOMENT and until - now < (least := min(tuple(self._took))):
+            raise TooLate(
+                f"{endpoint} takes {least:.2g} s for an answer now, and {max(0.0, until - now):.2g} s are left"
+            )
 
 
 class ConsulLink(Protocol):

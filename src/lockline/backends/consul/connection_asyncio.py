@@ -12,7 +12,7 @@ import httpcore
 
 from ...runtime import clock
 from ..url import Endpoint
-from .connection import ConsulReply, ConsulRequest, NoReply, Unsent, origin, prepared, reply
+from .connection import ConsulReply, ConsulRequest, NoReply, Pace, TooLate, Unsent, origin, prepared, reply
 from .target import ConsulTarget
 
 AT_ONCE: Final = 1 << 16
@@ -142,6 +142,7 @@ class LoopConsulLinks:
     def _begin(self) -> None:
         self._free: dict[Endpoint, list[LoopConsulLink]] = {}
         self._turns: dict[Endpoint, asyncio.Semaphore] = {}
+        self._paces: dict[Endpoint, Pace] = {}
         self._closed = False
 
     async def exchange(self, endpoint: Endpoint, request: ConsulRequest, until: float, most: float) -> ConsulReply:
@@ -158,7 +159,14 @@ class LoopConsulLinks:
             while line.stale():
                 line.close()
                 line = free.pop() if free else LoopConsulLink(self._target, endpoint)
-            answer = await line.exchange(request, min(until, clock.now() + most))
+            pace, began = self._paces.setdefault(endpoint, Pace()), clock.now()
+            try:
+                pace.check(endpoint, began, until)
+            except TooLate:
+                free.append(line)
+                raise
+            answer = await line.exchange(request, min(until, began + most))
+            pace.note(began, clock.now())
             if self._closed:
                 line.close()
             else:

@@ -15,7 +15,7 @@ from ...runtime.limits import let_through
 from ...runtime.quiet import hush
 from ..pool import SharedPool
 from ..url import Endpoint
-from .connection import ConsulReply, ConsulRequest, NoReply, Unsent, origin, prepared, reply
+from .connection import ConsulReply, ConsulRequest, NoReply, Pace, TooLate, Unsent, origin, prepared, reply
 from .target import ConsulTarget
 
 AT_ONCE: Final = 1 << 16
@@ -171,6 +171,7 @@ class BlockingConsulLinks:
         self._target = target
         self._most = most
         self._pools: dict[Endpoint, SharedPool[BlockingConsulLink]] = {}
+        self._paces: dict[Endpoint, Pace] = {}
 
     def _pool(self, endpoint: Endpoint) -> SharedPool[BlockingConsulLink]:
         pool = self._pools.get(endpoint)
@@ -190,13 +191,20 @@ class BlockingConsulLinks:
             line = pool.take(until)
         if line is None:
             raise Unsent("every connection of this client is in use")
+        pace, began = self._paces.setdefault(endpoint, Pace()), clock.now()
         try:
-            answer = line.exchange_now(request, min(until, clock.now() + most))
+            pace.check(endpoint, began, until)
+        except TooLate:
+            pool.give_back(line)
+            raise
+        try:
+            answer = line.exchange_now(request, min(until, began + most))
         except BaseException:
             line.close()
             del line
             pool.make_room()
             raise
+        pace.note(began, clock.now())
         pool.give_back(line)
         return answer
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ...core.claim import Ceiling
@@ -36,10 +37,12 @@ SLACK: Final = 1.5
 """A session lasts this much longer than the ttl, so that most claims that come after a renewal need none of their own."""
 
 
+@dataclass(slots=True, eq=False)
 class ServerSession(Carrier[str]):
     """One session at the server."""
 
-    __slots__ = ()
+    fences: dict[str, int] = field(default_factory=dict)
+    """When each of its fences was last put, by its key; one that is not here has never been put."""
 
 
 class SessionCeiling(Ceiling):

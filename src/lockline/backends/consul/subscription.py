@@ -93,13 +93,13 @@ class ConsulPushes:
         return self._runtime.now()
 
     async def put_session(self, session: ServerSession, until: float) -> None:
-        """Put the session's key, so that it is seen to end, and requests to enter that are older come too late."""
+        """Put the session's key, so that it is seen to end."""
         step = commands.put(self._keys.session(session.id), session.id, flags=secrets.randbits(32))
         answer = await self._channel.transact([step], until)
         if answer.failed:
             self._sessions.lose(session)
         else:
-            session.was_put(answer.entries[0]["ModifyIndex"])
+            session.present = True
 
     async def _hear(self) -> None:
         present = [session for session in self._sessions.all() if session.present]
