@@ -53,7 +53,7 @@ class Faults:
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
         """That of the backend: since Python 3.12 `isinstance` asks a protocol's members of the class, not by `__getattr__`."""
-        return type(self._inner)
+        return self._inner.__class__
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._inner, name)
