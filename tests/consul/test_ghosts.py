@@ -1,4 +1,4 @@
-"""Claims that stand at the store although their client does not know of them, or no longer: none stands in anybody's way for long."""
+"""Claims at the store that their client does not know of, or does not know any more: none of them blocks other claims for long."""
 
 from __future__ import annotations
 

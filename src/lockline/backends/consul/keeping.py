@@ -1,6 +1,6 @@
 """What is kept beside a line, written under the token: a key that is set in one step with a look at the claim.
 
-On no session: that would end with the agent through which it was made, and what was done is done whoever goes. So a value says itself
+On no session: that would end with its client, and what was done is done. So a value says itself
 until when it counts, and some of those who write remove what they find to be over.
 """
 
