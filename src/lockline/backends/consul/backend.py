@@ -80,7 +80,7 @@ class ConsulBackend(KeyedBackend[ConsulClaims]):
             self._claims.note(own)
             try:
                 answer = await self._channel.transact(
-                    steps if known else [*steps, commands.look(line)], until, insist=wait
+                    steps if known else [*steps, commands.look(line)], until, insist=wait, only_in_time=True
                 )
             except BackendUnavailable as problem:
                 if before is None and problem.unsent:

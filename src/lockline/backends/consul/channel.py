@@ -110,12 +110,13 @@ class ConsulChannel:
         return self._links.apart(self.target.endpoints[self._at])
 
     async def transact(
-        self, steps: Sequence[Step], until: float, *, insist: bool = True, consistent: bool = False
-    ) -> Transacted:
+        self, steps: Sequence[Step], until: float, *, insist: bool = True, consistent: bool = False,
+        only_in_time: bool = False,
+    ) -> Transacted:  # fmt: skip
         """These steps, all or none; one that only reads asks the leader alone, unless it has to be consistent."""
         body = json.dumps([{"KV": step} for step in steps], separators=(",", ":")).encode()
         target = self.path("txn", **({"consistent": ""} if consistent else {}))
-        reply, repeated = await self.ask(ConsulRequest("PUT", target, body), until, insist=insist)
+        reply, repeated = await self.ask(ConsulRequest("PUT", target, body, only_in_time), until, insist=insist)
         if reply.status != 409:
             return Transacted(self.understand(reply, _results), frozenset(), "", repeated)
         failed = self.understand(reply, _errors)
@@ -166,7 +167,7 @@ class ConsulChannel:
                 # At the only agent, or in the caller's last moments, there is nothing to wait for.
                 late = isinstance(unsent, TooLate) and patience >= until
                 if late or (not went and self.now() >= give_up):
-                    raise self._unavailable(problem, went, said) from None
+                    raise self._unavailable(problem, went, said, late) from None
             except NoReply as silence:
                 went = True
                 if self.now() >= min(patience, began + most):
@@ -192,8 +193,10 @@ class ConsulChannel:
         error.unsent = not repeated
         return error
 
-    def _unavailable(self, problem: str, went: bool, said: bool) -> BackendUnavailable:
+    def _unavailable(self, problem: str, went: bool, said: bool, late: bool = False) -> BackendUnavailable:
         what = "could not serve" if said else "gave no answer in time" if went else "cannot be reached"
+        if late and not went:
+            what = "was not asked"
         error = BackendUnavailable(f"Consul at {self.target.url} {what}: {problem}")
         error.unsent = not went
         return error

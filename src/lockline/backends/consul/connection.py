@@ -23,6 +23,8 @@ class ConsulRequest(NamedTuple):
     target: str
     """Path and query."""
     body: bytes = b""
+    only_in_time: bool = False
+    """Whether it is not sent where its answer would come too late. What removes something is sent all the same."""
 
 
 class ConsulReply(NamedTuple):

@@ -193,7 +193,8 @@ class BlockingConsulLinks:
             raise Unsent("every connection of this client is in use")
         pace, began = self._paces.setdefault(endpoint, Pace()), clock.now()
         try:
-            pace.check(endpoint, began, until)
+            if request.only_in_time:
+                pace.check(endpoint, began, until)
         except TooLate:
             pool.give_back(line)
             raise
