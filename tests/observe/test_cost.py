@@ -25,6 +25,8 @@ def trace(frame, event, argument):
     steps += event == "opcode"
     return trace
 
+# Python 3.12 traces instructions only if a frame asked for it before.
+sys._getframe().f_trace_opcodes = True
 sys.settrace(trace)
 for _ in range(20):
     lock.acquire().release()
