@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from functools import partial
 from urllib.parse import quote
 
 import psycopg
@@ -10,6 +12,7 @@ import pytest
 
 import lockline
 from lockline.backends.postgresql import subscription
+from lockline.backends.postgresql.schema import RIGHTS
 from lockline.backends.sql import backend as sql
 from tests.contract.scene import Scene
 from tests.contract.worlds import Place
@@ -166,3 +169,40 @@ def test_who_cannot_listen_still_gets_its_turn(
                 lease.release()
                 pending.result().release()
             proxy.heal()
+
+
+@pytest.fixture
+def crammed(shared: Database) -> Iterator[str]:
+    """For this role the server is one whose queue of NOTIFY is full: it refuses a commit that would notify somebody."""
+    shared.ask("CREATE ROLE crammed LOGIN")
+    shared.ask("CREATE SCHEMA crammed AUTHORIZATION crammed")
+    for statement in (
+        "CREATE TABLE crammed.queue (id text)",
+        "CREATE FUNCTION crammed.refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+        "RAISE EXCEPTION 'too many notifications in the NOTIFY queue' USING ERRCODE = '54000'; END $$",
+        "CREATE CONSTRAINT TRIGGER refuse AFTER INSERT ON crammed.queue DEFERRABLE INITIALLY DEFERRED "
+        "FOR EACH ROW EXECUTE FUNCTION crammed.refuse()",
+        "CREATE FUNCTION crammed.pg_notify(text, text) RETURNS void LANGUAGE sql AS 'INSERT INTO crammed.queue VALUES ($2)'",
+        "CREATE FUNCTION crammed.pg_notification_queue_usage() RETURNS float8 LANGUAGE sql AS 'SELECT 0.99::float8'",
+        "GRANT INSERT ON crammed.queue TO crammed",
+        "ALTER ROLE crammed SET search_path = crammed, pg_catalog",
+        RIGHTS.format(schema="lockline", role="crammed"),
+    ):
+        shared.ask(statement)
+    yield shared.url.replace("lockline@", "crammed@") + "?prefix=crammed"
+    shared.ask("DROP SCHEMA crammed CASCADE")
+    shared.ask("DROP OWNED BY crammed")
+    shared.ask("DROP ROLE crammed")
+
+
+def test_where_the_queue_of_notify_is_full_a_release_and_an_eviction_still_work(shared: Database, crammed: str) -> None:
+    with lockline.connect(crammed) as holder, lockline.connect(crammed) as client:
+        for end in (lambda lease: lease.release(), lambda _: holder.evict("full")):
+            held = holder.lock("full", ttl=600).acquire()
+            thread = waiting(client, "full", ttl=600)
+            listens = "SELECT 1 FROM lockline.claim WHERE channel IS NOT NULL AND NOT told AND convert_from(name, 'UTF8') = 'crammed:full'"
+            wait_for(partial(shared.ask, listens), 60, "a waiter that listens")
+            end(held)
+            thread.join(60)
+            assert not thread.is_alive()
+        assert any("the queue of NOTIFY is 99% full" in found.text for found in client.examine())

@@ -15,6 +15,7 @@ from ..sql.database import GUARANTEES, Database, Pushes
 from . import connection_asyncio, connection_blocking, doctor
 from .changes import WATCHED
 from .connection import Manner
+from .given_up import GivenUp
 from .subscription import LoopPushes, ThreadPushes
 from .target import PostgresqlTarget
 
@@ -29,12 +30,18 @@ class Postgresql(Database):
         super().__init__(target)
         self.target = target
         self.manner = Manner(target.schema, target.url)
+        self._given_up: list[GivenUp] = []
 
     def link(self, runtime: Runtime, most: int, login: float = 0.0) -> SqlLink:
-        servers, where = self.target.servers, self.target.servers[0].where
+        servers, where, given_up = self.target.servers, self.target.servers[0].where, GivenUp(most)
+        self._given_up.append(given_up)
         if runtime.flavour == "asyncio":
-            return LoopLink(where, most, connection_asyncio.maker(servers, self.manner, login), login)
-        return ThreadLink(where, most, connection_blocking.maker(servers, self.manner, login), login)
+            return LoopLink(where, most, connection_asyncio.maker(servers, self.manner, login, given_up), login)
+        return ThreadLink(where, most, connection_blocking.maker(servers, self.manner, login, given_up), login)
+
+    @property
+    def says_goodbye(self) -> bool:
+        return any(each.are_being_cancelled for each in self._given_up)
 
     def pushes(self, backend: SqlBackend, runtime: Runtime) -> tuple[Pushes | None, Reader | None]:
         if runtime.flavour == "asyncio":

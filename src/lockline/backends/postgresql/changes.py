@@ -18,7 +18,7 @@ IS_WATCHED: Final = f"EXISTS (SELECT FROM {{schema}}.claim w WHERE w.name = {_WA
 CHANGES: Final = """
 CREATE OR REPLACE FUNCTION {schema}.watch_v1(
     at bigint, my_name bytea, my_id text, my_channel text, seconds double precision, OUT done integer
-) LANGUAGE plpgsql AS $$
+) LANGUAGE plpgsql {patience} AS $$
 DECLARE
     now timestamptz;
 BEGIN
@@ -39,7 +39,7 @@ BEGIN
         DELETE FROM {schema}.claim w WHERE w.name = {watchers}of_line RETURNING w.id, w.channel, w.expires
     LOOP
         IF one.expires > clock_timestamp() THEN
-            PERFORM pg_notify(one.channel, one.id);
+            PERFORM {schema}.push_v1(one.channel, one.id);
         END IF;
     END LOOP;
 END $$;

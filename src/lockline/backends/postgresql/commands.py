@@ -117,7 +117,7 @@ _CURES: Final = {
     "25006": "it is a read-only standby; name the primary, or all of them: postgresql://h1,h2/database",
     "0A000": "it is a read-only standby; name the primary, or all of them: postgresql://h1,h2/database",
     "57014": "the step was cut short by statement_timeout; give this role a longer one",
-    "55P03": "the step was cut short by lock_timeout; give this role a longer one",
+    "55P03": "another session keeps locked what the step needs: VACUUM FULL, or a transaction with guard() that is prepared; see pg_locks",
     "53300": "the server has no connection left; raise max_connections, or go through a pooler",
     "53100": "the server's disk is full",
     UNTRUSTED: "nobody vouches for its certificate; name its authority with ca=",

@@ -16,6 +16,7 @@ from ..sockets import was_closed
 from ..sql.calls import RoutineCall, Rows
 from .commands import STANDBY, UNDO, code_of, failed_login, in_full, problem_of, read, statements, written
 from .functions import WRONG_LEVEL
+from .given_up import GivenUp
 from .target import PostgresqlLogin
 
 READ: Final = select.POLLIN
@@ -50,8 +51,16 @@ class Manner:
 class PostgresqlSession:
     """One connection; after any error that was not `said` it is useless."""
 
-    def __init__(self, servers: tuple[PostgresqlLogin, ...], manner: Manner, login: float = 0.0) -> None:
+    def __init__(
+        self,
+        servers: tuple[PostgresqlLogin, ...],
+        manner: Manner,
+        login: float = 0.0,
+        given_up: GivenUp | None = None,
+    ) -> None:
         self._servers = servers
+        self._given_up = given_up
+        """Where it goes if it is closed in the middle of a step."""
         self._patience = servers[0].patience
         self.manner = manner
         self._login = login
@@ -99,6 +108,8 @@ class PostgresqlSession:
     def connecting(self, server: PostgresqlLogin, **more: str) -> Waits:
         """Connect and log in."""
         self.where = server.where
+        if self._given_up is not None:
+            self._given_up.refuse_more(server.where)
         conn = self._conn = pq.PGconn.connect_start(server.conninfo(**more))
         while True:
             if conn.status == pq.ConnStatus.BAD:
@@ -257,7 +268,15 @@ class PostgresqlSession:
         return told[0][0] != str(self.conn.backend_pid).encode()
 
     def close(self) -> None:
-        """Close it."""
+        """Close it; a step that is under way is cancelled before."""
+        if self.gone:
+            return
         self.gone = True
-        if self._conn is not None:
-            self._conn.finish()
+        conn = self._conn
+        if conn is None:
+            return
+        if self._given_up is None or not self.is_open or conn.transaction_status != pq.TransactionStatus.ACTIVE:
+            conn.finish()
+        else:
+            # A pooler may have given the server's session to another client by the time that a cancel request is there.
+            self._given_up.add(conn, self.where, cancels=not self.manner.pooled)

@@ -11,6 +11,7 @@ from ...runtime import clock
 from ..failures import NoAnswer, Refused
 from ..sql.calls import RoutineCall, Rows
 from .connection import READ, WRITE, Manner, PostgresqlSession
+from .given_up import GivenUp
 from .target import PostgresqlLogin
 
 T = TypeVar("T")
@@ -19,8 +20,14 @@ T = TypeVar("T")
 class AsyncioSession(PostgresqlSession):
     """Used by one task at a time, on one loop."""
 
-    def __init__(self, servers: tuple[PostgresqlLogin, ...], manner: Manner, login: float = 0.0) -> None:
-        super().__init__(servers, manner, login)
+    def __init__(
+        self,
+        servers: tuple[PostgresqlLogin, ...],
+        manner: Manner,
+        login: float = 0.0,
+        given_up: GivenUp | None = None,
+    ) -> None:
+        super().__init__(servers, manner, login, given_up)
         self._waits: asyncio.Future[bool] | None = None
         self._fd = -1
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -128,6 +135,8 @@ def _settle(waits: asyncio.Future[bool], ready: bool) -> None:
         waits.set_result(ready)
 
 
-def maker(servers: tuple[PostgresqlLogin, ...], manner: Manner, login: float = 0.0) -> Callable[[], AsyncioSession]:
+def maker(
+    servers: tuple[PostgresqlLogin, ...], manner: Manner, login: float, given_up: GivenUp
+) -> Callable[[], AsyncioSession]:
     """What makes new ones."""
-    return lambda: AsyncioSession(servers, manner, login)
+    return lambda: AsyncioSession(servers, manner, login, given_up)

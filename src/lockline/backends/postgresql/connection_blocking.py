@@ -10,6 +10,7 @@ from ...runtime import clock
 from ..failures import NoAnswer, Refused
 from ..sql.calls import RoutineCall, Rows
 from .connection import Manner, PostgresqlSession
+from .given_up import GivenUp
 from .target import PostgresqlLogin
 
 T = TypeVar("T")
@@ -18,8 +19,14 @@ T = TypeVar("T")
 class BlockingSession(PostgresqlSession):
     """Used by one thread at a time."""
 
-    def __init__(self, servers: tuple[PostgresqlLogin, ...], manner: Manner, login: float = 0.0) -> None:
-        super().__init__(servers, manner, login)
+    def __init__(
+        self,
+        servers: tuple[PostgresqlLogin, ...],
+        manner: Manner,
+        login: float = 0.0,
+        given_up: GivenUp | None = None,
+    ) -> None:
+        super().__init__(servers, manner, login, given_up)
         self._poll = select.poll()
         self._polled = (-1, 0)
         """What it is set to wait for."""
@@ -64,6 +71,8 @@ class BlockingSession(PostgresqlSession):
             return done.value  # type: ignore[no-any-return]
 
 
-def maker(servers: tuple[PostgresqlLogin, ...], manner: Manner, login: float = 0.0) -> Callable[[], BlockingSession]:
+def maker(
+    servers: tuple[PostgresqlLogin, ...], manner: Manner, login: float, given_up: GivenUp
+) -> Callable[[], BlockingSession]:
     """What makes new ones."""
-    return lambda: BlockingSession(servers, manner, login)
+    return lambda: BlockingSession(servers, manner, login, given_up)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 SHORTEST_TIMEOUT: Final = 2000
 """Milliseconds that a step may take on a database that is busy, before anybody should cut it short."""
+CROWDED_QUEUE: Final = 0.5
 LONG: Final = 600.0
 """Seconds after which a transaction of anybody's keeps the dead versions of many rows."""
 
@@ -24,7 +25,7 @@ async def examine(dialect: Postgresql, backend: SqlBackend, until: float) -> Fin
     rows, _ = await backend.channel.run(RoutineCall("settings", ()), until, insists=False)
     said: dict[str, str] = {str(name): str(setting) for name, setting in rows}
     release = of_this_release(said.get("revision"), REVISION, backend.url)
-    return [release, *_of_grants(said), *_of_pushes(dialect, backend), *_of_load(said, dialect)]
+    return [release, *_of_grants(said), *_of_pushes(said, dialect, backend), *_of_load(said, dialect)]
 
 
 def _of_grants(said: dict[str, str]) -> Iterator[Finding]:
@@ -47,7 +48,16 @@ def _of_grants(said: dict[str, str]) -> Iterator[Finding]:
         yield Finding("ok", "a grant that was answered survives a crash of the server")
 
 
-def _of_pushes(dialect: Postgresql, backend: SqlBackend) -> Iterator[Finding]:
+def _of_pushes(said: dict[str, str], dialect: Postgresql, backend: SqlBackend) -> Iterator[Finding]:
+    # Routines of an older release do not say it.
+    used = float(said.get("notify_queue", 0.0))
+    if used > CROWDED_QUEUE:
+        told = (
+            f"the queue of NOTIFY is {used:.0%} full: from 90% on nothing is pushed, and waiters look every two seconds"
+        )
+        yield Finding(
+            "warning", told, "end the session that listens and keeps a transaction open; the server's log names it"
+        )
     if backend.guarantees.push:
         yield Finding("ok", "turns are pushed by LISTEN and NOTIFY")
         return

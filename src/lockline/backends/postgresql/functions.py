@@ -20,6 +20,9 @@ from .keeping import KEEPING
 WRONG_LEVEL: Final = "LL001"
 NO_SLOTS: Final = "LL002"
 FOREIGN: Final = "LL004"
+LOCK_TIMEOUT_MS: Final = 1500
+"""A step that waits longer for a lock is undone and asked again: sessions must not pile up behind a table that is locked. Shorter than
+the client's usual patience, so that the session can be used again."""
 
 _LEVEL: Final = """
     IF current_setting('transaction_isolation') <> 'read committed' THEN
@@ -36,19 +39,33 @@ _PAST_THE_DEAD: Final = """
         PERFORM {schema}.admit_v1(my_name, %s);
     END IF;
 """
+_AGAIN: Final = """
+        -- A session that is ended while it waits for the replica has committed all the same. The commit of this change waits for it again.
+        UPDATE {schema}.claim c SET told = c.told WHERE c.id = my_id AND c.name = my_name;
+"""
 OPENINGS: Final = {
+    "patience": f"SET lock_timeout = '{LOCK_TIMEOUT_MS}ms'",
     "level": _LEVEL.strip(),
     "step": _STEP.strip(),
     "is_watched": IS_WATCHED,
+    "again": _AGAIN.strip(),
     **{f"step_past_the_dead:{me}": (_STEP.rstrip() + _PAST_THE_DEAD % me).strip() for me in ("my_id", "NULL")},
 }
-"""How routines begin: with the right level, and alone with the line. Put in where they are named: a call of a routine of their own would cost each step."""
+"""How routines begin: with the right level, and alone with the line; and how long they wait for a lock. Put in where they are named: a call of a routine of their own would cost each step."""
 
 _BEGIN: Final = """
 -- The same stands in each routine that is called often.
 CREATE OR REPLACE FUNCTION {schema}.begin_step_v1() RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     {level}
+END $$;
+
+-- A push is only a hint, and must not fail the step: where the queue of the whole cluster is full, the commit would be refused.
+CREATE OR REPLACE FUNCTION {schema}.push_v1(its_channel text, its_id text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF pg_notification_queue_usage() < 0.9 THEN
+        PERFORM pg_notify(its_channel, its_id);
+    END IF;
 END $$;
 
 -- Tell whoever has room now, but not the one who knows it already. In the order of tickets, as whoever renews many.
@@ -68,7 +85,7 @@ BEGIN
         CONTINUE WHEN one.told;
         UPDATE {schema}.claim c SET told = true WHERE c.id = one.id AND c.name = of_line;
         IF one.channel IS NOT NULL AND one.id IS DISTINCT FROM me THEN
-            PERFORM pg_notify(one.channel, one.id);
+            PERFORM {schema}.push_v1(one.channel, one.id);
         END IF;
     END LOOP;
 END $$;
@@ -88,7 +105,7 @@ CREATE OR REPLACE FUNCTION {schema}.enter_v1(
     at bigint, my_name bytea, my_id text, my_ttl double precision, my_weight integer, my_capacity integer, my_about text,
     my_channel text, may_wait boolean,
     OUT ticket bigint, OUT ahead integer, OUT change double precision, OUT mine bigint, OUT behind text
-) LANGUAGE plpgsql AS $$
+) LANGUAGE plpgsql {patience} AS $$
 DECLARE
     now timestamptz;
     used bigint := 0;
@@ -112,6 +129,7 @@ BEGIN
         PERFORM {schema}.admit_v1(my_name, my_id);
     END LOOP;
     IF again THEN
+        {again}
         SELECT * INTO ticket, ahead, change, mine, behind FROM {schema}.stands_v1(my_name, my_id, now);
         RETURN;
     END IF;
@@ -170,7 +188,7 @@ END $$;
 CREATE OR REPLACE FUNCTION {schema}.place_v1(
     at bigint, my_name bytea, my_id text, my_channel text,
     OUT ticket bigint, OUT ahead integer, OUT change double precision, OUT mine bigint, OUT behind text
-) LANGUAGE plpgsql AS $$
+) LANGUAGE plpgsql {patience} AS $$
 DECLARE
     now timestamptz;
 BEGIN
@@ -184,7 +202,7 @@ _LEAVE: Final = """
 CREATE OR REPLACE FUNCTION {schema}.leave_v1(
     at bigint, my_name bytea, my_id text, doubtful boolean, heir text, OUT was_there integer
 )
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql {patience} AS $$
 DECLARE
     now timestamptz;
     lived boolean;
@@ -216,7 +234,7 @@ BEGIN
     END IF;
 END $$;
 
-CREATE OR REPLACE FUNCTION {schema}.leave_all_v1(batch text) RETURNS SETOF integer LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION {schema}.leave_all_v1(batch text) RETURNS SETOF integer LANGUAGE plpgsql {patience} AS $$
 DECLARE
     each record;
     was_there integer[] := ARRAY[]::integer[];
@@ -239,7 +257,7 @@ END $$;
 """
 
 _RENEW: Final = """
-CREATE OR REPLACE FUNCTION {schema}.renew_v1(batch text, my_channel text) RETURNS SETOF integer LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION {schema}.renew_v1(batch text, my_channel text) RETURNS SETOF integer LANGUAGE plpgsql {patience} AS $$
 DECLARE
     now timestamptz;
     alive text[];
@@ -284,12 +302,12 @@ _OPERATOR: Final = """
 CREATE OR REPLACE FUNCTION {schema}.look_v1(
     of_line bytea, OUT id text, OUT ticket bigint, OUT weight integer, OUT capacity integer, OUT ttl double precision,
     OUT remaining double precision, OUT about text
-) RETURNS SETOF record LANGUAGE sql AS $$
+) RETURNS SETOF record LANGUAGE sql {patience} AS $$
     SELECT c.id, c.ticket, c.weight, c.capacity, c.ttl, extract(epoch FROM c.expires - clock_timestamp())::double precision, c.about
     FROM {schema}.claim c WHERE c.name = of_line AND c.expires > clock_timestamp() ORDER BY c.ticket
 $$;
 
-CREATE OR REPLACE FUNCTION {schema}.names_v1(first bytea, after bytea) RETURNS SETOF bytea LANGUAGE sql AS $$
+CREATE OR REPLACE FUNCTION {schema}.names_v1(first bytea, after bytea) RETURNS SETOF bytea LANGUAGE sql {patience} AS $$
     SELECT DISTINCT c.name FROM {schema}.claim c WHERE c.name >= first AND c.name < after AND c.expires > clock_timestamp()
 $$;
 
@@ -298,13 +316,14 @@ CREATE OR REPLACE FUNCTION {schema}.settings_v1(OUT name text, OUT setting text)
         'fsync', 'full_page_writes', 'synchronous_commit', 'synchronous_standby_names', 'statement_timeout', 'server_version', 'max_connections'
     )
     UNION ALL SELECT 'revision', '{revision}'
+    UNION ALL SELECT 'notify_queue', pg_notification_queue_usage()::text
     UNION ALL SELECT 'replicas', count(*)::text FROM pg_stat_replication
     UNION ALL SELECT 'sessions', count(*)::text FROM pg_stat_activity WHERE backend_type = 'client backend'
     UNION ALL SELECT 'oldest', coalesce(max(extract(epoch FROM clock_timestamp() - xact_start)), 0)::text FROM pg_stat_activity
         WHERE backend_type = 'client backend'
 $$;
 
-CREATE OR REPLACE FUNCTION {schema}.evict_v1(at bigint, of_line bytea, token bigint, OUT victims integer) LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION {schema}.evict_v1(at bigint, of_line bytea, token bigint, OUT victims integer) LANGUAGE plpgsql {patience} AS $$
 DECLARE
     one record;
     used bigint := 0;
@@ -322,7 +341,7 @@ BEGIN
         DELETE FROM {schema}.claim c WHERE c.id = one.id AND c.name = of_line;
         victims := victims + 1;
         IF one.channel IS NOT NULL THEN
-            PERFORM pg_notify(one.channel, one.id);
+            PERFORM {schema}.push_v1(one.channel, one.id);
         END IF;
     END LOOP;
     PERFORM {schema}.admit_v1(of_line, NULL);

@@ -7,7 +7,7 @@ from typing import Final
 HAND_OVER: Final = """
 CREATE OR REPLACE FUNCTION {schema}.hand_over_v1(
     at bigint, my_name bytea, old text, my_id text, my_ttl double precision, my_about text, my_channel text, OUT ticket bigint
-) LANGUAGE plpgsql AS $$
+) LANGUAGE plpgsql {patience} AS $$
 DECLARE
     now timestamptz;
     before record;
@@ -20,7 +20,11 @@ DECLARE
 BEGIN
     {step_past_the_dead:NULL}
     SELECT c.ticket INTO ticket FROM {schema}.claim c WHERE c.id = my_id AND c.name = my_name;
-    IF FOUND OR EXISTS (SELECT FROM {schema}.withdrawn w WHERE w.id = my_id AND w.until > now) THEN
+    IF FOUND THEN
+        {again}
+        RETURN;
+    END IF;
+    IF EXISTS (SELECT FROM {schema}.withdrawn w WHERE w.id = my_id AND w.until > now) THEN
         RETURN;
     END IF;
     SELECT c.ticket, c.weight, c.capacity INTO before FROM {schema}.claim c WHERE c.id = old AND c.name = my_name;

@@ -32,7 +32,7 @@ END $$;
 CREATE OR REPLACE FUNCTION {schema}.kept_v1(
     my_name bytea, my_what text, my_token bigint, my_ttl double precision,
     OUT now double precision, OUT value bytea, OUT token bigint, OUT written double precision, OUT expires double precision
-) LANGUAGE plpgsql AS $$
+) LANGUAGE plpgsql {patience} AS $$
 {opening}
     IF my_token > 0 THEN
         lasting := moment + my_ttl * interval '1 second';
@@ -48,7 +48,7 @@ END $$;
 
 CREATE OR REPLACE FUNCTION {schema}.keep_v1(
     my_name bytea, my_what text, my_value bytea, my_token bigint, my_ttl double precision, OUT done integer
-) LANGUAGE plpgsql AS $$
+) LANGUAGE plpgsql {patience} AS $$
 {opening}
     lasting := moment + my_ttl * interval '1 second';
     INSERT INTO {schema}.kept AS k (name, what, mark, until, value, token, written, expires)

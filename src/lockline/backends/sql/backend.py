@@ -52,6 +52,9 @@ LONGEST_LISTENING: Final = 8.0
 LISTEN_AGAIN: Final = 1.0
 """Seconds after which that is tried again, at least; where it was slow, four times as long as it took: those who wait look meanwhile."""
 
+GOODBYE: Final = 0.5
+"""How long a client that is closed may take to tell the server what it need not go on with."""
+
 
 class SqlBackend:
     """One client of a database."""
@@ -384,5 +387,8 @@ class SqlBackend:
             await self._pushes.close()
         for link in (self._link, self._for_keeper):
             link.close()
+        until = self.now() + GOODBYE
+        while self.database.says_goodbye and self.now() < until:
+            await self._runtime.sleep(0.01)
         # A loop ends what was closed in its next round; one that is closed before that leaves it open.
         await self._runtime.sleep(0)

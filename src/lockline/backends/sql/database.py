@@ -73,6 +73,11 @@ class Database(ABC):
     def link(self, runtime: Runtime, most: int, login: float = 0.0) -> SqlLink:
         """At most so many connections; a login, and the wait for one that is under way, may take so many seconds although its caller has less."""
 
+    @property
+    def says_goodbye(self) -> bool:
+        """Whether the server is being told to end what was given up; a process that ends waits a moment for that."""
+        return False
+
     def pushes(self, backend: SqlBackend, runtime: Runtime) -> tuple[Pushes | None, Reader | None]:
         """What listens, and how a waiting thread reads that itself; nothing where the database has no way to say something unasked."""
         return None, None
