@@ -163,6 +163,42 @@ def test_in_a_session_that_calls_no_triggers_it_is_refused(account: str, shared:
     assert shared.ask("SELECT * FROM lockline.guard") == []
 
 
+def test_in_a_savepoint_it_is_refused_because_a_rollback_to_it_would_undo_it(account: str, shared: Database) -> None:
+    with lockline.connect(account) as client, psycopg.connect(account) as mine:
+        lease = client.lock("account/1").acquire()
+        mine.execute("UPDATE account SET balance = balance + 1")
+        with pytest.raises(ConfigError, match="savepoint"), mine.transaction():
+            lease.guard(mine)
+        lease.guard(mine)
+        with mine.transaction(force_rollback=True):
+            mine.execute("UPDATE account SET balance = 0")
+        client.evict("account/1")
+        with pytest.raises(psycopg.Error, match="gone"):
+            mine.commit()
+    assert balance(shared) == 100
+
+
+def test_with_a_disabled_trigger_it_is_refused(account: str, shared: Database) -> None:
+    with lockline.connect(account) as client, client.lock("account/1") as lease:
+        shared.ask("ALTER TABLE lockline.guard DISABLE TRIGGER check_guard_v1")
+        try:
+            with psycopg.connect(account) as mine, pytest.raises(ConfigError, match="ENABLE TRIGGER"):
+                lease.guard(mine)
+        finally:
+            shared.ask("ALTER TABLE lockline.guard ENABLE TRIGGER check_guard_v1")
+    assert shared.ask("SELECT * FROM lockline.guard") == []
+
+
+def test_in_a_read_only_transaction_it_says_what_it_needs(account: str) -> None:
+    with lockline.connect(account) as client, client.lock("account/1") as lease, psycopg.connect(account) as mine:
+        mine.read_only = True
+        with pytest.raises(ConfigError, match="BEGIN READ WRITE"):
+            lease.guard(mine)
+        mine.rollback()
+        mine.read_only = False
+        lease.guard(mine)
+
+
 @pytest.mark.parametrize("driver", ["asyncpg", "pg8000", "psycopg2", "pipeline"])
 def test_every_driver_guards_a_commit(account: str, shared: Database, driver: str) -> None:
     parts = urlsplit(account)
