@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from typing import Any
 
 import psycopg
@@ -12,7 +13,7 @@ import sqlalchemy
 import sqlalchemy.ext.asyncio
 
 import lockline
-from lockline import ConfigError
+from lockline import BackendUnavailable, ConfigError
 
 from .conftest import Database
 
@@ -103,3 +104,52 @@ def test_no_secret_of_theirs_is_shown(shared: Database) -> None:
     client = lockline.connect(engine, schema="locks", listen="postgresql://me:s3cret@d/db")
     assert client.url == "postgresql://me@h:5433/db?schema=locks&listen=postgresql%3A//me%40d%3A5432/db"
     assert "s3cret" not in repr(client)
+
+
+@pytest.mark.parametrize(
+    ("driver", "connect_args"),
+    [("psycopg", {"sslmode": "require"}), ("psycopg2", {"sslmode": "require"}), ("asyncpg", {"ssl": "require"})],
+)
+def test_the_tls_settings_of_an_engine_are_carried_over(shared: Database, driver: str, connect_args: Any) -> None:
+    """This server does not speak TLS, so that a client that locks there has lost them."""
+    make = sqlalchemy.ext.asyncio.create_async_engine if driver == "asyncpg" else sqlalchemy.create_engine
+    engine: Any = make(shared.url.replace("postgresql:", f"postgresql+{driver}:"), connect_args=connect_args)
+    with lockline.connect(engine) as client, pytest.raises(BackendUnavailable, match="does not speak TLS"):
+        client.lock("x").acquire(timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("driver", "connect_args"),
+    [
+        ("asyncpg", {"ssl": ssl.create_default_context()}),
+        ("asyncpg", {"ssl": True}),
+        ("pg8000", {"ssl_context": True}),
+        ("pg8000", {"unix_sock": "/run/postgresql/.s.PGSQL.5432"}),
+    ],
+)
+def test_what_only_the_drivers_of_an_engine_know_is_refused_unless_it_is_said_again(
+    shared: Database, driver: str, connect_args: Any
+) -> None:
+    make = sqlalchemy.ext.asyncio.create_async_engine if driver == "asyncpg" else sqlalchemy.create_engine
+    engine: Any = make(shared.url.replace("postgresql:", f"postgresql+{driver}:"), connect_args=connect_args)
+    with pytest.raises(ConfigError, match="cannot be carried over"):
+        lockline.connect(engine)
+    with lockline.connect(engine, tls=False, prefix="said") as client, client.lock("x"):
+        pass
+    with lockline.connect(engine, tls=True) as client, pytest.raises(BackendUnavailable, match="TLS"):
+        client.lock("x").acquire(timeout=60)
+
+
+def test_an_engine_that_connects_in_its_own_way_is_refused(shared: Database) -> None:
+    engine = sqlalchemy.create_engine("postgresql+psycopg://", creator=lambda: psycopg.connect(shared.url))
+    with pytest.raises(ConfigError, match="way of its own"):
+        lockline.connect(engine)
+
+
+def test_tls_said_beside_any_object_counts(shared: Database) -> None:
+    with (
+        psycopg.connect(shared.url) as connection,
+        lockline.connect(connection, tls=True) as client,
+        pytest.raises(BackendUnavailable, match="TLS"),
+    ):
+        client.lock("x").acquire(timeout=60)

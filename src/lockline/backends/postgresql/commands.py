@@ -158,9 +158,10 @@ _LOGIN_CODES: Final = (
     (r"no pg_hba.conf entry|role .* does not exist|is not permitted to log in", "28000"),
     (r"database .* does not exist|no such database", "3D000"),
     (r"permission denied for database", "42501"),
+    (r"the database system is (starting up|shutting down|in recovery mode|not (yet )?accepting connections)", "57P03"),
     (r"too many (clients|connections)|remaining connection slots|no more connections", "53300"),
 )
-"""libpq tells of a failed login by text alone."""
+"""libpq tells of a failed login by text alone, without the SQLSTATE, and the server may speak another language."""
 
 
 def failed_login(message: str, where: str, url: str) -> Exception:
@@ -168,10 +169,11 @@ def failed_login(message: str, where: str, url: str) -> Exception:
     text = " ".join(message.split())
     for pattern, code in _LOGIN_CODES:
         if re.search(pattern, text):
-            told = text.rpartition("FATAL:  ")[2] + cure_of(code, url)
-            if code == "53300":
+            told = " ".join(message.rpartition(":  ")[2].split()) + cure_of(code, url)
+            if code in ("53300", "57P03"):
                 return NoAnswer(where, told, sent=False, refused=True)
             error = Refused(f"PostgreSQL at {where} refused: {told}", code)
             error.unsent = True
             return error
-    return NoAnswer(where, text, sent=False, refused=True)
+    # libpq translates nothing of this: the server's word for the severity, a colon and two spaces, and then what it says.
+    return NoAnswer(where, text, sent=False, refused=True, said=bool(re.search(r"\S:  \S", message)))

@@ -124,7 +124,8 @@ class PostgresqlSession:
         self.is_open = True
 
     def _no_login(self, conn: PGconn, server: PostgresqlLogin) -> Exception:
-        return failed_login(conn.get_error_message(), server.where, self.manner.url)
+        # Not by get_error_message(): that leaves out the severity, by which the server's own words are known.
+        return failed_login(conn.error_message.decode("utf8", "replace"), server.where, self.manner.url)
 
     def asking(self, call: RoutineCall) -> Generator[tuple[int, int], None, Rows]:
         """The answer of one routine."""

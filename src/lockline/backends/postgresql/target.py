@@ -13,6 +13,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from ...errors import ConfigError
 from ..sql.target import PATIENCE, SqlTarget
 from ..url import TLS, Endpoint, Grammar, Location, a_count, a_number, a_text, scheme_of
+from .engine import settings_of
 
 LIBPQ: Final = (
     "ssl", "gss", "krb", "keepalives", "application_name", "target_session_attrs", "options", "passfile", "service", "channel_binding",
@@ -75,9 +76,11 @@ def understand(target: Any, given: Mapping[str, Any]) -> PostgresqlTarget:
     """The target of a URL, or of what the user already has, whose settings are used for connections of our own."""
     if isinstance(target, str):
         return parse(target, given)
-    said = {name: value for name, value in _settings(target).items() if name in KEYWORDS and value not in (None, "")}
     options, others = GRAMMAR.values("postgresql", {name: value for name, value in given.items() if value is not None})
-    said = {"application_name": "lockline", **said, **others, "client_encoding": "UTF8"}
+    trust = _trust(Location("postgresql", (), "", options))
+    settings = _settings(target, trusted=bool(trust) or "sslmode" in others)
+    said = {name: value for name, value in settings.items() if name in KEYWORDS and value not in (None, "")}
+    said = {"application_name": "lockline", **said, **trust, **others, "client_encoding": "UTF8"}
     patience = options.get("timeout", PATIENCE)
     listen = None if "listen" not in options else parse(options["listen"])
     host, port = str(said.get("host") or "localhost"), str(said.get("port") or "5432")
@@ -98,7 +101,7 @@ def _shares(options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: options[name] for name in ("schema", "prefix", "max_connections") if name in options}
 
 
-def _settings(target: Any) -> dict[str, Any]:
+def _settings(target: Any, *, trusted: bool) -> dict[str, Any]:
     """What libpq has to know, from a pool or connection of psycopg, an engine of SQLAlchemy, or Django's connection."""
     if hasattr(target, "get_connection_params"):
         return dict(target.get_connection_params())
@@ -109,10 +112,7 @@ def _settings(target: Any) -> dict[str, Any]:
     if hasattr(target, "info") and hasattr(target, "pgconn"):
         return {**target.info.get_parameters(), "password": target.info.password}
     if hasattr(target, "url"):
-        url = target.url
-        login = {"host": url.host, "port": url.port, "dbname": url.database, "user": url.username}
-        password = None if url.password is None else str(url.password)
-        return {**url.query, **{name: value for name, value in login.items() if value}, "password": password}
+        return settings_of(target, trusted=trusted)
     raise ConfigError(
         f"postgresql takes a URL, a pool of psycopg, an engine of SQLAlchemy or Django's connection, not {type(target).__name__}"
     )

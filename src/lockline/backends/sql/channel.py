@@ -11,6 +11,9 @@ from .calls import RoutineCall, Rows
 
 FIRST_PAUSE: Final = 0.01
 LONGEST_PAUSE: Final = 0.25
+UNKNOWN_REFUSAL_S: Final = 10.0
+"""How long a login is tried again that the server refuses in words that the client does not know: a wrong password does not pass, a server
+that is just starting does."""
 
 
 class SqlLink(Protocol):
@@ -73,6 +76,10 @@ class SqlChannel:
             now = self._runtime.now()
             refused_since = None if not problem.refused else now if refused_since is None else refused_since
             left = until - now
+            if refused_since is not None and problem.said and now >= refused_since + UNKNOWN_REFUSAL_S:
+                unknown = Refused(f"{self._system} refused: {problem}", "")
+                unknown.unsent = not repeated
+                raise unknown from cause
             if refused_since is not None and not insists:
                 left = min(left, refused_since + REFUSAL - now)
             if left <= 0 or cause.late or (cause.sent and not call.repeatable):
