@@ -55,6 +55,17 @@ def test_a_role_with_the_documented_rights_and_nothing_else_can_do_everything(sh
         mine.execute("SELECT 1")
 
 
+def test_the_documented_rights_suffice_where_public_may_call_nothing(shared: Database, role: str) -> None:
+    shared.ask("REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA lockline FROM PUBLIC")
+    try:
+        shared.ask(RIGHTS.format(schema="lockline", role="worker"))
+        take_and_give_back(f"{role}?prefix=revoked")
+        with lockline.connect(role) as client, client.lock("guarded") as lease, psycopg.connect(role) as mine:
+            lease.guard(mine)
+    finally:
+        shared.ask("GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA lockline TO PUBLIC")
+
+
 @pytest.mark.parametrize("missing", ["USAGE ON SCHEMA lockline", "INSERT ON lockline.claim", "UPDATE ON lockline.slot"])
 def test_a_missing_right_is_named_at_once(shared: Database, role: str, missing: str) -> None:
     shared.ask(RIGHTS.format(schema="lockline", role="worker"))

@@ -13,7 +13,10 @@ import psycopg
 import pytest
 
 import lockline
+from lockline.backends.postgresql import doctor
+from lockline.backends.postgresql.schema import RIGHTS
 from lockline.cli.app import run
+from tests.servers.process import wait_for
 
 from .conftest import Database
 
@@ -75,6 +78,41 @@ def test_the_doctor_warns_of_what_a_crash_would_forget(shared: Database) -> None
     assert any("fsync is off" in text and found.level == "error" for text, found in findings(shared.url).items())
     lax = f"{shared.url}?options=-c%20synchronous_commit%3Doff"
     assert any("synchronous_commit is off" in text for text in findings(lax))
+
+
+def test_the_doctor_does_not_say_that_a_grant_survives_a_crash_where_fsync_is_off(shared: Database) -> None:
+    assert not any("survives a crash" in text for text in findings(shared.url))
+
+
+def test_the_doctor_sees_an_old_snapshot_and_a_full_server_with_the_rights_of_one_that_only_locks(
+    shared: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "MANY", 1000)
+    shared.ask("CREATE ROLE modest LOGIN")
+    shared.ask(RIGHTS.format(schema="lockline", role="modest"))
+    url = shared.url.replace("lockline@", "modest@")
+    others: list[psycopg.Connection] = []
+    try:
+        assert not any("snapshot" in text for text in findings(url))
+        with psycopg.connect(shared.url) as old:
+            old.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            old.execute("SELECT 1")
+            shared.ask("DO $$ BEGIN FOR i IN 1..1100 LOOP PERFORM txid_current(); COMMIT; END LOOP; END $$")
+            assert any("snapshot from before the last" in text for text in findings(url))
+        ((most,),) = shared.ask("SELECT setting::int FROM pg_settings WHERE name = 'max_connections'")
+        sessions = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'"
+
+        def is_seen() -> bool:
+            while shared.ask(sessions)[0][0] < 0.94 * most:
+                others.append(psycopg.connect(shared.url))
+            return any("connections are in use" in text for text in findings(url))
+
+        wait_for(is_seen, 60, "the warning")
+    finally:
+        for one in others:
+            one.close()
+        shared.ask("DROP OWNED BY modest")
+        shared.ask("DROP ROLE modest")
 
 
 def test_the_doctor_warns_of_a_short_statement_timeout(shared: Database) -> None:

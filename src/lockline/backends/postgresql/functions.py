@@ -318,7 +318,11 @@ CREATE OR REPLACE FUNCTION {schema}.settings_v1(OUT name text, OUT setting text)
     UNION ALL SELECT 'revision', '{revision}'
     UNION ALL SELECT 'notify_queue', pg_notification_queue_usage()::text
     UNION ALL SELECT 'replicas', count(*)::text FROM pg_stat_replication
-    UNION ALL SELECT 'sessions', count(*)::text FROM pg_stat_activity WHERE backend_type = 'client backend'
+    -- What every role may see: pg_stat_activity hides the kind, the state and the times of other roles' sessions, but not their snapshots.
+    UNION ALL SELECT 'sessions', sum(d.numbackends)::text FROM pg_stat_database d
+    UNION ALL SELECT 'snapshot', greatest(
+        (SELECT max(age(a.backend_xmin)) FROM pg_stat_activity a), (SELECT max(age(p.transaction)) FROM pg_prepared_xacts p), 0
+    )::text
     UNION ALL SELECT 'oldest', coalesce(max(extract(epoch FROM clock_timestamp() - xact_start)), 0)::text FROM pg_stat_activity
         WHERE backend_type = 'client backend'
 $$;

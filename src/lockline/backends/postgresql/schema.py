@@ -94,8 +94,9 @@ CREATE TABLE IF NOT EXISTS {schema}.guard (
 RIGHTS: Final = """
 GRANT USAGE ON SCHEMA {schema} TO {role};
 GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {role};
+GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA {schema} TO {role};
 """
-"""All that a role needs that only locks; routines may be called by everybody, and do with the rights of who calls."""
+"""All that a role needs that only locks; routines do with the rights of who calls, and some databases let PUBLIC call none."""
 
 
 def ddl(schema: str) -> str:
