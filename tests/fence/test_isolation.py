@@ -11,6 +11,7 @@ import psycopg
 import pymysql
 import pytest
 import sqlalchemy
+import sqlalchemy.ext.asyncio
 from psycopg import IsolationLevel
 from psycopg.errors import SerializationFailure
 
@@ -190,6 +191,55 @@ def test_sqlalchemy_tells_the_stale_one_too(url: str, level: str) -> None:
         new.commit()
         with pytest.raises(StaleToken):
             FENCE.enter(old, "counter", 5)
+    engine.dispose()
+
+
+@pytest.mark.parametrize("driver", ["psycopg2", "pg8000"])
+def test_sqlalchemy_tells_it_with_every_driver_although_its_pool_is_empty(url: str, driver: str) -> None:
+    engine = sqlalchemy.create_engine(
+        url.replace("postgresql:", f"postgresql+{driver}:"),
+        isolation_level="REPEATABLE READ",
+        pool_size=1,
+        max_overflow=0,
+        pool_timeout=60,
+    )
+    with engine.connect() as old, psycopg.connect(url) as new:
+        old.execute(sqlalchemy.text("SELECT value FROM counter")).fetchone()
+        FENCE.enter(new, "counter", 6)
+        new.commit()
+        with pytest.raises(StaleToken):
+            FENCE.enter(old, "counter", 5)
+    engine.dispose()
+
+
+def test_sqlalchemy_with_asyncpg_tells_it_although_its_pool_is_empty(url: str) -> None:
+    async def story() -> None:
+        engine = sqlalchemy.ext.asyncio.create_async_engine(
+            url.replace("postgresql:", "postgresql+asyncpg:"),
+            isolation_level="REPEATABLE READ",
+            pool_size=1,
+            max_overflow=0,
+            pool_timeout=60,
+        )
+        async with engine.connect() as old, await psycopg.AsyncConnection.connect(url) as new:
+            await old.execute(sqlalchemy.text("SELECT value FROM counter"))
+            await FENCE.enter(new, "counter", 6)
+            await new.commit()
+            with pytest.raises(StaleToken):
+                await FENCE.enter(old, "counter", 5)
+        await engine.dispose()
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("driver", ["psycopg", "psycopg2", "pg8000"])
+def test_a_connection_that_a_pool_of_sqlalchemy_has_lent_enters_too(url: str, driver: str) -> None:
+    engine = sqlalchemy.create_engine(url.replace("postgresql:", f"postgresql+{driver}:"))
+    with contextlib.closing(engine.raw_connection()) as lent:
+        FENCE.enter(lent, "counter", 6)
+        lent.commit()
+        with pytest.raises(StaleToken):
+            FENCE.enter(lent, "counter", 5)
     engine.dispose()
 
 

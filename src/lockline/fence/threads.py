@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import functools
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Executor
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-async def to_the_end(work: Callable[[], T], undo: Callable[[T], object] | None = None) -> T:
+async def to_the_end(
+    work: Callable[[], T], undo: Callable[[T], object] | None = None, threads: Executor | None = None
+) -> T:
     """The result of the work, done in a thread. If cancelled meanwhile, the cancel goes on once the work has ended,
     and was undone where it can be.
 
     A thread cannot be stopped. Whoever is told "cancelled" may let the lock go, and then nothing may still be writing.
     """
-    task = asyncio.ensure_future(asyncio.to_thread(work))
+    loop = asyncio.get_running_loop()
+    task: asyncio.Future[T] = loop.run_in_executor(threads, contextvars.copy_context().run, work)
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
         try:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, MutableMapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import IO, Any, NamedTuple
 from urllib.parse import unquote
 from weakref import WeakValueDictionary
@@ -23,6 +24,9 @@ OFFER_KEY = "lockline.offer"
 """Where the application finds the offer, to enter a fence of its own with it."""
 LARGEST_BODY = 100 * 2**20
 """Enough for most; a larger one may be told to go elsewhere before it fills the disk."""
+ENTERING = 32
+"""Threads in which requests wait at marks that are held elsewhere; more requests than that wait for a thread."""
+LEAVING = 8
 READING = ("GET", "HEAD", "OPTIONS", "TRACE")
 PROBLEM = "application/problem+json"
 TOKEN, LOCK, GRANT = TOKEN_HEADER.lower(), LOCK_HEADER.lower(), GRANT_HEADER.lower()
@@ -95,6 +99,9 @@ class HttpFence:
         # One for each resource, for as long as somebody is there.
         locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         marks, patience = self._marks, self._patience
+        # None of the loop's own, which the application may use up; and two kinds: a request that leaves must not wait behind those that wait for it.
+        entering = ThreadPoolExecutor(ENTERING, "lockline-fence-enter")
+        leaving = ThreadPoolExecutor(LEAVING, "lockline-fence-leave")
 
         async def serve(
             resource: str, offer: Offer, writes: bool, until: float, call: Callable[[], Awaitable[None]]
@@ -105,6 +112,7 @@ class HttpFence:
                     slow = await to_the_end(
                         lambda: marks.admit(resource, offer, writes=writes, patience=_left(until)),
                         undo=lambda leave: leave(),
+                        threads=entering,
                     )
             except LocklineError as problem:
                 raise _refusal(problem) from None
@@ -112,7 +120,7 @@ class HttpFence:
                 await call()
             finally:
                 if leave is None:
-                    await to_the_end(slow)
+                    await to_the_end(slow, threads=leaving)
                 else:
                     leave()
 

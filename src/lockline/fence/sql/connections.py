@@ -9,7 +9,8 @@ import importlib
 import inspect
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -73,7 +74,8 @@ def _class_for(kind: Any) -> Callable[[Any, str | None], SqlConnection]:
     if _descends(kind, "django"):
         return _django_connection
     if _descends(kind, "sqlalchemy"):
-        return SqlAlchemyConnection
+        # What raw_connection() gives: the driver's own connection, lent by a pool.
+        return _lent_connection if hasattr(kind, "driver_connection") else SqlAlchemyConnection
     if _descends(kind, "psycopg"):
         return PsycopgConnection
     if _descends(kind, "aiosqlite"):
@@ -95,6 +97,10 @@ def _django_connection(connection: Any, dialect: str | None) -> SqlConnection:
     """Django's wrapper writes placeholders in its own way; what it wraps is the driver's connection."""
     connection.ensure_connection()
     return connection_for(connection.connection, dialect)
+
+
+def _lent_connection(connection: Any, dialect: str | None) -> SqlConnection:
+    return connection_for(connection.driver_connection, dialect)
 
 
 @lru_cache(maxsize=256)
@@ -297,12 +303,39 @@ class SqlAlchemyConnection(SqlConnection):
         return bool(raw.is_in_transaction()) or transaction_of(self._pooled().dbapi_connection)
 
     async def fresh(self) -> Any:
-        # Past the pool where that is possible: if all of it waits here, each for one more, nobody would get one.
+        # Past the pool: if all of it waits here, each for one more, nobody would get one.
         raw = self._pooled().driver_connection
         kind: Any = type(raw)
         if _descends(kind, "psycopg"):
             return await PsycopgConnection(raw, self._chosen).fresh()
-        return self._connection.engine.connect()
+        engine = self._connection.engine
+        return _one_apart_awaited(engine) if self.awaits else _one_apart(engine)
+
+
+def _with_its_own_pool(engine: Any) -> Any:
+    made = importlib.import_module("sqlalchemy.engine").Engine
+    return made(engine.pool.recreate(), engine.dialect, engine.url)
+
+
+@contextmanager
+def _one_apart(engine: Any) -> Iterator[Any]:
+    """A connection to where the engine leads, past its pool."""
+    other = _with_its_own_pool(engine)
+    try:
+        with other.connect() as connection:
+            yield connection
+    finally:
+        other.dispose()
+
+
+@asynccontextmanager
+async def _one_apart_awaited(engine: Any) -> AsyncIterator[Any]:
+    other = importlib.import_module("sqlalchemy.ext.asyncio").AsyncEngine(_with_its_own_pool(engine.sync_engine))
+    try:
+        async with other.connect() as connection:
+            yield connection
+    finally:
+        await other.dispose()
 
 
 @lru_cache(maxsize=64)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import os
+import socket
 import sqlite3
+import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from ...errors import BackendUnavailable, ConfigError, LocklineError
@@ -19,6 +23,9 @@ from .fence import SqlFence
 
 A_CONNECTION = 10
 """Seconds for a connection and its login, where the URL does not say another `connect_timeout`."""
+
+LATE_S: Final = 1.0
+"""The server itself refuses in time. One that has said nothing for so much longer stands still, and the connection is cut."""
 
 
 class SqlMarks(Door):
@@ -48,16 +55,17 @@ class SqlMarks(Door):
         while True:
             reused, connection = self._take_idle()
             try:
-                connection = connection or self._open()
+                connection = connection or self._open(max(0.001, until - time.monotonic()))
                 leave = self._way_out(connection)
-                self._enter(connection, resource, offer, writes=writes, patience=max(0.001, until - time.monotonic()))
+                with _limited(connection, until - time.monotonic() + LATE_S):
+                    self._enter(connection, resource, offer, writes=writes, until=until)
                 # In here: one who is cut short before it has the way out is inside no more.
                 return leave
             except BaseException as problem:
                 self._drop(connection)
                 if isinstance(problem, LocklineError) or not is_of_a_driver(problem):
                     raise
-                if reused and not _is_busy(problem):
+                if reused and not _is_busy(problem) and time.monotonic() < until:
                     # The server may have been restarted since, for all the others too. Nobody was let in by this one.
                     continue
                 raise _unavailable(problem, resource, patience) from problem
@@ -65,7 +73,8 @@ class SqlMarks(Door):
     def _way_out(self, held: Any) -> Callable[[], None]:
         def leave() -> None:
             try:
-                held.commit()
+                with _limited(held, A_CONNECTION):
+                    held.commit()
             except BaseException:
                 self._drop(held)
                 raise
@@ -80,23 +89,26 @@ class SqlMarks(Door):
         except IndexError:
             return False, None
 
-    def _enter(self, connection: Any, resource: str, offer: Offer, *, writes: bool, patience: float) -> None:
+    def _enter(self, connection: Any, resource: str, offer: Offer, *, writes: bool, until: float) -> None:
         enter = self._fence.check if writes else self._fence.enter
-        _be_patient(connection, patience)
+        _begin(connection, until)
         if self._fence.look(connection, resource, offer.lock) != Mark(offer.token, offer.grant):
             # The mark lasts before anybody is let in: the server may die inside, with the work done.
             connection.rollback()
+            _begin(connection, until)
             enter(connection, resource, offer)
             connection.commit()
         connection.rollback()
+        _begin(connection, until)
         enter(connection, resource, offer)
 
     def look(self, resource: str, lock: str) -> Mark | None:
         """The mark of this lock at the resource."""
         connection = None
         try:
-            connection = self._open()
-            found: Mark | None = self._fence.look(connection, resource, lock)
+            connection = self._open(A_CONNECTION)
+            with _limited(connection, A_CONNECTION):
+                found: Mark | None = self._fence.look(connection, resource, lock)
             return found
         except Exception as problem:
             if isinstance(problem, LocklineError) or not is_of_a_driver(problem):
@@ -110,12 +122,13 @@ class SqlMarks(Door):
         while self._idle:
             self._drop(self._idle.pop())
 
-    def _open(self) -> Any:
-        connection = self._connect()
+    def _open(self, patience: float) -> Any:
+        connection = self._connect(patience)
         if self._owned and not self._ready:
             try:
-                self._fence.create(connection)
-                connection.commit()
+                with _limited(connection, patience + LATE_S):
+                    self._fence.create(connection)
+                    connection.commit()
             except BaseException:
                 self._drop(connection)
                 raise
@@ -140,9 +153,10 @@ def _try(end: Callable[[], object]) -> None:
             raise
 
 
-def _opener(source: Any) -> tuple[Callable[[], Any], bool]:
+def _opener(source: Any) -> tuple[Callable[[float], Any], bool]:
+    """What opens a connection within so many seconds, and whether it is of our own making."""
     if callable(source):
-        return source, False
+        return (lambda _: source()), False
     text = os.fspath(source)
     scheme = urlsplit(text).scheme
     if scheme in ("postgresql", "postgres"):
@@ -152,7 +166,14 @@ def _opener(source: Any) -> tuple[Callable[[], Any], bool]:
             raise ConfigError("'psycopg' is not installed; this needs: pip install 'psycopg[binary]'") from None
         asked = "connect_timeout" in text or "PGCONNECT_TIMEOUT" in os.environ
         # Unasked the library waits for minutes at a server that takes the connection and is silent.
-        return (lambda: psycopg.connect(text) if asked else psycopg.connect(text, connect_timeout=A_CONNECTION)), True
+        # libpq knows whole seconds, and two at least.
+        return (
+            lambda left: (
+                psycopg.connect(text)
+                if asked
+                else psycopg.connect(text, connect_timeout=max(2, min(A_CONNECTION, math.ceil(left))))
+            )
+        ), True
     if scheme == "sqlite":
         text = text.removeprefix("sqlite://").removeprefix("/") if text.startswith("sqlite:///") else ""
     elif len(scheme) > 1:
@@ -161,16 +182,58 @@ def _opener(source: Any) -> tuple[Callable[[], Any], bool]:
         raise ConfigError("the file for the marks has no name; write a path, or sqlite:///path")
     if not os.path.isdir(os.path.dirname(text) or "."):
         raise ConfigError(f"the folder of {text!r} does not exist")
-    return (lambda: sqlite3.connect(text, check_same_thread=False)), True
+    return (lambda _: sqlite3.connect(text, check_same_thread=False)), True
 
 
-def _be_patient(connection: Any, patience: float) -> None:
-    milliseconds = max(1, int(patience * 1000))
+def _begin(connection: Any, until: float) -> None:
+    """Begin the transaction in a way that depends on no default of the role's, and leaves nothing in the session, which a pooler may share.
+
+    Idle in it is whoever is served: a server that ends that session lets the next one in.
+    """
+    milliseconds = max(1, int((until - time.monotonic()) * 1000))
     if isinstance(connection, sqlite3.Connection):
         connection.execute(f"PRAGMA busy_timeout = {milliseconds}")
-    elif type(connection).__module__.startswith("psycopg"):
-        connection.execute(f"SET lock_timeout = {milliseconds}")
-        connection.commit()
+        return
+    library = type(connection).__module__.partition(".")[0]
+    if library not in ("psycopg", "psycopg2"):
+        return
+    statements = [
+        "SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE",
+        f"SET LOCAL lock_timeout = {milliseconds}",
+        "SET LOCAL idle_in_transaction_session_timeout = 0",
+    ]
+    if connection.info.server_version >= 170000:
+        statements.append("SET LOCAL transaction_timeout = 0")
+    with connection.cursor() as cursor:
+        # Several statements in one trip cannot be prepared.
+        cursor.execute("; ".join(statements), **({"prepare": False} if library == "psycopg" else {}))
+
+
+@contextmanager
+def _limited(connection: Any, seconds: float) -> Iterator[None]:
+    """Cut the connection of a server that says nothing for so long; the drivers of PostgreSQL would wait for ever."""
+    if not hasattr(connection, "fileno"):
+        yield
+        return
+    cut = False
+
+    def end() -> None:
+        nonlocal cut
+        cut = True
+        with suppress(Exception), socket.socket(fileno=os.dup(connection.fileno())) as line:
+            line.shutdown(socket.SHUT_RDWR)
+
+    timer = threading.Timer(max(0.0, seconds), end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        # It may have begun in this moment: then this connection is no longer good.
+        timer.join()
+    if cut:
+        raise TimeoutError("the server stands still")
 
 
 def _is_busy(problem: BaseException) -> bool:
