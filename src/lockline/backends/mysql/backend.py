@@ -14,6 +14,7 @@ from ..sql.channel import SqlLink
 from ..sql.connection_asyncio import LoopLink
 from ..sql.connection_blocking import ThreadLink
 from . import doctor
+from .commands import TOO_LARGE
 from .target import MysqlTarget
 
 GUARANTEES: Final = replace(database.GUARANTEES, push=False)
@@ -25,6 +26,7 @@ class Mysql(database.Database):
     system = "MySQL"
     guarantees = GUARANTEES
     claims_per_call = 100
+    too_large = TOO_LARGE
 
     def __init__(self, target: MysqlTarget) -> None:
         super().__init__(target)

@@ -83,6 +83,7 @@ PASSING: Final = UNDONE | FULL | frozenset({
     1195, 1196, 1412, 1568, 1615,
 })  # fmt: skip
 """What passes by itself. Whether the step was done is not known: it may have come in the middle of the commit."""
+TOO_LARGE: Final = frozenset({"1153"})
 NO_TLS: Final = 2026
 UNTRUSTED: Final = "CERTIFICATE_VERIFY_FAILED"
 """What Python's ssl says inside of whatever a driver makes of it."""
@@ -103,6 +104,7 @@ _CURES: Final = {
     1203: "this user has no connection left", 1226: "this user has used up what it may use",
     3: _DISK, 1021: _DISK, 1026: _DISK, 1114: _DISK,
     1969: _SHORT, 3024: _SHORT,
+    1153: "what the claim says in its name, owner and meta is too long for the server; raise max_allowed_packet",
     1665: "set binlog_format to ROW or MIXED",
 }  # fmt: skip
 

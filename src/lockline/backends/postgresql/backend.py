@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from ...core.backend import Findings
 from ...core.claim import Claim
 from ...core.waiting import begun
@@ -18,6 +20,9 @@ from .connection import Manner
 from .given_up import GivenUp
 from .subscription import LoopPushes, ThreadPushes
 from .target import PostgresqlTarget
+
+GOODBYE_S: Final = 0.5
+"""How long a client that is closed may take to send the cancel requests for what it has given up."""
 
 
 class Postgresql(Database):
@@ -39,9 +44,10 @@ class Postgresql(Database):
             return LoopLink(where, most, connection_asyncio.maker(servers, self.manner, login, given_up), login)
         return ThreadLink(where, most, connection_blocking.maker(servers, self.manner, login, given_up), login)
 
-    @property
-    def says_goodbye(self) -> bool:
-        return any(each.are_being_cancelled for each in self._given_up)
+    async def say_goodbye(self, runtime: Runtime) -> None:
+        until = runtime.now() + GOODBYE_S
+        while any(each.are_being_cancelled for each in self._given_up) and runtime.now() < until:
+            await runtime.sleep(0.01)
 
     def pushes(self, backend: SqlBackend, runtime: Runtime) -> tuple[Pushes | None, Reader | None]:
         if runtime.flavour == "asyncio":

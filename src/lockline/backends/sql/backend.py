@@ -17,12 +17,14 @@ from ...guarantees import Guarantees
 from ...runtime import Runtime
 from ..attending import Attending
 from ..doubts import Doubts
-from ..failures import NoAnswer, unavailable
+from ..failures import NoAnswer, Refused, unavailable
 from . import calls
+from .batches import Batches
 from .calls import Places, RoutineCall, Stands
 from .channel import SqlChannel
 from .claims import SqlClaim
 from .database import Database
+from .target import KEEPERS_CONNECTIONS, KEEPERS_LOGIN
 
 SOONEST_LOOK: Final = 0.02
 APART: Final = 0.01
@@ -40,20 +42,12 @@ ASK_EVERY: Final = 1.0
 """Where nothing is pushed: how often it is asked whether what is held still is."""
 ASKED_PER_SECOND: Final = 50
 """And for how many: each is a row that is written."""
-KEEPERS_CONNECTIONS: Final = 2
-"""Kept for renewals, so that they stand in no line behind the callers: one, and one more for when that hangs."""
-KEEPERS_LOGIN: Final = 10.0
-"""Seconds that a login of the keeper's may take in all, and others may wait for it, whatever the renewal has left that asked: the next one
-finds it done."""
 LISTENING: Final = 2.0
 """How long it may take to begin to listen; for claims that wait twice as long each time, where logins are slow."""
 LONGEST_LISTENING: Final = 8.0
 """And never longer: meanwhile the one who tries does not look."""
 LISTEN_AGAIN: Final = 1.0
 """Seconds after which that is tried again, at least; where it was slow, four times as long as it took: those who wait look meanwhile."""
-
-GOODBYE: Final = 0.5
-"""How long a client that is closed may take to tell the server what it need not go on with."""
 
 
 class SqlBackend:
@@ -82,6 +76,7 @@ class SqlBackend:
         self._listen_at = 0.0
         """When one that waits may try again to begin to listen."""
         self._listening = LISTENING
+        self._batches = Batches(self.database)
 
     def forked(self) -> None:
         for link in (self._link, self._for_keeper):
@@ -263,27 +258,40 @@ class SqlBackend:
     async def leave_all(self, claims: Sequence[Claim], until: float) -> Sequence[bool]:
         if not claims:
             return []
-        gone = [own for own in [self._claims.pop(claim.id, None) for claim in claims] if own is not None]
-        places = [self._places(claim.name) for claim in claims]
-        call = calls.leave_all(places, claims, [claim.id in self._doubts for claim in claims])
+        gone = [own for own in [self._claims.pop(claim.id, None) for claim in claims] if own]
+        entries = [calls.left(self._places(claim.name), claim, claim.id in self._doubts) for claim in claims]
+        there: list[bool] = []
         try:
-            rows, repeated = await self.channel.run(call, until, insists=False)
+            while entries:
+                some = self._batches.first_of(entries)
+                call = RoutineCall("leave_all", (calls.of_many(some),))
+                try:
+                    rows, repeated = await self.channel.run(call, until, insists=False)
+                except Refused as refusal:
+                    if self._batches.halve(refusal, some):
+                        continue
+                    raise
+                there += [bool(was) or repeated for (was,) in rows]
+                entries = entries[len(some) :]
         finally:
             for own in gone:
                 self._let_look(own.follower)
         for claim in claims:
             self._doubts.pop(claim.id, None)
-        return [bool(there) or repeated for (there,) in rows]
+        return there
 
     async def renew(self, claims: Sequence[Claim], until: float) -> Sequence[Gone | Unanswered | None]:
         fates: list[Gone | Unanswered | None] = []
-        most = self.database.claims_per_call
-        for at in range(0, len(claims), most):
-            some, channel = claims[at : at + most], self._channel_now
-            call = calls.renew([self._places(claim.name) for claim in some], some, channel)
+        entries = [calls.renewed(self._places(claim.name), claim) for claim in claims]
+        while len(fates) < len(claims):
+            channel, together = self._channel_now, self._batches.first_of(entries[len(fates) :])
+            some = claims[len(fates) : len(fates) + len(together)]
+            call = RoutineCall("renew", (calls.of_many(together), channel))
             try:
                 rows, _ = await self._keepers.run(call, until)
             except BackendUnavailable as problem:
+                if self._batches.halve(problem, together):
+                    continue
                 fates += [Unanswered(problem)] * len(some)
             else:
                 fates += [None if lives else Gone() for (lives,) in rows]
@@ -387,8 +395,6 @@ class SqlBackend:
             await self._pushes.close()
         for link in (self._link, self._for_keeper):
             link.close()
-        until = self.now() + GOODBYE
-        while self.database.says_goodbye and self.now() < until:
-            await self._runtime.sleep(0.01)
+        await self.database.say_goodbye(self._runtime)
         # A loop ends what was closed in its next round; one that is closed before that leaves it open.
         await self._runtime.sleep(0)

@@ -113,20 +113,20 @@ def hand_over(place: LinePlace, old: str, claim: Claim, channel: str | None) -> 
     return RoutineCall("hand_over", (*place, old, claim.id, claim.ttl, about(claim), channel))
 
 
-def leave_all(places: Sequence[LinePlace], claims: Sequence[Claim], doubtful: Sequence[bool]) -> RoutineCall:
-    each = [
-        [place.at, place.name.hex(), claim.id, doubt]
-        for place, claim, doubt in zip(places, claims, doubtful, strict=True)
-    ]
-    return RoutineCall("leave_all", (json.dumps(each),))
+def left(place: LinePlace, claim: Claim, doubtful: bool) -> str:
+    """One claim of a `leave_all`."""
+    return json.dumps([place.at, place.name.hex(), claim.id, doubtful])
 
 
-def renew(places: Sequence[LinePlace], claims: Sequence[Claim], channel: str | None) -> RoutineCall:
-    each = [
-        [place.at, place.name.hex(), claim.id, claim.ttl, claim.weight, about(claim)]
-        for place, claim in zip(places, claims, strict=True)
-    ]
-    return RoutineCall("renew", (json.dumps(each), channel))
+def renewed(place: LinePlace, claim: Claim) -> str:
+    """One claim of a `renew`. What it says to people travels again only where it may have changed: a writer became a reader."""
+    told = about(claim) if claim.kind == "read" else None
+    return json.dumps([place.at, place.name.hex(), claim.id, claim.ttl, claim.weight, told])
+
+
+def of_many(entries: Sequence[str]) -> str:
+    """What `leave_all` and `renew` are given."""
+    return f"[{','.join(entries)}]"
 
 
 def standing(row: Sequence[Any], holds: bool) -> Standing:

@@ -62,6 +62,8 @@ class Database(ABC):
     guarantees = GUARANTEES
     claims_per_call: int
     """How many are renewed at once: so many that it takes a small part of the time after which a try is given up."""
+    too_large: frozenset[str] = frozenset()
+    """The codes by which the database refuses a statement for its length."""
 
     def __init__(self, target: SqlTarget) -> None:
         self.url = target.url
@@ -73,10 +75,8 @@ class Database(ABC):
     def link(self, runtime: Runtime, most: int, login: float = 0.0) -> SqlLink:
         """At most so many connections; a login, and the wait for one that is under way, may take so many seconds although its caller has less."""
 
-    @property
-    def says_goodbye(self) -> bool:
-        """Whether the server is being told to end what was given up; a process that ends waits a moment for that."""
-        return False
+    async def say_goodbye(self, runtime: Runtime) -> None:  # noqa: B027 - most have nothing to say
+        """Tell the server, in a moment at most, what it need not go on with: the process may end now."""
 
     def pushes(self, backend: SqlBackend, runtime: Runtime) -> tuple[Pushes | None, Reader | None]:
         """What listens, and how a waiting thread reads that itself; nothing where the database has no way to say something unasked."""

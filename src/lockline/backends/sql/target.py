@@ -12,6 +12,12 @@ PATIENCE: Final = 2.0
 MOST: Final = 4
 """Connections at once, so that a fleet of clients leaves room for others."""
 
+KEEPERS_CONNECTIONS: Final = 2
+"""Kept for renewals, so that they stand in no line behind the callers: one, and one more for when that hangs."""
+KEEPERS_LOGIN: Final = 10.0
+"""Seconds that a login of the keeper's may take in all, and others may wait for it, whatever the renewal has left that asked: the next one
+finds it done."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SqlTarget:
