@@ -132,6 +132,21 @@ def test_schemas_do_not_share_their_locks(shared: Database) -> None:
     shared.ask("DROP SCHEMA apart CASCADE")
 
 
+@pytest.mark.parametrize("schema", ["user", "table"])
+def test_a_schema_may_have_the_name_of_a_word_of_sql(shared: Database, schema: str) -> None:
+    url = f"{shared.url}?schema={schema}"
+    tables(url).make()
+    tables(url).make()
+    take_and_give_back(url)
+    with (
+        lockline.connect(url) as client,
+        client.lock("guarded") as lease,
+        psycopg.connect(url.partition("?")[0]) as mine,
+    ):
+        lease.guard(mine)
+    shared.ask(f'DROP SCHEMA "{schema}" CASCADE')
+
+
 @pytest.mark.parametrize("level", ["serializable", "repeatable read"])
 def test_the_isolation_that_a_role_begins_with_does_not_matter(shared: Database, role: str, level: str) -> None:
     shared.ask(RIGHTS.format(schema="lockline", role="worker"))
@@ -259,6 +274,7 @@ def test_no_connection_left_is_named_and_passes() -> None:
     [
         ("postgresql://h/db?schema=Bad-Name", "schema"),
         ("postgresql://h/db?schema=a;drop", "schema"),
+        ("postgresql://h/db?schema=pg_own", "pg_"),
         ("postgresql://h/db?nonsense=1", "nonsense"),
         ("postgresql://h/db?sslnonsense=1", "sslnonsense"),
         ("postgresql://h/db?max_connections=0", "max_connections"),

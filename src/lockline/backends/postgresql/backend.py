@@ -60,7 +60,7 @@ class Postgresql(Database):
         # What knows the connections of people is imported for those who have one.
         from .guard import guard
 
-        return guard(claim, token, f"{self.schema}.guard", connection)
+        return guard(claim, token, f'"{self.schema}".guard', connection)
 
     async def examine(self, backend: SqlBackend, until: float) -> Findings:
         return await doctor.examine(self, backend, until)

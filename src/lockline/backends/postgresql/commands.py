@@ -54,7 +54,7 @@ def statements(schema: str) -> dict[str, bytes]:
     """The statement that calls each routine."""
     return {
         name: (
-            f"SELECT * FROM {schema}.{name}_v1("
+            f'SELECT * FROM "{schema}".{name}_v1('
             + ", ".join(f"${at}::{kind}" for at, kind in enumerate(routine.types.split(), 1))
             + ")"
         ).encode()

@@ -107,6 +107,9 @@ def ddl(schema: str) -> str:
         + FUNCTIONS
         + "\nINSERT INTO {schema}.release VALUES ({version}) ON CONFLICT DO NOTHING;\n"
     )
-    for word, meaning in {**OPENINGS, "schema": schema, "slots": str(SLOTS), "version": str(VERSION)}.items():
+    # In quotes where it is a name, so that it may be a word of SQL's own.
+    words = {**OPENINGS, "slots": str(SLOTS), "version": str(VERSION)}
+    for word, meaning in words.items():
         text = text.replace("{" + word + "}", meaning)
+    text = text.replace("'{schema}'", f"'{schema}'").replace("{schema}", f'"{schema}"')
     return text.strip() + "\n"

@@ -29,6 +29,8 @@ def a_schema(value: object, what: str) -> str:
     text = a_text(value, what)
     if not re.fullmatch(r"[a-z_][a-z0-9_]{0,40}", text):
         raise ConfigError(f"{what} is a name of small letters, digits and _, at most 41 long, not {text!r}")
+    if text.startswith("pg_"):
+        raise ConfigError(f"{what} begins with pg_, which PostgreSQL keeps for its own schemas")
     return text
 
 
