@@ -96,12 +96,18 @@ def test_tries_that_are_not_answered_leave_no_sessions_behind(
     def in_threads() -> None:
         with lockline.connect(url) as client:
             client.lock("warm").acquire().release()
-            thread = threading.Thread(target=lambda: client.lock("x", ttl=60).acquire(timeout=120).release())
+            granted: list[lockline.Lease] = []
+
+            def work() -> None:
+                granted.append(client.lock("x", ttl=60).acquire(timeout=120))
+                granted[0].release()
+
+            thread = threading.Thread(target=work)
             with obstructed(kind, database, client):
                 tries = counted(client, monkeypatch)
                 thread.start()
                 check(tries)
-                assert thread.is_alive(), "granted, and the replica does not have it"
+                assert not granted, "granted, and the replica does not have it"
             thread.join(60)
             assert not thread.is_alive()
 
