@@ -19,7 +19,7 @@ from ..attending import Attending
 from ..doubts import Doubts
 from ..failures import NoAnswer, Refused, unavailable
 from . import calls
-from .batches import Batches
+from .batches import SqlBatches
 from .calls import Places, RoutineCall, Stands
 from .channel import SqlChannel
 from .claims import SqlClaim
@@ -76,7 +76,7 @@ class SqlBackend:
         self._listen_at = 0.0
         """When one that waits may try again to begin to listen."""
         self._listening = LISTENING
-        self._batches = Batches(self.database)
+        self._batches = SqlBatches(self.database)
 
     def forked(self) -> None:
         for link in (self._link, self._for_keeper):

@@ -13,7 +13,7 @@ LARGEST: Final = 65536
 """Characters of a batch, until the server refuses one as too large."""
 
 
-class Batches:
+class SqlBatches:
     """How much of a batch the database takes at once."""
 
     def __init__(self, database: Database) -> None:
