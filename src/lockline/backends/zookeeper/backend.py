@@ -90,7 +90,7 @@ class ZooKeeperBackend:
         if known is None and not wait and not await self._has_room(claim, until):
             # Found by a read: a try that fails writes nothing and leaves nothing.
             return None
-        node = known or self._nodes.setdefault(claim.id, OwnNode(claim, self._commands.parent(claim.name)))
+        node = known or self._claims.add(claim)
         try:
             held = await self._maker.create(node, until, doubt=known is not None, wait=wait)
         except BackendUnavailable as problem:

@@ -56,6 +56,8 @@ class KazooChannel:
         self.owes: Callable[[], bool] = lambda: False
         """Whether something is still to be removed by this client, even after its end."""
         self._hooks = KazooHooks.of(client)
+        self.budget = self._hooks.budget
+        """What the session can carry."""
         self._hooks.open(self._connection_made)
         client.add_listener(self._on_state)
 

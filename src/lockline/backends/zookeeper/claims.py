@@ -16,9 +16,9 @@ from ...core.rule import admitted, blockers
 from ...runtime import Runtime
 from .answers import CUT
 from .channel import KazooChannel
-from .commands import ClaimNode, LineCommands, checked, is_cut, lighter_name, read_line, refusal, written
+from .commands import ClaimNode, LineCommands, checked, is_cut, lighter_name, path_bytes, read_line, refusal, written
 from .exchange import AT_ONCE
-from .session import Session
+from .session import Session, SessionFull
 
 EXPECTED: Final = (
     problems.NoNodeError, problems.BadVersionError, problems.NodeExistsError, problems.RolledBackError,
@@ -31,13 +31,15 @@ class OwnNode:
     """One claim of this client. It is known from before the request that makes it goes out."""
 
     __slots__ = (
-        "ahead", "claim", "end", "expires", "holds", "lighter", "look_by", "mine", "parent", "path", "session", "stale", "token", "ttl", "watched",
-        "weight", "withdrawn",
+        "ahead", "claim", "end", "expires", "holds", "lighter", "look_by", "mine", "parent", "path", "path_bytes", "session", "stale", "token",
+        "ttl", "watched", "weight", "withdrawn",
     )  # fmt: skip
 
     def __init__(self, claim: Claim, parent: str) -> None:
         self.claim = claim
         self.parent = parent
+        self.path_bytes = path_bytes(claim, parent)
+        """Of its nodes, at most."""
         self.path: str | None = None
         """None until its create is answered."""
         self.lighter: str | None = None
@@ -138,7 +140,24 @@ class Claims:
         self._left_behind: dict[OwnNode, int | None] = {}
         """What must go and has not gone for sure, and the session that made it."""
         self._mutex = threading.Lock()
+        self._budget = channel.budget
+        self._budget.share(self)
         channel.owes = lambda: bool(self._left_behind)
+
+    def add(self, claim: Claim) -> OwnNode:
+        """Know of a claim whose node is to be made; SessionFull if the session can carry no more."""
+        node = self.nodes[claim.id] = OwnNode(claim, self._commands.parent(claim.name))
+        try:
+            self._budget.take(node.path_bytes)
+        except SessionFull:
+            self._forget(node)
+            raise
+        return node
+
+    def path_bytes(self) -> int:
+        """Of all nodes that this client has in its session, or may have."""
+        nodes = {*list(self.nodes.values()), *list(self._left_behind)}
+        return sum(node.path_bytes for node in nodes if not node.lost_session)
 
     # -- renewal: a write that only a majority can answer, and only if every node in it is there -----
 

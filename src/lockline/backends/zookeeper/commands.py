@@ -24,6 +24,8 @@ from .requests import CreateContainer
 
 LIGHTER: Final = "="
 """How the name of a second node begins; that of a claim begins with a digit, and so stands before it."""
+SEQUENCE: Final = 16
+"""Bytes that a path takes beside its parent's and its name: a slash, the number that the server gives (11 of them), and a length."""
 _WRAP: Final = 1 << 32
 KEPT: Final = ".kept"
 """The folder beside the names for what is kept beside their lines; no name is spelled with a dot."""
@@ -61,6 +63,14 @@ def node_name(weight: int, capacity: int, claim_id: str) -> str:
 def lighter_name(node: str, weight: int) -> str:
     """The second node, which says that the claim of this one weighs less now."""
     return f"{LIGHTER}{weight}.{node.rpartition('.')[2]}"
+
+
+def path_bytes(claim: Claim, parent: str) -> int:
+    """What the paths of a claim's nodes take at most, each with its length in front and its sequence number at the end."""
+    size = len(parent.encode()) + SEQUENCE
+    nodes = size + len(node_name(claim.weight, claim.capacity, claim.id))
+    # What may become lighter then has a second node.
+    return nodes if claim.weight == 1 else nodes + size + len(lighter_name(".", claim.weight))
 
 
 def read_line(children: Iterable[str]) -> list[ClaimNode]:

@@ -21,6 +21,7 @@ from ...runtime.clock import now
 from .answers import AnswerSlot
 from .exchange import AT_ONCE, AT_ONCE_OR_NOT, Exchange
 from .handler import LeanHandler
+from .session import PathBudget
 
 GRUDGE: Final = 30.0
 """Seconds for which a server that fell silent is asked after all others."""
@@ -57,6 +58,7 @@ class KazooHooks:
         self._servers: int | None = None
         self._failures = 0
         self._exchange = Exchange(client)
+        self.budget = PathBudget()
 
     @classmethod
     def of(cls, client: KazooClient) -> KazooHooks:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from ...core.backend import Finding, Findings
 from ...runtime import Runtime
 from .channel import KazooChannel
-from .session import Session
+from .session import MOST_PATHS, Session
 
 Member = tuple[str, int]
 Said = dict[Member, dict[str, str]]
@@ -17,6 +17,11 @@ Said = dict[Member, dict[str, str]]
 
 SLOW_FSYNC: Final = 100.0
 SLOW_ANSWER: Final = 50.0
+BOUND: Final = Finding(
+    "ok",
+    f"a client of Lockline holds at most {MOST_PATHS} bytes of paths in its session, and refuses more locks: at the end of a session above "
+    "jute.maxbuffer (1048575 bytes unless set) all servers stop and do not start again; never set that lower",
+)
 
 
 async def findings(channel: KazooChannel, session: Session, config: Any, runtime: Runtime, until: float) -> Findings:
@@ -39,7 +44,7 @@ async def findings(channel: KazooChannel, session: Session, config: Any, runtime
     await done.wait(min(until, runtime.now() + seconds + 1.0))
     # Who answers too late goes on in its own thread.
     told = dict(told)
-    return [*_members(told, hosts, config), *_timeouts(session, told), *_latency(told)]
+    return [*_members(told, hosts, config), *_timeouts(session, told), BOUND, *_latency(told)]
 
 
 def _facts(channel: KazooChannel, host: str, port: int, seconds: float) -> dict[str, str]:

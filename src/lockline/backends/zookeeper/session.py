@@ -34,12 +34,14 @@ from __future__ import annotations
 
 import select
 import threading
+import weakref
 from collections import deque
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from kazoo.client import KazooClient
 
 from ...core.claim import Ceiling
+from ...errors import BackendUnavailable
 from ...runtime.clock import validity
 from .answers import CUT, RequestBatch
 
@@ -59,6 +61,50 @@ MOST: Final = 2 / 3
 """The same for a server that is known to be slow; kazoo's own measure."""
 SLOWER: Final = 3
 """How many times the time of its slowest answers a server may take before it counts as silent."""
+MOST_PATHS: Final = 1_000_000
+"""Bytes of the paths of one session's nodes. The end of a session is one transaction that names them all, and the servers do not
+check its size: above `jute.maxbuffer` (1,048,575) they cannot read it again, stop, and do not start any more."""
+
+
+class SessionFull(BackendUnavailable):
+    """The session of this client carries as many claims as the servers can end together."""
+
+    permanent = True
+    unsent = True
+
+
+class Load(Protocol):
+    """What one client of Lockline has in a session."""
+
+    def path_bytes(self) -> int:
+        """Of all its nodes."""
+
+
+class PathBudget:
+    """The bytes of the paths that one session carries, whatever number of Lockline's clients share its connection."""
+
+    def __init__(self) -> None:
+        self._loads: weakref.WeakSet[Load] = weakref.WeakSet()
+        self._left = 0
+        """What is left at least: nothing is given back, and where it is spent all is counted anew."""
+        self._mutex = threading.Lock()
+
+    def share(self, load: Load) -> None:
+        """Count what this one has, too."""
+        with self._mutex:
+            self._loads.add(load)
+
+    def take(self, size: int) -> None:
+        """Count a node that its client knows of already; SessionFull, before anything is sent, if it would be too much."""
+        with self._mutex:
+            self._left -= size
+            if self._left < 0:
+                self._left = MOST_PATHS - sum(load.path_bytes() for load in self._loads)
+            if self._left < 0:
+                raise SessionFull(
+                    f"the session of this client would hold more than {MOST_PATHS} bytes of paths, and ZooKeeper's servers "
+                    "fail at the end of such a session; use shorter names, or a second client for the other locks"
+                )
 
 
 class Session:
