@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from ...core.batching import SizedBatches
 from ...core.claim import Claim, Gone, Unanswered
 from ...errors import BackendUnavailable
 from ...runtime import Runtime
 from ..keyed.claims import Fates, KeyedClaim, KeyedClaims
 from . import commands
 from . import messages as m
-from .channel import NOT_FOUND, EtcdChannel, Way
+from .channel import NOT_FOUND, EtcdChannel, Way, is_too_large
 from .commands import Keys
 from .grpc import GrpcRefused
 from .leases import EtcdLeases, LeaseRenewal, ServerLease
@@ -19,6 +20,10 @@ from .leases import EtcdLeases, LeaseRenewal, ServerLease
 RENEWED_TOGETHER: Final = 100
 REMOVED_TOGETHER: Final = 60
 """Claims per transaction; etcd takes 128 steps unless it is set up otherwise, and some that leave need two."""
+BYTES_TOGETHER: Final = 512 * 1024
+"""Of a transaction that renews; etcd takes three times as much unless it is set up otherwise."""
+STEP_BYTES: Final = 100
+"""Of a step, beside keys and values."""
 
 
 class EtcdClaim(KeyedClaim[ServerLease]):
@@ -95,19 +100,23 @@ class EtcdClaims(KeyedClaims[EtcdClaim]):
     ) -> bool:  # fmt: skip
         """See that every claim still stands, and that the renewal counts; False when all has to be asked again."""
         again = False
-        for start in range(0, len(living), RENEWED_TOGETHER):
-            batch = living[start : start + RENEWED_TOGETHER]
+        batches = SizedBatches(living, self._step_bytes, most=RENEWED_TOGETHER, most_bytes=BYTES_TOGETHER)
+        for batch in batches:
             try:
                 answer = await self._ask_quorum(batch, until)
             except GrpcRefused as refused:
-                if refused.code != NOT_FOUND:
+                if refused.code == NOT_FOUND:
+                    return False
+                if not is_too_large(refused):
                     raise
-                return False
+                if not batches.halve(batch):
+                    fates[batch[0][0].id] = Unanswered(refused)
+                continue
             except BackendUnavailable as problem:
-                if not start:
+                if batch[0] is living[0]:
                     raise
                 # What was confirmed before counts: were all asked for anew each time, a long list might never get through.
-                fates.update((claim.id, Unanswered(problem)) for claim, _, _ in living[start:])
+                fates.update((claim.id, Unanswered(problem)) for claim, _, _ in [*batch, *batches.rest()])
                 return True
             seen = [self._take_in_reply(*one, reply) for one, reply in zip(batch, answer.responses[:-1], strict=True)]
             if not renewal.confirm(answer.header.raft_term):
@@ -125,6 +134,14 @@ class EtcdClaims(KeyedClaims[EtcdClaim]):
                     again = True
         return not again
 
+    def _step_bytes(self, renewed: Renewed) -> int:
+        """What `_step` takes in a request, at most."""
+        claim, own, lease = renewed
+        if self._is_told(claim, own, own.carried_by(lease)):
+            return len(own.key) + STEP_BYTES
+        # Text in JSON in JSON.
+        return 4 * len(own.key) + 12 * len(claim.owner) + 2 * len(claim.meta) + 3 * STEP_BYTES
+
     async def _ask_quorum(self, batch: list[Renewed], until: float) -> Any:
         steps = [self._step(*one) for one in batch]
         return (await self._channel.transact(commands.seen_by_a_quorum(steps, self._keys.nothing), until)).answer
@@ -133,10 +150,15 @@ class EtcdClaims(KeyedClaims[EtcdClaim]):
         """A look at the claim's key; or its key put anew, when something in it has changed."""
         since = own.changed  # before the rest: what another request of ours tells meanwhile lets this one fail
         lease = own.carried_by(lease)
-        if own.written and lease is own.carrier and claim.weight >= own.claim.weight:
+        if self._is_told(claim, own, lease):
             return commands.still_there(own.key)
         value = self._keys.value_of(own.as_told(claim), own.token)
         return commands.rewritten(own.key, since, value, lease.id)
+
+    @staticmethod
+    def _is_told(claim: Claim, own: EtcdClaim, lease: ServerLease) -> bool:
+        """Whether the claim's key says what it should: then it is only looked for."""
+        return own.written and lease is own.carrier and claim.weight >= own.claim.weight
 
     def _take_in_reply(self, claim: Claim, own: EtcdClaim, lease: ServerLease, reply: Any) -> tuple[bool, bool]:
         """Whether the claim stands, and whether its key says by now what it should."""
@@ -166,14 +188,19 @@ class EtcdClaims(KeyedClaims[EtcdClaim]):
     async def _remove(self, batch: Sequence[EtcdClaim], way: Way, until: float) -> dict[str, bool]:
         """Remove these, all of them on the same `may_arrive`."""
         lease = batch[0].may_arrive
-        if lease is not None:
-            try:
+        try:
+            if lease is not None:
                 return await self._withdraw(lease, batch, way, until)
-            except GrpcRefused as refused:
-                if refused.code != NOT_FOUND:
-                    raise
+            return await self._delete(batch, way, until)
+        except GrpcRefused as refused:
+            if lease is not None and refused.code == NOT_FOUND:
                 self._leases.lose(lease)
-        return await self._delete(batch, way, until)
+                return await self._remove(batch, way, until)
+            half = len(batch) // 2
+            if not half or not is_too_large(refused):
+                raise
+            first = await self._remove(batch[:half], way, until)
+            return {**first, **await self._remove(batch[half:], way, until)}
 
     async def _withdraw(
         self, lease: ServerLease, batch: Sequence[EtcdClaim], way: Way, until: float

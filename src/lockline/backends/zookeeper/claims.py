@@ -11,13 +11,14 @@ from kazoo import exceptions as problems
 from kazoo.protocol.serialization import CheckVersion, Create, Delete, Exists, GetChildren, SetData, Sync, Transaction
 from kazoo.protocol.states import KazooState
 
+from ...core.batching import SizedBatches
 from ...core.claim import Claim, Gone, Unanswered
 from ...core.rule import admitted, blockers
 from ...runtime import Runtime
 from .answers import CUT
 from .channel import KazooChannel
 from .commands import ClaimNode, LineCommands, checked, is_cut, lighter_name, path_bytes, read_line, refusal, written
-from .exchange import AT_ONCE
+from .exchange import AT_ONCE, BYTES_AT_ONCE, STEP_BYTES
 from .session import Session, SessionFull
 
 EXPECTED: Final = (
@@ -167,8 +168,10 @@ class Claims:
         fates: list[Gone | Unanswered | None] = [self._fate(claim, sent) for claim in claims]
         tried = False
         alive = [at for at, fate in enumerate(fates) if fate is None]
-        for first in range(0, len(alive), AT_ONCE):
-            part = alive[first : first + AT_ONCE]
+        batches = SizedBatches(
+            alive, lambda at: self._renewal_bytes(claims[at]), most=AT_ONCE, most_bytes=BYTES_AT_ONCE
+        )
+        for part in batches:
             while part:
                 await self._channel.connected(None, until, tried=tried)
                 tried = True
@@ -178,6 +181,9 @@ class Claims:
                 (answers,) = await self._channel.ask(
                     Transaction([request for _, request in asked]), until=until, proof=True, urgent=True
                 )
+                if isinstance(answers, CUT) and batches.halve(part):
+                    # A server says nothing to a request that is too large for it, it closes the connection.
+                    break
                 if not isinstance(answers, CUT):
                     if not any(isinstance(answer, Exception) for answer in checked(answers)):
                         break
@@ -221,6 +227,15 @@ class Claims:
             requests.append(Create(node.lighter, b"", self._commands.acl, 1))
         return requests
 
+    def _renewal_bytes(self, claim: Claim) -> int:
+        """What `_confirm` takes in a request, at most."""
+        node = self.nodes.get(claim.id)
+        if node is None:
+            return 0
+        changes = claim.ttl > node.ttl or claim.weight < node.weight
+        # Text in JSON.
+        return node.path_bytes + STEP_BYTES + (12 * len(claim.owner) + len(claim.meta) + 2 * STEP_BYTES) * changes
+
     async def _find_missing(self, claims: Sequence[Claim], until: float) -> None:
         """Note which of these nodes are gone; a transaction names only the first."""
         nodes = [node for claim in claims if (node := self.nodes.get(claim.id)) is not None]
@@ -243,17 +258,20 @@ class Claims:
         await self._find([node for node in nodes if node.path is None], until, insist)
         there: dict[OwnNode, bool] = {}
         left = [node for node in nodes if node.path is not None]
-        tried = False
+        tried, most = False, AT_ONCE
         while left := [node for node in left if node not in there and not node.lost_session]:
             await self._channel.connected(None, until, insist=insist, tried=tried)
-            remove = self._remove_each if len(left) == 1 else self._remove_together
-            there.update(await remove(left, until, tried))
-            tried = True
+            together = partial(self._remove_together, most=most)
+            there.update(await (self._remove_each if len(left) == 1 else together)(left, until, tried))
+            # What was cut may have been too large for the server.
+            tried, most = True, max(1, most // 2)
         return [was and there.get(node, False) for node, was in zip(nodes, stood, strict=True)]
 
-    async def _remove_together(self, nodes: Sequence[OwnNode], until: float, tried: bool) -> dict[OwnNode, bool]:
-        """As `_remove_each`: a transaction for each `AT_ONCE` of them, and all transactions on their way at once."""
-        parts = [nodes[first : first + AT_ONCE] for first in range(0, len(nodes), AT_ONCE)]
+    async def _remove_together(
+        self, nodes: Sequence[OwnNode], until: float, tried: bool, *, most: int
+    ) -> dict[OwnNode, bool]:
+        """As `_remove_each`: a transaction for each `most` of them, and all transactions on their way at once."""
+        parts = list(SizedBatches(nodes, lambda node: node.path_bytes, most=most, most_bytes=BYTES_AT_ONCE))
         answers = await self._channel.ask(
             *(Transaction([Delete(path, -1) for node in part for path in node.paths]) for part in parts),
             until=until, proof=True,

@@ -27,6 +27,10 @@ from .handler import ReadAhead
 
 AT_ONCE: Final = 200
 """How many requests travel together at most."""
+BYTES_AT_ONCE: Final = 100_000
+"""Of a transaction; a server takes ten times as much unless it is set up otherwise (`jute.maxbuffer`)."""
+STEP_BYTES: Final = 100
+"""Of a step, beside its path and data."""
 SOON: Final = 1 / 4
 """The share of its wait after which kazoo hears that something was sent: it counts from there when its next ping is due."""
 MOST_XIDS: Final = 2147483647
