@@ -209,6 +209,20 @@ class Room:
             self._tell_holders(line)
         return None
 
+    def last(self, claim: Claim, ttl: float) -> bool:
+        return self._step(self._last, claim, ttl)
+
+    def _last(self, claim: Claim, ttl: float) -> bool:
+        line, _ = self._live(claim.name)
+        at = self._find(line, claim)
+        if at is None:
+            return False
+        line[at].expires = self.now() + ttl
+        for waits in line[admitted(line) :]:
+            # It has planned to look later.
+            waits.tell(waits.claim.id)
+        return True
+
     def hand_over(self, old: str, claim: Claim, tell: Callable[[str], None]) -> Grant | Waiting | Gone:
         return self._step(self._hand_over, old, claim, tell)
 
@@ -346,7 +360,7 @@ class MemoryBackend:
         return self._room.hand_over(old, claim, tell)
 
     async def last(self, claim: Claim, ttl: float, until: float) -> bool:
-        return self._room.renew(claim._replace(ttl=ttl)) is None
+        return self._room.last(claim, ttl)
 
     async def watch(self, name: str, watcher: str, until: float) -> bool:
         self._room.watch(name, self._heard, watcher)

@@ -250,4 +250,7 @@ class Lasting(Protocol):
     """A system on which a claim can outlive its client."""
 
     async def last(self, claim: Claim, ttl: float, until: float) -> bool:
-        """Let a claim that holds go on for at least that long and then end by itself, whoever dies; whether it was still there."""
+        """Let a claim that holds go on for that long and then end by itself, whoever dies; whether it was still there.
+
+        A store that cannot shorten what the claim has lets it go on for that.
+        """

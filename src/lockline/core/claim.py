@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
@@ -35,6 +35,8 @@ class Claim(NamedTuple):
     """JSON of what the caller wants others to see, or an empty string."""
     stays: bool = False
     """Also where a store knows of its client's death: it then stands until its ttl is over."""
+    kept_for: float = 0.0
+    """Seconds from the grant for which the name is to be held at least, also after a release."""
 
 
 class Grant(NamedTuple):
@@ -106,6 +108,10 @@ class Unanswered(NamedTuple):
 
     problem: BackendUnavailable
     """What a caller is told who asked for this renewal himself."""
+
+
+RenewResults = Sequence[Gone | Unanswered | None]
+"""What became of claims that were to be renewed; None for each that lives on."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,7 +114,7 @@ class Engine:
         while True:
             claim = Claim(
                 terms.name, f"{self._prefix}-{next(self._numbers)}", self.owner, terms.kind, terms.weight, terms.capacity,
-                terms.ttl, self.runtime.wall(), terms.meta,
+                terms.ttl, self.runtime.wall(), terms.meta, kept_for=terms.keep_for or 0.0,
             )  # fmt: skip
             live = LiveClaim(claim, self.runtime, key, terms.renews, terms.max_hold, self._keeper)
             live.call, live.keep_for, live.lock_delay = call, terms.keep_for, terms.lock_delay

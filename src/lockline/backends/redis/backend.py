@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from ...core.backend import Finding
-from ...core.claim import DETACHED, Claim, Gone, Grant, Line, Record, Unanswered, Waiting
+from ...core.claim import DETACHED, Claim, Gone, Grant, Line, Record, RenewResults, Unanswered, Waiting
 from ...core.lasting import renew_for
 from ...core.waiting import Hints
 from ...errors import BackendUnavailable
@@ -116,7 +116,7 @@ class RedisBackend:
     # -- one claim ---------------------------------------------------------------------------------
 
     async def enter(self, claim: Claim, *, wait: bool, until: float) -> Grant | Waiting | None:
-        name, claim_id, owner, kind, weight, capacity, ttl, _, meta, _ = claim
+        name, claim_id, owner, kind, weight, capacity, ttl, _, meta, _, _ = claim
         line = self._lines.get(name) or self._line(name)
         key = line.key
         route = line.route
@@ -279,10 +279,10 @@ class RedisBackend:
             raise (silences or problems)[0]
         return [was_there(outcome) for outcome in outcomes if isinstance(outcome, Answer)]
 
-    async def renew(self, claims: Sequence[Claim], until: float) -> Sequence[Gone | Unanswered | None]:
+    async def renew(self, claims: Sequence[Claim], until: float, *, exactly: bool = False) -> RenewResults:
         lines = self._lines
         keys = [line.key if (line := lines.get(claim.name)) else key_of(claim.name, self.prefix) for claim in claims]
-        outcomes = await self._renewals.renew(claims, keys, until)
+        outcomes = await self._renewals.renew(claims, keys, until, exactly=exactly)
         fates: list[Gone | Unanswered | None] = []
         for claim, key, outcome in zip(claims, keys, outcomes, strict=True):
             if isinstance(outcome, LivesOn):
@@ -344,7 +344,7 @@ class RedisBackend:
         return fate
 
     async def last(self, claim: Claim, ttl: float, until: float) -> bool:
-        return await renew_for(self.renew, claim, ttl, until)
+        return await renew_for(partial(self.renew, exactly=True), claim, ttl, until)
 
     async def examine(self, until: float) -> list[Finding]:  # type: ignore[valid-type]
         return await doctor.examine(self, until)

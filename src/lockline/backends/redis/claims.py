@@ -66,8 +66,10 @@ class Renewals:
         self._batches = Batches(channel)
         self._listens_on = listens_on
 
-    async def renew(self, claims: Sequence[Claim], keys: Sequence[bytes], until: float) -> list[Fate]:
-        """What became of each claim, or why there is no answer."""
+    async def renew(
+        self, claims: Sequence[Claim], keys: Sequence[bytes], until: float, *, exactly: bool = False
+    ) -> list[Fate]:
+        """What became of each claim, or why there is no answer. `exactly`: they end when their ttl is over, also if they had more."""
         if not self._channel.connections.ready:
             # A login that is cut short at the time of one renewal is begun anew by the next, and on a far server never ends.
             until = max(until, self._channel.now() + LOGIN_S)
@@ -76,7 +78,7 @@ class Renewals:
         for group in self._topology.groups(keys):
             parts += [group[at : at + CLAIMS_PER_CALL] for at in range(0, len(group), CLAIMS_PER_CALL)]
         while parts:
-            parts = await self._renew(claims, keys, parts, fates, until)
+            parts = await self._renew(claims, keys, parts, fates, until, -1 if exactly else 1)
         return fates
 
     async def _renew(
@@ -86,6 +88,7 @@ class Renewals:
         parts: Sequence[Sequence[int]],
         fates: list[Fate],
         until: float,
+        sign: int,
     ) -> list[Sequence[int]]:
         """One call for each part; those claims that have to be renewed one by one."""
         calls, again = [], []
@@ -93,7 +96,7 @@ class Renewals:
             args: list[Any] = []
             for at in part:
                 claim = claims[at]
-                args += (claim.id, math.ceil(claim.ttl * 1000), claim.weight, claim.kind)
+                args += (claim.id, sign * math.ceil(claim.ttl * 1000), claim.weight, claim.kind)
             part_keys = [keys[at] for at in part]
             address = self._topology.known(part_keys[0])
             channel = NO_CHANNEL if address is None else self._listens_on(address)

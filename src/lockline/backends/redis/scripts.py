@@ -1,11 +1,8 @@
 """The Lua of the Redis backend: one atomic step per request, on the one key that is a line.
 
-What a line is made of says `step.py`.
-
-All times are the server's own, in milliseconds; tickets are its clock in microseconds, or the last ticket plus one.
+What a line is made of says `step.py`. All times are the server's own, in milliseconds; tickets are its clock in microseconds, or the last ticket plus one.
 Each step first drops whoever has expired, so what it sees is what the rule sees.
-The work of a step depends neither on how many wait nor on how many did: a run of empty seats is passed in one go, and
-what the dead have left is cleared away some at a time, by whatever step comes next.
+The work of a step depends neither on how many wait nor on how many did.
 Most of what a server spends on a lock is the fixed cost of each command in a script, then of building strings: so the
 common cases come first, before any function is made, ask for all at once, and write what the client has put together.
 """
@@ -286,6 +283,8 @@ RENEW: Final = _script(
     NEEDS_NO_MEMORY,
     """
 local function renew(key, id, ttl, weight, kind)
+  -- It was released, and is kept for so long: it ends then, also if it had more.
+  local exactly, ttl = ttl < 0, math.abs(ttl)
   local mine = '+' .. id
   -- What somebody else put in the place of one line must not concern the others.
   local found = redis.pcall('HMGET', key, 'state', mine, '~' .. id, 'notes')
@@ -303,7 +302,7 @@ local function renew(key, id, ttl, weight, kind)
     save()
     return 0
   end
-  if now + ttl > c.expires then c.since, c.ttl, c.expires = clock, ttl, now + ttl end
+  if exactly or now + ttl > c.expires then c.since, c.ttl, c.expires = clock, string.format('%.0f', ttl), now + ttl end
   if ARGV[1] ~= '-' then c.channel = ARGV[1] end
   if weight < c.weight then
     -- Only ever downwards: what is given back here may let others in.
@@ -318,6 +317,8 @@ local function renew(key, id, ttl, weight, kind)
   end
   cover(c.expires)
   if found[2] and s.n == 1 then s.first = c.expires end
+  -- Whoever waits has planned to look later.
+  if exactly then s.let_in = true end
   drop_expired()
   admit(id)
   local answer = 1
@@ -329,7 +330,7 @@ end
 local fates = {}
 for i = 1, #KEYS do
   local at = i * 4 - 2
-  fates[i] = renew(KEYS[i], ARGV[at], ARGV[at + 1], tonumber(ARGV[at + 2]), ARGV[at + 3])
+  fates[i] = renew(KEYS[i], ARGV[at], tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2]), ARGV[at + 3])
 end
 return fates
 """,

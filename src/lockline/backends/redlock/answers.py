@@ -23,7 +23,7 @@ def too_long(ttl: float, lasts: float, longest: float) -> ConfigError:
     """The error for a ttl that no server would be back in time for."""
     drift = "" if lasts <= ttl else f", which the drift makes {lasts:g} s at the servers,"
     return ConfigError(
-        f"a ttl of {ttl} s{drift} is longer than the {longest:g} s that this cluster was set up for; "
+        f"a ttl (or keep_for) of {ttl} s{drift} is longer than the {longest:g} s that this cluster was set up for; "
         "a server that comes back has to wait as long (`lockline redlock init --max-ttl`)"
     )
 

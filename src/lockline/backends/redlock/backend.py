@@ -14,7 +14,7 @@ from functools import partial
 from typing import TypeVar
 
 from ...core.backend import Finding
-from ...core.claim import Claim, Gone, Grant, Line, Unanswered, Waiting
+from ...core.claim import Claim, Gone, Grant, Line, RenewResults, Unanswered, Waiting
 from ...core.lasting import renew_for
 from ...core.waiting import Hints
 from ...errors import BackendUnavailable, ConfigError, QuorumNotReached
@@ -165,6 +165,7 @@ class RedlockBackend:
         attempt = Attempt(
             self._prefix + claim.name, rules.attempt_id(claim.id, stood.tries), claim.ttl, inspection.info_of(claim)
         )
+        attempt.kept_for = claim.kept_for
         stood.attempt = attempt
         if await self.protocol.acquire(attempt, until):
             assert attempt.token is not None
@@ -295,7 +296,7 @@ class RedlockBackend:
                 self._stood.pop(claims[at].id, None)
         return there
 
-    async def renew(self, claims: Sequence[Claim], until: float) -> Sequence[Gone | Unanswered | None]:
+    async def renew(self, claims: Sequence[Claim], until: float, *, exactly: bool = False) -> RenewResults:
         fates: list[Gone | Unanswered | None] = [None] * len(claims)
         held: list[tuple[int, Attempt, float]] = []
         for at, claim in enumerate(claims):
@@ -306,19 +307,22 @@ class RedlockBackend:
                 self.protocol.check(claim.ttl)
                 held.append((at, stood.attempt, claim.ttl))
         if held:
-            verdicts = await self.protocol.extend([(attempt, ttl) for _, attempt, ttl in held], until)
+            holds = [(attempt, ttl) for _, attempt, ttl in held]
+            verdicts = await self.protocol.extend(holds, until, exactly=exactly)
             for (at, _, _), alive in zip(held, verdicts, strict=True):
                 if isinstance(alive, QuorumNotReached):
                     fates[at] = Unanswered(alive)
                 elif not alive:
                     fates[at] = Gone()
                     self._stood.pop(claims[at].id, None)
+            if lost := [attempt for at, attempt, _ in held if fates[at] == Gone()]:
+                await self.protocol.abandon(lost, until)
         return fates
 
     # -- questions ---------------------------------------------------------------------------------
 
     async def last(self, claim: Claim, ttl: float, until: float) -> bool:
-        return await renew_for(self.renew, claim, ttl, until)
+        return await renew_for(partial(self.renew, exactly=True), claim, ttl, until)
 
     async def look(self, name: str, until: float) -> Line:
         return (await self._ask(lambda: inspection.look(self.channel, self._prefix + name, until), until)).line(name)

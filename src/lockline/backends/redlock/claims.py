@@ -87,7 +87,7 @@ class Attempt:
     """One try for one lease: what each node has said about it. Once granted it is the hold itself."""
 
     __slots__ = (
-        "high", "id", "info", "name", "numbers", "out_of_reach", "promoted", "refusals", "removal", "sent", "silent", "token", "ttl", "undone",
+        "high", "id", "info", "kept_for", "name", "numbers", "out_of_reach", "promoted", "refusals", "removal", "sent", "silent", "token", "ttl", "undone",
     )  # fmt: skip
 
     def __init__(self, name: str, attempt_id: str, ttl: float, info: str) -> None:
@@ -95,6 +95,8 @@ class Attempt:
         self.id = attempt_id
         self.ttl = ttl
         self.info = info
+        self.kept_for = 0.0
+        """How long the name is to be held at least, also after a release."""
         self.sent = 0.0
         """When the first request went out."""
         self.numbers: dict[int, int] = {}
@@ -167,11 +169,12 @@ class Attempt:
 class Extension:
     """The renewal of one hold: what each node said to it, over every round."""
 
-    __slots__ = ("hold", "said", "ttl")
+    __slots__ = ("exactly", "hold", "said", "ttl")
 
-    def __init__(self, hold: Attempt, ttl: float) -> None:
+    def __init__(self, hold: Attempt, ttl: float, exactly: bool) -> None:
         self.hold = hold
         self.ttl = ttl
+        self.exactly = exactly
         self.said: dict[int, Reply] = {}
 
     def begin(self, nodes: int) -> list[int]:

@@ -45,7 +45,7 @@ def promote(name: str, attempt: str, number: int) -> NodeRequest:
 
 
 def extend(name: str, attempt: str, number: int, ttl: int) -> NodeRequest:
-    """Give my lease with exactly this number its ttl again."""
+    """Give my lease with exactly this number its ttl again; a negative one ends it after that, also if it had more."""
     return NodeRequest("extend", (name, attempt, number, ttl))
 
 

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from ...errors import QuorumNotReached
 from . import commands, rules
-from .answers import too_long, unreached
+from .answers import nothing, too_long, unreached
 from .channel import Fanout, Talk
 from .claims import Attempt, Extension
 from .commands import NodeAnswer, NodeFailure, NodeRequest
@@ -52,11 +52,14 @@ class Protocol:
     # -- acquire -----------------------------------------------------------------------------------
 
     async def acquire(self, attempt: Attempt, until: float) -> bool:
-        """Whether a majority of nodes hold my lease under one number, and it is still good; otherwise all is undone."""
+        """Whether a majority of nodes hold my lease under one number, and it is still good; otherwise all is undone.
+
+        ConfigError, and nothing is asked, for a ttl or a time to be kept for that the cluster does not grant.
+        """
         channel = self.channel
         talk = await channel.talk(attempt.note, until)
         try:
-            self.check(attempt.ttl)
+            self.check(max(attempt.ttl, attempt.kept_for))
             # Before the first send: whatever happens on the way is not added to the lease.
             attempt.sent = channel.now()
             request = commands.acquire(
@@ -190,13 +193,16 @@ class Protocol:
 
     # -- extend ------------------------------------------------------------------------------------
 
-    async def extend(self, holds: Sequence[tuple[Attempt, float]], until: float) -> list[bool | QuorumNotReached]:
+    async def extend(
+        self, holds: Sequence[tuple[Attempt, float]], until: float, *, exactly: bool = False
+    ) -> list[bool | QuorumNotReached]:
         """For each hold with its new ttl: True if a majority still holds it, False if none can; else why too few said.
+        `exactly`: they end when that is over, also if they had more.
 
         Insists until then while nothing can be said of any of them: who knows of one tells it. True also proves, without any
         clock, that no higher token was granted before this began.
         """
-        extensions = {hold.id: Extension(hold, ttl) for hold, ttl in holds}
+        extensions = {hold.id: Extension(hold, ttl, exactly) for hold, ttl in holds}
         try:
             return await self.insist(self._extend, extensions, until)
         except QuorumNotReached as problem:
@@ -225,7 +231,8 @@ class Protocol:
             for one in extensions.values():
                 hold = one.hold
                 assert hold.token is not None
-                request = commands.extend(hold.name, hold.id, hold.token, self.milliseconds(one.ttl))
+                ttl = self.milliseconds(one.ttl)
+                request = commands.extend(hold.name, hold.id, hold.token, -ttl if one.exactly else ttl)
                 for node in one.begin(nodes):
                     # A node that answered late, or with a lower number, joins the majority here.
                     if hold.numbers.get(node, 0) != hold.token:
@@ -253,6 +260,15 @@ class Protocol:
             )
         alive = ((one, one.alive(nodes)) for one in extensions.values())
         return [self._unconfirmed(repr(one.hold.name), one) if lives is None else lives for one, lives in alive]
+
+    async def abandon(self, holds: Sequence[Attempt], until: float) -> None:
+        """Have every node forget these, which are lost: a minority may still hold them. The channel repeats it, and no answer is waited for."""
+        talk = await self.channel.talk(nothing, until)
+        try:
+            for hold in holds:
+                self._send_release(talk, hold)
+        finally:
+            talk.part()
 
     # -- release -----------------------------------------------------------------------------------
 

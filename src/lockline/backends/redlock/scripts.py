@@ -150,9 +150,9 @@ local gate = seen[1]
 @REFUSE@
 local holder, number = string.match(seen[2] or '', '^(%S+) (%d+)')
 if holder ~= ARGV[2] or number ~= ARGV[3] then return {'no', seen[2] or ''} end
--- Never creates, never shortens.
+-- Never creates. Never shortens what is held; a negative ttl is that of a lease that was released and is kept for so long.
 local ttl = tonumber(ARGV[4])
-if redis.call('PTTL', KEYS[2]) < ttl then redis.call('PEXPIRE', KEYS[2], ttl) end
+if ttl < 0 or redis.call('PTTL', KEYS[2]) < ttl then redis.call('PEXPIRE', KEYS[2], math.abs(ttl)) end
 return {'yes', number}
 """
 
