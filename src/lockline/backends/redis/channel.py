@@ -18,6 +18,8 @@ T = TypeVar("T")
 
 FIRST_PAUSE = 0.01
 LONGEST_PAUSE = 0.25
+FOLLOWED = 5
+"""How many times in a row a request goes at once where a server of a cluster sends it: two may each take the other for the owner."""
 ASKING = pack(("ASKING",))
 
 
@@ -88,8 +90,11 @@ class Channel:
         reached = repeated = False
         pause = FIRST_PAUSE
         refused_since: float | None = None
+        redirected = 0
         while True:
             next_address, requests, wait = self._next_try(call, address, problem)
+            redirected += isinstance(problem, ServerError) and code_of(problem) in ("MOVED", "ASK")
+            wait = wait or redirected > FOLLOWED
             if isinstance(problem, NoAnswer):
                 repeated = repeated or problem.sent
             reached = reached or repeated or isinstance(problem, ServerError)

@@ -20,6 +20,9 @@ T = TypeVar("T")
 A_QUESTION: Final = 1.0
 """Seconds that one of those who may know is given, because the next one may know as well; and for which others wait for who asks."""
 
+FRESH_S: Final = 0.25
+"""For so long after an answer a server that does not serve is no reason to ask again: mostly the request was sent before that."""
+
 UNNAMED: Final = "?"
 """What stands for the host of a node that has no hostname, in a cluster that prefers them (`cluster-preferred-endpoint-type`)."""
 
@@ -90,6 +93,8 @@ class TopologyQuestion:
         self.over = runtime.signal()
         self.problem: Exception | None = None
         """Why nobody could say."""
+        self.answered = float("-inf")
+        """When it was."""
 
     async def ends(self, until: float) -> bool:
         """Whether it ends soon; one that does not has to do with one who is silent, or was cut off from its end."""
@@ -103,6 +108,10 @@ class AskingOnce:
         self._runtime = runtime
         self._latest: TopologyQuestion | None = None
 
+    def is_fresh(self) -> bool:
+        """Whether what is known was told just now."""
+        return self._latest is not None and self._runtime.now() < self._latest.answered + FRESH_S
+
     async def once(self, learn: Callable[[float], Awaitable[None]], until: float) -> None:
         """Learn it, or wait for one who does; what is known after that need not be enough."""
         latest = self._latest
@@ -113,6 +122,7 @@ class AskingOnce:
         self._latest = question = TopologyQuestion(self._runtime)
         try:
             await learn(until)
+            question.answered = self._runtime.now()
         except (NoAnswer, Refused) as problem:
             # Not if only this one's time was over: the others may have more.
             question.problem = problem if self._runtime.now() < until else None
@@ -156,7 +166,7 @@ class Sentinels:
         return _text(answer[0]), int(answer[1])
 
     def doubt(self, address: Address) -> None:
-        if address == self._primary:
+        if address == self._primary and not self._asking.is_fresh():
             self._primary, self.epoch = None, object()
             self._watchers = _at_the_end(self._watchers, self._told_by)
 
@@ -234,6 +244,9 @@ class Cluster:
         return SlotOwners((first, last, (_host(primary, node), int(primary[1]))) for first, last, primary, *_ in answer)
 
     def doubt(self, address: Address) -> None:
+        if self._asking.is_fresh():
+            # Of many whose connection was cut, one asks, and the others hear of it here.
+            return
         self._doubted, self.epoch = True, object()
         self._nodes = _at_the_end(self._nodes, self._told_by, address)
 
