@@ -215,13 +215,12 @@ class Room:
     def _last(self, claim: Claim, ttl: float) -> bool:
         line, _ = self._live(claim.name)
         at = self._find(line, claim)
-        if at is None:
-            return False
-        line[at].expires = self.now() + ttl
-        for waits in line[admitted(line) :]:
-            # It has planned to look later.
-            waits.tell(waits.claim.id)
-        return True
+        if at is not None:
+            line[at].expires = self.now() + ttl
+            for waits in line[admitted(line) :]:
+                # It has planned to look later.
+                waits.tell(waits.claim.id)
+        return at is not None
 
     def hand_over(self, old: str, claim: Claim, tell: Callable[[str], None]) -> Grant | Waiting | Gone:
         return self._step(self._hand_over, old, claim, tell)
