@@ -151,3 +151,12 @@ def test_a_store_that_shows_one_line_at_a_time_is_asked_within_its_budget(monkey
         for lease in leases:
             lease.release()
     assert isinstance(engine, Engine)
+
+
+def test_a_store_that_was_never_seen_is_not_said_to_be_empty() -> None:
+    board = Board()
+    board.fail("no answer", 1001.0)
+    assert told(board, 0)[0]["status"]["reached"] is False
+    board.take(seen(), 1002.0)
+    board.fail("no answer", 1003.0)
+    assert told(board, 0)[0]["status"]["reached"] is True

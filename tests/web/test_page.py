@@ -16,6 +16,7 @@ import lockline
 from lockline import web
 from lockline.web.survey import EVERY, Seen, Survey
 
+from ..servers.process import free_port
 from .conftest import HANGS, Browse, Serve
 from .mounted import under_uvicorn, under_wsgiref
 
@@ -187,6 +188,12 @@ def test_several_stores_are_tabs(serve: Serve, browse: Browse, tmp_path: Any, ho
         expect(visit.line("in-one")).to_have_count(0)
         expect(tabs.nth(1)).to_be_focused()
         expect(tabs.nth(1)).to_have_attribute("aria-selected", "true")
+
+
+def test_a_store_that_was_never_reached_is_not_said_to_be_empty(serve: Serve, browse: Browse) -> None:
+    visit = browse(serve(f"redis://127.0.0.1:{free_port()}"))
+    expect(visit.page.locator("#trouble")).to_contain_text("The store has not answered yet: Redis cannot be reached")
+    expect(visit.page.get_by_text("Nothing is held and nobody waits.")).to_be_hidden()
 
 
 @pytest.mark.server

@@ -5,6 +5,8 @@ from __future__ import annotations
 import click
 
 from ..core.claim import Line
+from ..errors import BackendUnavailable
+from ..sync import Client
 from .options import claim_as_json, json_option, no_url, open_client, print_json, url_option
 from .text import age, everybody, print_table, printable
 
@@ -37,13 +39,33 @@ def command(prefix: str, watches: bool, url: str | None, config: str | None, as_
 
             watch(client, prefix, as_json=as_json)
             return
-        lines = [line for line in map(client.inspect, client.list(prefix)) if line.claims]
+        lines, unreadable = _look(client, prefix)
     if as_json:
         print_json([_json(line) for line in lines])
     elif lines:
         print_table(("NAME", "KIND", "TOKEN", "FOR", "WAITING", "HELD BY"), [_row(line) for line in lines])
-    else:
+    elif not unreadable:
         click.echo("nothing is held" + (f" under {printable(prefix)!r}" if prefix else ""), err=True)
+
+
+def _look(client: Client, prefix: str) -> tuple[list[Line], dict[str, BackendUnavailable]]:
+    """The lines, and what cannot be read, which hides no other."""
+    lines: list[Line] = []
+    unreadable: dict[str, BackendUnavailable] = {}
+    for name in client.list(prefix):
+        try:
+            line = client.inspect(name)
+        except BackendUnavailable as problem:
+            if not problem.permanent:
+                raise
+            unreadable[name] = problem
+        else:
+            lines += [line] if line.claims else []
+    if unreadable:
+        name, why = next(iter(unreadable.items()))
+        count = "1 name" if len(unreadable) == 1 else f"{len(unreadable)} names"
+        click.echo(f"left out {count} that cannot be read, first {printable(name)!r}: {why}", err=True)
+    return lines, unreadable
 
 
 def _row(line: Line) -> tuple[str, ...]:

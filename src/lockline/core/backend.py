@@ -208,7 +208,10 @@ class LookingAtMany(Protocol):
     """A system that shows many lines for less than a request each."""
 
     async def look_many(self, names: Sequence[str], until: float) -> Sequence[Line]:
-        """Each of these lines as `look` shows it, in this order. Not one moment for all: each line is one."""
+        """Each of these lines as `look` shows it, in this order. Not one moment for all: each line is one.
+
+        A line that cannot be read is left out; where none can, it raises.
+        """
 
 
 @runtime_checkable

@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector
 from ..core.backend import Backend, LookingAtMany
 from ..core.claim import Line
 from ..core.shells import engine_of
-from ..errors import ConfigError, LocklineError
+from ..errors import BackendUnavailable, ConfigError, LocklineError
 from ..runtime.blocking import run
 from ..sync import Client
 
@@ -33,7 +33,7 @@ PATIENCE: Final = 5.0
 GAUGES: Final = {
     "lockline_store_up": "Whether the store answered.",
     "lockline_store_lines": "Names that are held or waited for.",
-    "lockline_store_lines_unseen": "Names that were not looked at, because there are too many.",
+    "lockline_store_lines_unseen": "Names that were not looked at, because there are too many, or could not be read.",
     "lockline_store_holders": "Claims that hold.",
     "lockline_store_waiters": "Claims that wait.",
     "lockline_store_contended_lines": "Names that somebody waits for.",
@@ -113,10 +113,18 @@ class StoreCollector(Collector):
         if isinstance(backend, LookingAtMany):
             return names, await engine.ask(lambda _: backend.look_many(chosen, until))
         seen: list[Line] = []
+        spoilt: BackendUnavailable | None = None
         for name in chosen:
             if now() >= until:
                 break
-            seen.append(await engine.ask(functools.partial(_look_at, backend, name, until)))
+            try:
+                seen.append(await engine.ask(functools.partial(_look_at, backend, name, until)))
+            except BackendUnavailable as problem:
+                if not problem.permanent:
+                    raise
+                spoilt = problem
+        if spoilt and not seen:
+            raise spoilt
         return names, seen
 
 

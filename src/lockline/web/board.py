@@ -98,6 +98,8 @@ class Board:
         self._evicted: dict[tuple[str, int], str] = {}
         """Whom this page took a lock away from, and why: the next look finds them gone."""
         self._status: dict[str, Any] = {"state": "new"}
+        self._reached = False
+        """Whether the store was ever seen."""
         self._compares = False
 
     # -- what the looks bring --------------------------------------------------------------------------
@@ -124,7 +126,10 @@ class Board:
                     self._lines[name] = KeptLine(Line(name), now)
             self._note(news, now)
             gone = self._sweep(now)
-            self._status = {"state": "live", "took": round(seen.took, 3), "total": seen.total}
+            self._reached = True
+            self._status = {
+                "state": "live", "took": round(seen.took, 3), "total": seen.total, "unreadable": seen.unreadable,
+            }  # fmt: skip
             if not self._compares:
                 # The first look, or the first after a while: everybody is told everything, which is no change to write down.
                 self._compares, changed, renewed = True, [], []
@@ -139,7 +144,9 @@ class Board:
             since = self._status.get("since")
             news = since is None
             since = now if since is None else since
-            self._status = {"state": "silent", "since": round(since, 2), "problem": view.text(problem, 400)}
+            self._status = {
+                "state": "silent", "since": round(since, 2), "problem": view.text(problem, 400), "reached": self._reached,
+            }  # fmt: skip
             # What happens while nobody sees it happens at a time that nobody knows.
             self._compares = False
             self._tell(now, [], [], [], [])

@@ -10,6 +10,7 @@ from typing import Final
 from ..core.backend import LookingAtMany
 from ..core.claim import Line
 from ..core.engine import Engine
+from ..errors import BackendUnavailable
 
 EVERY: Final = 0.5
 """Seconds between two looks: what happens is on the screen within a second, the way there included, wherever between two it fell."""
@@ -33,6 +34,8 @@ class Seen:
     """How many names there are, also those that are not looked at because there are too many."""
     took: float
     """Seconds that it took."""
+    unreadable: int = 0
+    """How many entries could not be read; they are left out."""
 
 
 class Survey:
@@ -60,10 +63,11 @@ class Survey:
         if isinstance(backend, LookingAtMany):
             found = await self._engine.ask(lambda until: backend.look_many(self._names, until))
             lines = {line.name: line for line in found}
+            unreadable = len(self._names) - len(lines)
         else:
-            lines = await self._ask_each(BUDGET)
+            lines, unreadable = await self._ask_each(BUDGET)
         self._lengths = {**self._lengths, **{name: len(line.claims) for name, line in lines.items()}}
-        return Seen(lines, frozenset(self._names), self._total, now() - began)
+        return Seen(lines, frozenset(self._names), self._total, now() - began, unreadable)
 
     def _chosen(self, names: list[str]) -> list[str]:
         there = set(names)
@@ -73,21 +77,31 @@ class Survey:
             return names
         return sorted(names, key=lambda name: -self._lengths.get(name, 0))[:MOST_LINES]
 
-    async def _ask_each(self, budget: float) -> dict[str, Line]:
-        """The longest lines first, for half of the time; then whoever was not looked at for the longest time."""
+    async def _ask_each(self, budget: float) -> tuple[dict[str, Line], int]:
+        """The longest lines first, for half of the time; then those that were not looked at for the longest time. And how many
+        could not be read.
+        """
         now = self._engine.runtime.now
         began = now()
         longest = sorted(self._names, key=lambda name: -self._lengths.get(name, 0))[:FIRST_ASKED]
         stalest = sorted(self._names, key=lambda name: self._looked.get(name, 0.0))
         lines: dict[str, Line] = {}
+        spoilt: dict[str, BackendUnavailable] = {}
         for names, until in ((longest, began + budget / 2), (stalest, began + budget)):
             for name in names:
                 if now() >= until:
                     break
-                if name not in lines:
-                    lines[name] = await self._engine.ask(functools.partial(self._engine.backend.look, name))
+                if name not in lines and name not in spoilt:
+                    try:
+                        lines[name] = await self._engine.ask(functools.partial(self._engine.backend.look, name))
+                    except BackendUnavailable as problem:
+                        if not problem.permanent:
+                            raise
+                        spoilt[name] = problem
                     self._looked[name] = now()
-        return lines
+        if spoilt and not lines:
+            raise next(iter(spoilt.values()))
+        return lines, len(spoilt)
 
 
 def rest_after(took: float) -> float:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from dataclasses import replace
 from typing import Final, NamedTuple, TypeVar
 
 from ...core.claim import Standing
@@ -45,8 +46,11 @@ def key_of(name: str, prefix: str = PREFIX) -> bytes:
 
 
 def name_of(key: bytes, prefix: str = PREFIX) -> str:
-    """The name that a key was made from."""
-    inside = key.decode()[len(prefix) + 2 : -1]
+    """The name that a key was made from; empty for a key that no name gives."""
+    try:
+        inside = key.decode()[len(prefix) + 2 : -1]
+    except UnicodeDecodeError:
+        return ""
     return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), inside)
 
 
@@ -142,16 +146,22 @@ def words(wish: Wish) -> tuple[str, ...]:
 
 
 def read(claim_id: str, record: str, holds: bool, now: float) -> Standing | None:
-    """A record as others see it; None when its time is over."""
-    ticket, since, good_for, _, weight, capacity, _, info = record.split(" ", 7)
-    remaining = (int(since) / 1000 + int(good_for) - now) / 1000
-    if remaining <= 0:
+    """A record as others see it; None when its time is over, or when it is none. What people are told may be anything."""
+    try:
+        ticket, since, good_for, _, weight, capacity, _, info = record.split(" ", 7)
+        remaining = (int(since) / 1000 + int(good_for) - now) / 1000
+        claim = Standing(
+            id=claim_id, owner="?", kind="?", token=int(ticket), holds=holds, weight=int(weight), capacity=int(capacity),
+            ttl=int(good_for) / 1000, remaining=remaining, since=int(ticket) / 1e6,
+        )  # fmt: skip
+    except ValueError:
         return None
-    ttl, kind, rest = info.split(" ", 2)
-    owner, end = json.JSONDecoder().raw_decode(rest)
-    meta = rest[end:]
-    return Standing(
-        id=claim_id, owner=owner, kind=kind, token=int(ticket), holds=holds, weight=int(weight),
-        capacity=int(capacity), ttl=float(ttl), remaining=remaining, since=int(ticket) / 1e6,
-        meta=json.loads(meta) if meta else None,
-    )  # fmt: skip
+    try:
+        ttl, kind, rest = info.split(" ", 2)
+        owner, end = json.JSONDecoder().raw_decode(rest)
+        meta = json.loads(rest[end:]) if rest[end:] else None
+        if isinstance(owner, str) and isinstance(meta, (dict, type(None))):
+            claim = replace(claim, owner=owner, kind=kind, ttl=float(ttl), meta=meta)
+    except (ValueError, RecursionError):
+        pass
+    return claim if remaining > 0 else None

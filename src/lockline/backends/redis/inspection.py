@@ -15,6 +15,9 @@ from .channel import Call, Channel
 from .commands import name_of, pattern, read
 from .scripts import ALIVE, EVICT, LOOK
 
+OF_ONE_KEY: Final = frozenset({"WRONGTYPE", "ERR"})
+"""Refusals that say something of what lies under one key, and nothing of the server."""
+
 PAGE: Final = 5000
 """Keys that one SCAN passes over: a few milliseconds of the server's time."""
 
@@ -34,14 +37,27 @@ class Inspection:
         return _line(name, (await self._channel.run(Call(LOOK, (key,), ()), until, insists=False)).value)
 
     async def look_many(self, wanted: Sequence[tuple[str, bytes]], until: float) -> list[Line]:
-        """These lines: one trip per server and `LINES` of them, each a step of its own for the server."""
+        """These lines: one trip per server and `LINES` of them, each a step of its own for the server.
+
+        One that cannot be read is left out, unless none can.
+        """
         lines: dict[str, Line] = {}
+        spoilt: list[Refused] = []
+
+        async def look(name: str, key: bytes) -> None:
+            try:
+                lines[name] = await self.look(name, key, until)
+            except Refused as refused:
+                if refused.code not in OF_ONE_KEY:
+                    raise
+                spoilt.append(refused)
+
         places: dict[Address, list[tuple[str, bytes]]] = {}
         for name, key in wanted:
             address = self._channel.topology.known(key)
             if address is None:
                 # The first question finds out where things are, and loads the script.
-                lines[name] = await self.look(name, key, until)
+                await look(name, key)
             else:
                 places.setdefault(address, []).append((name, key))
         for address, there in places.items():
@@ -51,9 +67,13 @@ class Inspection:
                 replies = await self._channel.ask_all(address, requests, until)
                 for (name, key), reply in zip(some, replies, strict=True):
                     # Moved, or a server that does not know the script: with all that a single question can do.
-                    odd = isinstance(reply, ServerError)
-                    lines[name] = await self.look(name, key, until) if odd else _line(name, reply)
-        return [lines[name] for name, _ in wanted]
+                    if isinstance(reply, ServerError):
+                        await look(name, key)
+                    else:
+                        lines[name] = _line(name, reply)
+        if spoilt and not lines:
+            raise spoilt[0]
+        return [lines[name] for name, _ in wanted if name in lines]
 
     async def evict(self, key: bytes, token: int | None, until: float) -> int:
         """Remove the holders of the line, or the one that has this token; how many they were."""
@@ -72,7 +92,7 @@ class Inspection:
         keys: set[bytes] = set()
         for address in servers:
             keys |= await self._used_at(address, pattern(prefix, self._prefix), until)
-        return sorted(name_of(key, self._prefix) for key in keys)
+        return sorted(name for key in keys if (name := name_of(key, self._prefix)))
 
     async def _used_at(self, address: Address, match: str, until: float) -> set[bytes]:
         """The keys with somebody on them.
@@ -132,9 +152,10 @@ class Inspection:
         try:
             return bool((await self._channel.run(Call(ALIVE, (key,), ()), until, insists=False)).value)
         except Refused as refused:
-            if refused.code == "WRONGTYPE":
-                return False
-            raise
+            if refused.code not in OF_ONE_KEY:
+                raise
+            # What looks like a line and is none stands in the list: a look at it says why.
+            return refused.code != "WRONGTYPE"
 
 
 def _line(name: str, reply: list[bytes]) -> Line:

@@ -71,7 +71,9 @@ function summarise(now) {
   write($("sum-lost"), String(page.model.lately.length));
   $("sum-lost").parentElement.classList.toggle("some", page.model.lately.length > 0);
   lines.say($("count"), page.model.status.total ?? 0);
-  const none = page.model.version !== 0 && page.model.status.state !== "new" && lines.rows.size === 0;
+  const { status } = page.model;
+  const seen = status.state === "live" || (status.state === "silent" && status.reached);
+  const none = page.model.version !== 0 && seen && lines.rows.size === 0;
   $("empty").hidden = !none && !(lines.sought && lines.shown().length === 0);
   write($("empty"), none ? "Nothing is held and nobody waits." : `No line matches “${$("find").value}”.`);
   document.title = waiting ? `${waiting.toLocaleString("en")} waiting · Lockline` : "Lockline";
@@ -91,8 +93,10 @@ function showState(now) {
   write($("state").lastElementChild, text);
   document.body.classList.toggle("stale", state === "lost");
   const trouble = page.connection === "stranger" ? "This server was started again: open the address that it has printed now."
+    : silent && !status.reached ? `The store has not answered yet: ${status.problem}. What is held there is not known.`
     : silent ? `The store does not answer: ${status.problem}. What stands here is what was seen before.`
-    : state === "lost" ? "The server of this page does not answer. What stands here is what was seen before." : "";
+    : state === "lost" ? "The server of this page does not answer. What stands here is what was seen before."
+    : status.unreadable ? `${count(status.unreadable, "name")} of this store cannot be read and left out here; “lockline show” says why.` : "";
   $("trouble").hidden = !trouble;
   write($("trouble"), trouble);
   if (changed && state === "lost") sayAloud(trouble);
