@@ -11,6 +11,8 @@ from kazoo.client import KazooClient
 import lockline
 from lockline import BackendUnavailable
 from lockline.backends.zookeeper import session
+from lockline.runtime.blocking import run
+from lockline.runtime.clock import now
 
 from ..servers.process import wait_for
 from ..servers.zookeeper import ZooKeeper
@@ -101,6 +103,11 @@ def test_what_a_full_session_carries_is_renewed_and_removed_as_ever(url: str, cl
     assert len(again) > 10
     for lease in again:
         lease.release()
+
+
+def test_the_doctor_tells_how_much_a_session_carries(url: str, client_of: Clients) -> None:
+    told = run(client_of(url)._engine.backend.examine(now() + 60))
+    assert any(f"at most {session.MOST_PATHS} bytes of paths" in finding.text for finding in told)
 
 
 @pytest.mark.usefixtures("few")

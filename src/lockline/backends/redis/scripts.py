@@ -317,7 +317,7 @@ local function renew(key, id, ttl, weight, kind)
   end
   cover(c.expires)
   if found[2] and s.n == 1 then s.first = c.expires end
-  -- Whoever waits has planned to look later.
+  -- Claims that wait have planned to look later.
   if exactly then s.let_in = true end
   drop_expired()
   admit(id)
