@@ -6,6 +6,7 @@ import secrets
 from typing import Any
 
 import lockline
+from lockline.core.batching import SizedBatches
 from lockline.core.claim import Claim
 from tests.servers.process import wait_for
 
@@ -31,3 +32,20 @@ def test_a_claim_with_little_time_does_not_shorten_the_renewal_of_one_with_much(
     for ttls, time in asked:
         assert ttls in ([5], [60]), "each in a batch of its own"
         assert time > 5 if ttls == [60] else time < 5, asked
+
+
+def test_a_batch_is_bounded_by_number_and_by_bytes_and_comes_again_in_halves() -> None:
+    by_bytes = SizedBatches([4, 4, 4, 1, 9, 20, 1], int, most=10, most_bytes=10)
+    assert list(by_bytes) == [[4, 4], [4, 1], [9], [20], [1]]
+    by_number = SizedBatches(range(5), lambda _: 0, most=2, most_bytes=10)
+    assert list(by_number) == [[0, 1], [2, 3], [4]]
+    halved = SizedBatches(range(3), lambda _: 0, most=3, most_bytes=10)
+    taken = []
+    for batch in halved:
+        if len(batch) > 1:
+            assert halved.halve(batch)
+            assert halved.rest() == [0, 1, 2][batch[0] :]
+        else:
+            assert not halved.halve(batch)
+            taken.append(batch)
+    assert taken == [[0], [1], [2]]
