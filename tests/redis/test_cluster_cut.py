@@ -15,7 +15,7 @@ from tests.servers.redis import RedisCluster
 
 from .test_discovery import name_on
 
-FRESH_S = 0.25
+FRESH_S = 0.05
 pytestmark = pytest.mark.server
 
 TASKS = 750

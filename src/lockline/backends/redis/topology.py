@@ -20,7 +20,7 @@ T = TypeVar("T")
 A_QUESTION: Final = 1.0
 """Seconds that one of those who may know is given, because the next one may know as well; and for which others wait for who asks."""
 
-FRESH_S: Final = 0.25
+FRESH_S: Final = 0.05
 """For so long after an answer a server that does not serve is no reason to ask again: mostly the request was sent before that."""
 
 UNNAMED: Final = "?"
@@ -166,7 +166,7 @@ class Sentinels:
         return _text(answer[0]), int(answer[1])
 
     def doubt(self, address: Address) -> None:
-        if address == self._primary and not self._asking.is_fresh():
+        if address == self._primary:
             self._primary, self.epoch = None, object()
             self._watchers = _at_the_end(self._watchers, self._told_by)
 
