@@ -30,7 +30,8 @@ def terse(shared: Database) -> Iterator[str]:
 @pytest.mark.parametrize("flavour", ["sync", "asyncio"])
 def test_a_batch_that_is_too_large_is_halved_and_no_lease_of_it_is_lost(terse: str, flavour: str) -> None:
     claims = [
-        Claim(f"{number:0100}", f"{flavour}-{number}", "me", "lock", 1, 1, 600.0, 0.0, "") for number in range(90)
+        Claim(f"{number:0100}", f"packets-{flavour}-{number}", "me", "lock", 1, 1, 600.0, 0.0, "")
+        for number in range(90)
     ]
 
     async def story(backend: Any) -> None:
