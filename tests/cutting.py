@@ -23,6 +23,8 @@ from typing import Any, ParamSpec
 
 from lockline.runtime.insisting import insist
 
+from .instructions import look_at_instructions, stop_looking
+
 P = ParamSpec("P")
 
 
@@ -54,12 +56,6 @@ def alarm(problem: BaseException, after: float) -> Iterator[None]:
         signal.setitimer(signal.ITIMER_REAL, 0)
         end()
         signal.signal(signal.SIGALRM, before)
-
-
-def trace_instructions(trace: Callable[[FrameType, str, Any], Any]) -> None:
-    """`sys.settrace`, also for single instructions: Python 3.12 traces them only if a frame asked for it before."""
-    sys._getframe().f_trace_opcodes = True
-    sys.settrace(trace)
 
 
 class Misread(Cut):
@@ -150,7 +146,7 @@ class CutAt:
 
     def __call__(self, work: Callable[[], Any]) -> Any:
         """What the work gives, done here."""
-        trace_instructions(self._trace)
+        self.begin()
         try:
             return work()
         except TypeError as problem:
@@ -158,6 +154,20 @@ class CutAt:
                 raise Misread(self.where) from None
             raise
         finally:
+            self.end()
+
+    def begin(self) -> None:
+        """Count in this thread from now on."""
+        if self._unit == "opcode":
+            look_at_instructions(self._is_inside, self._look)
+        else:
+            sys.settrace(self._trace_lines)
+
+    def end(self) -> None:
+        """Count no more."""
+        if self._unit == "opcode":
+            stop_looking()
+        else:
             sys.settrace(None)
 
     def elsewhere(self, work: Callable[[], Any], seconds: float = 30.0) -> Any:
@@ -182,33 +192,32 @@ class CutAt:
             raise error.with_traceback(None)
         return got[0]
 
-    def _trace(self, frame: FrameType, event: str, arg: object) -> Any:
-        file = frame.f_code.co_filename
+    def _is_inside(self, file: str) -> bool:
         # What it uses of `threading` too: a lock that is taken and given back in Python is one that can be left shut.
         ours = "/lockline/" in file or file.endswith("/threading.py") if self._inside is None else self._inside in file
-        if not ours or "/tests/" in file:
-            return None
-        if self._unit == "opcode":
-            frame.f_trace_opcodes = True
-            frame.f_trace_lines = False
-        return self._look
+        return ours and "/tests/" not in file
 
-    def _look(self, frame: FrameType, event: str, arg: object) -> Any:
-        if event != self._unit:
-            return self._look
+    def _trace_lines(self, frame: FrameType, event: str, arg: object) -> Any:
+        if not self._is_inside(frame.f_code.co_filename):
+            return None
+        if event == "line":
+            self._look(frame)
+        return self._trace_lines
+
+    def _look(self, frame: FrameType) -> None:
         code = frame.f_code
         what = _steps(code).get(frame.f_lasti)
         if what is None:
-            return self._look
+            return
         self.seen += 1
         if self.seen != self._nth:
-            return self._look
+            return
         self.where = f"{code.co_filename.rpartition('/lockline/')[2]}:{frame.f_lineno} {code.co_name} {what}"
         below: FrameType | None = frame
         while below is not None:
             self.unheard = self.unheard or below.f_code.co_name == "__del__"
             below = below.f_back
-        sys.settrace(None)
+        self.end()
         raise self._raising
 
 

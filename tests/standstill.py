@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Any
 
-from .cutting import trace_instructions
+from .instructions import look_at_instructions, stop_looking
 from .servers.process import wait_for
 
 A_WHILE = 30
@@ -43,29 +41,21 @@ class StandsStill:
             raise self._error
 
     def _run(self) -> None:
-        trace_instructions(self._trace)
+        look_at_instructions(lambda file: file.endswith(self._file), self._look)
         try:
             self._work()
         except BaseException as error:
             self._error = error
         finally:
-            sys.settrace(None)
+            stop_looking()
             self._there.set()
 
-    def _trace(self, frame: FrameType, event: str, arg: object) -> Any:
-        if not frame.f_code.co_filename.endswith(self._file):
-            return None
-        frame.f_trace_opcodes = True
-        return self._look
-
-    def _look(self, frame: FrameType, event: str, arg: object) -> Any:
-        if event == "opcode":
-            self._left -= 1
-            if not self._left:
-                self.stood = True
-                self._there.set()
-                self._may_go_on.wait(A_WHILE)
-        return self._look
+    def _look(self, frame: FrameType) -> None:
+        self._left -= 1
+        if not self._left:
+            self.stood = True
+            self._there.set()
+            self._may_go_on.wait(A_WHILE)
 
 
 class EachInstruction:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import sys
 from collections.abc import Callable, Coroutine
 from functools import partial
 
@@ -13,7 +12,7 @@ import pytest
 
 from lockline.runtime import clock
 from lockline.runtime.alarm import FEW, Alarm
-from tests.cutting import Cut, CutAt, at_each_instruction, in_a_thread_of_its_own, trace_instructions
+from tests.cutting import Cut, CutAt, at_each_instruction, in_a_thread_of_its_own
 
 
 def on_a_loop(story: Callable[[Alarm], Coroutine[object, object, None]]) -> None:
@@ -121,13 +120,13 @@ def test_an_exception_at_any_instruction_costs_nobody_else_his_waking() -> None:
             sleepers.append(sleeper)
 
         cut = CutAt(nth, inside="runtime/alarm")
-        trace_instructions(cut._trace)
+        cut.begin()
         try:
             for after in (0.01, 3600, 0.005, 0.02):
                 sleep(after)
             await asyncio.sleep(0.04)
         finally:
-            sys.settrace(None)
+            cut.end()
         until = clock.now() + 10
         while sum(not sleeper.done() for sleeper in sleepers) > 1 and clock.now() < until:
             # Others come and go.

@@ -7,6 +7,7 @@ import shlex
 import sqlite3
 import sys
 import time
+from contextlib import closing
 from typing import Any
 
 import httpx
@@ -38,7 +39,7 @@ def never_two_at_once(log: str) -> int:
 def test_a_task_of_celery_that_comes_twice_charges_once(recipe: Recipe, redis_url: str) -> None:
     recipe.lay_out("celery")
     recipe.environment |= {"BROKER_URL": f"{redis_url}/1", "DATABASE": str(recipe.folder / "shop.db")}
-    with sqlite3.connect(recipe.folder / "shop.db") as database:
+    with closing(sqlite3.connect(recipe.folder / "shop.db")) as database, database:
         database.execute("CREATE TABLE charges (number INTEGER, token INTEGER)")
     ask = """
 import json
@@ -53,7 +54,7 @@ print(json.dumps([result.get(timeout=180) for result in results]))
     outcomes = yaml.safe_load(recipe.python("-c", ask).splitlines()[-1])
     assert sorted(outcome["again"] for outcome in outcomes) == [False, True, True, True], recipe.read("worker.log")
     assert len({outcome["token"] for outcome in outcomes}) == 4
-    with sqlite3.connect(recipe.folder / "shop.db") as database:
+    with closing(sqlite3.connect(recipe.folder / "shop.db")) as database, database:
         ((number, token),) = database.execute("SELECT number, token FROM charges").fetchall()
     assert (number, token) == (7, min(outcome["token"] for outcome in outcomes))
 

@@ -6,6 +6,7 @@ import sqlite3
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import Any
 
 import httpx
@@ -120,7 +121,7 @@ def test_pods_of_django_migrate_one_after_the_other_and_their_views_lose_nothing
     assert recipe.python("manage.py", "nightly").split() == ["reporting", "ran"]
     assert recipe.python("manage.py", "nightly").split() == ["done"]
 
-    with sqlite3.connect(recipe.folder / "shop.db") as database:
+    with closing(sqlite3.connect(recipe.folder / "shop.db")) as database, database:
         database.execute("INSERT INTO shop_account VALUES (7, 0)")
     words = ["--workers", "2", "--threads", "2", "--bind", f"127.0.0.1:{port}", "--timeout", "240", "shop.wsgi"]
     base = serve(recipe, visitor, port, "gunicorn", *words)

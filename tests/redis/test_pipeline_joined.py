@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from functools import partial
 from typing import Any, cast
 
@@ -16,7 +15,7 @@ from lockline.backends.resp.errors import NoAnswer
 from lockline.backends.resp.link_asyncio import AsyncioLink
 from lockline.backends.resp.target import Server
 from lockline.runtime import clock
-from tests.cutting import Cut, CutAt, at_each_instruction, in_a_thread_of_its_own, trace_instructions
+from tests.cutting import Cut, CutAt, at_each_instruction, in_a_thread_of_its_own
 from tests.redis.test_shared_joined import APART, Word, Words, join
 from tests.redis.test_together import on_a_loop
 from tests.servers.redis import RedisServer
@@ -188,13 +187,13 @@ def test_nobody_gets_the_answer_of_another_after_an_exception_in_the_middle_of_a
             assert heard == word.encode(), f"after a cut at {cut.where}"
 
         cut = CutAt(nth, inside="resp/connection_asyncio")
-        trace_instructions(cut._trace)
+        cut.begin()
         try:
             tasks = [asyncio.create_task(hear(word)) for word in WORDS[:3]]
             while not (cut.where or all(task.done() for task in tasks)):  # noqa: ASYNC110 - each turn of the loop counts
                 await asyncio.sleep(0)
         finally:
-            sys.settrace(None)
+            cut.end()
         async with asyncio.timeout(120):
             await asyncio.gather(*tasks)
             for word in WORDS:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Callable
 from typing import Any
 
 from lockline.backends.resp.connection_asyncio import Pipeline
 from lockline.backends.resp.errors import NoAnswer
 from lockline.runtime import clock
-from tests.cutting import Cut, CutAt, at_each_instruction, in_a_thread_of_its_own, trace_instructions
+from tests.cutting import Cut, CutAt, at_each_instruction, in_a_thread_of_its_own
 
 
 class Silent:
@@ -47,13 +46,13 @@ def test_an_exception_at_any_instruction_lets_nobody_wait_for_ever() -> None:
                 pass  # it hears of it by that
 
         cut = CutAt(nth, inside="resp/connection_asyncio")
-        trace_instructions(cut._trace)
+        cut.begin()
         try:
             for seconds in (0.03, 0.01, 0.02):
                 ask(seconds)
             await asyncio.sleep(0.04)
         finally:
-            sys.settrace(None)
+            cut.end()
         until = clock.now() + 60
         while not all(answer.done() for answer in answers) and clock.now() < until:
             # Others come and go.

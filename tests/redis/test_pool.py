@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Container, Iterator
@@ -23,7 +22,8 @@ from lockline.backends.resp.connection_blocking import BlockingLink
 from lockline.backends.resp.errors import NoAnswer
 from lockline.runtime import clock
 from lockline.runtime.blocking import run
-from tests.cutting import in_a_thread_of_its_own, trace_instructions
+from tests.cutting import in_a_thread_of_its_own
+from tests.instructions import look_at_instructions, stop_looking
 from tests.servers.process import wait_for
 from tests.servers.redis import RedisServer
 from tests.tier import sample
@@ -155,23 +155,17 @@ def cut_at(step: int, ours: Container[str] = OURS) -> Iterator[list[int]]:
     """Raise in this thread before the bytecode of that number inside the pool and its connections; counts them."""
     seen = [0]
 
-    def trace(frame: FrameType, event: str, _: object) -> Any:
-        if frame.f_code.co_filename not in ours:
-            return None
-        frame.f_trace_opcodes = True
-        if event == "opcode":
-            seen[0] += 1
-            if seen[0] == step:
-                sys.settrace(None)
-                raise Cut
-        return trace
+    def look(frame: FrameType) -> None:
+        seen[0] += 1
+        if seen[0] == step:
+            stop_looking()
+            raise Cut
 
-    before = sys.gettrace()
-    trace_instructions(trace)
+    look_at_instructions(lambda file: file in ours, look)
     try:
         yield seen
     finally:
-        sys.settrace(before)
+        stop_looking()
 
 
 @pytest.mark.slow

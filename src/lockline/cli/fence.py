@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import closing
+from functools import partial
 from urllib.parse import urlsplit
 
 import click
@@ -60,16 +62,15 @@ def enter(file_or_url: str, resource: str, token: str, run: tuple[str, ...], loc
     if not patience > 0:
         raise ConfigError("patience is a number of seconds greater than zero")
 
-    def admit() -> Callable[[], None]:
-        return door(file_or_url).admit(resource, offer, writes=False, patience=patience)
-
-    try:
-        if run:
-            return _enter_and_run(run, admit)
-        admit()()
-    except StaleToken as refusal:
-        say(str(refusal))
-        return STALE
+    with closing(door(file_or_url)) as marks:
+        admit = partial(marks.admit, resource, offer, writes=False, patience=patience)
+        try:
+            if run:
+                return _enter_and_run(run, admit)
+            admit()()
+        except StaleToken as refusal:
+            say(str(refusal))
+            return STALE
     return codes.FINE
 
 
@@ -111,7 +112,8 @@ def check(sequencer: str, file_or_url: str | None, resource: str | None) -> int:
         raise click.UsageError("name the RESOURCE as well")
     an_exclusive(read.mode)
     offer = Offer(read.lock, read.token, read.grant)
-    mark = door(file_or_url).look(a_resource(resource), read.lock)
+    with closing(door(file_or_url)) as marks:
+        mark = marks.look(a_resource(resource), read.lock)
     if may_enter(mark, offer):
         return 0
     say(str(stale(resource, mark, offer)))

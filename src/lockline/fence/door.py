@@ -27,3 +27,7 @@ class Door(Protocol):
     def look(self, resource: str, lock: str) -> Mark | None:
         """The mark of this lock at the resource."""
         ...
+
+    def close(self) -> None:
+        """Close the connections that are not in use."""
+        return
