@@ -157,6 +157,7 @@ def test_outside_a_transaction_or_elsewhere_it_is_refused(account: str, shared: 
         sqlite = sqlalchemy.create_engine("sqlite://")
         with sqlite.begin() as elsewhere, pytest.raises(ConfigError, match="a connection to MySQL"):
             lease.guard(elsewhere)
+        sqlite.dispose()
 
 
 def test_it_takes_what_a_fence_takes_also_awaited(account: str, shared: Database) -> None:
