@@ -33,7 +33,7 @@ from tests.contract.worlds import World
 SHORT, LONG = 5.0, 100_000.0
 REAL_SHORT = 1.0
 """SHORT on a store whose clock we cannot turn."""
-OLD = 0.4
+OLD = 0.0
 """The share of a real SHORT after which claims are let run out, before the two sides could disagree."""
 TOO_OLD = 0.9
 """The share of it after which the store may have ended a claim that the reference still counts as alive."""
@@ -175,6 +175,9 @@ class Duel:
             return
         if self._oldest() > REAL_SHORT * OLD:
             self.pass_time()
+            # A store need not look at the time of a claim that leaves and stands alone: its client has done so. As `compare` does.
+            for name in self.names:
+                self.real.do(self.real.backends[0].look(name, self.real.now() + 60))
 
     def out_of_step(self) -> bool:
         """Whether a SHORT claim got so old on the store's side that its end there, and not on the other, is no difference."""
