@@ -76,6 +76,8 @@ class World:
     """In asyncio one connection carries the requests of several tasks at once."""
     most_files: ClassVar[int] = 8
     """How many files and connections a client may open when a thousand wait: a bound, whatever their number."""
+    more_files: ClassVar[int] = 4
+    """How many a client that has held and waited may still open when thirty wait."""
 
     # What the store offers. A store that loses one of these, or has one more, fails `test_capabilities.py`.
     exclusion: ClassVar[Exclusion]
