@@ -46,3 +46,16 @@ def test_a_person_sees_at_once_that_a_server_is_waited_for(shell: Shell, on_scre
             server.thaw()
         frozen.wait_for("\x1b\\[Kran")
         assert frozen.code() == 0
+
+
+@pytest.mark.parametrize("words", [("show", "job"), ("ls",), ("doctor",), ("evict", "job")], ids=" ".join)
+def test_a_silent_server_is_given_up_by_what_a_person_asks(shell: Shell, words: tuple[str, ...]) -> None:
+    with a_redis() as server:
+        server.freeze()
+        try:
+            shell.env["LOCKLINE_URL"] = server.url
+            done = shell(*words, call=PATIENT)
+        finally:
+            server.thaw()
+    assert done.returncode == 69, done.stderr
+    assert "gave no answer" in done.stdout + done.stderr

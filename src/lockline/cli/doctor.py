@@ -13,7 +13,7 @@ from ..core.backend import Finding
 from ..errors import BackendUnavailable, ConfigError, LocklineError
 from ..guarantees import Guarantees
 from . import codes
-from .options import json_option, open_client, print_json, url_option
+from .options import PROBE, json_option, look, open_client, print_json, url_option
 from .text import printable, wrapped
 
 EPILOG = """\
@@ -37,7 +37,6 @@ EXCLUSION = {
     "consensus": "between all clients of a cluster that agrees by consensus",
 }
 EVENTS = ("release", "expiry", "restart", "failover", "wipe")
-PROBE = "lockline/doctor"
 
 
 @click.command(epilog=EPILOG)
@@ -54,7 +53,7 @@ def command(ctx: click.Context, target: str | None, url: str | None, config: str
         problem: LocklineError | None = None
         began = time.perf_counter()
         try:
-            client.inspect(PROBE)
+            look(client, PROBE)
             took = time.perf_counter() - began
             findings = client.examine()
         except ConfigError:

@@ -7,7 +7,7 @@ import click
 from ..core.claim import Standing
 from ..sync import Client
 from . import codes
-from .options import claim_as_json, json_option, name_argument, open_client, print_json, url_option
+from .options import claim_as_json, json_option, look, name_argument, open_client, print_json, url_option
 from .terminal import asks
 from .text import age, count, everybody, printable
 
@@ -40,7 +40,7 @@ def command(name: str, token: int | None, yes: bool, url: str | None, config: st
     fencing tokens.
     """
     with open_client(url, config) as client:
-        there = client.inspect(name).holders
+        there = look(client, name).holders
         chosen = [held for held in there if token in (None, held.token)]
         if chosen and not yes and asks():
             question = f"{printable(name)} is held by {everybody(chosen)} for {age(chosen[0].since)}. Take it away?"

@@ -7,7 +7,7 @@ import click
 from ..core.claim import Line
 from ..errors import BackendUnavailable
 from ..sync import Client
-from .options import claim_as_json, json_option, no_url, open_client, print_json, url_option
+from .options import claim_as_json, json_option, names, no_url, open_client, print_json, url_option
 from .text import age, everybody, print_table, printable
 
 EPILOG = """\
@@ -52,7 +52,7 @@ def _look(client: Client, prefix: str) -> tuple[list[Line], dict[str, BackendUna
     """The lines, and what cannot be read, which hides no other."""
     lines: list[Line] = []
     unreadable: dict[str, BackendUnavailable] = {}
-    for name in client.list(prefix):
+    for name in names(client, prefix):
         try:
             line = client.inspect(name)
         except BackendUnavailable as problem:

@@ -11,13 +11,20 @@ from click.shell_completion import CompletionItem
 
 from ..backends import SCHEMES, default
 from ..backends.url import redacted
-from ..core.arguments import a_length
-from ..core.claim import Standing
+from ..core.arguments import a_length, a_name
+from ..core.claim import Line, Standing
+from ..core.shells import engine_of
 from ..errors import ConfigError, LocklineError
+from ..runtime.blocking import run
 from ..sync import Client, connect
 from .text import printable
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+ANSWER_TIMEOUT_S = 5.0
+"""A person waits for the answer: a store that is silent for so long is unreachable."""
+PROBE = "lockline/doctor"
+"""A name whose queue is looked at to find out whether the store answers."""
 
 
 class WithCommand(click.Command):
@@ -67,7 +74,7 @@ def complete_name(ctx: click.Context, param: click.Parameter, incomplete: str) -
     """The names in use that begin like this; silence when the backend does not answer."""
     try:
         with open_client(ctx.params.get("url"), ctx.params.get("config")) as client:
-            return [CompletionItem(name) for name in client.list(incomplete)]
+            return [CompletionItem(name) for name in names(client, incomplete)]
     except LocklineError:
         return []
 
@@ -126,6 +133,19 @@ def json_option(function: F) -> F:
 def open_client(url: str | None, config: str | None) -> Client:
     """A client for what the user named."""
     return connect(default.store(url, config=config).url)
+
+
+def look(client: Client, name: str) -> Line:
+    """The queue of the name; BackendUnavailable soon where the store is silent."""
+    name, backend = a_name(name), engine_of(client).backend
+    return run(engine_of(client).ask(lambda until: backend.look(name, until), ANSWER_TIMEOUT_S))
+
+
+def names(client: Client, prefix: str) -> list[str]:
+    """The names in use that begin like this; BackendUnavailable soon where the store is silent."""
+    # A long list may take longer than a first answer.
+    look(client, PROBE)
+    return client.list(prefix)
 
 
 def print_json(value: object) -> None:

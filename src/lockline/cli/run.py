@@ -13,7 +13,7 @@ from ..kit.sync import Pool, Slot
 from ..runtime import clock
 from ..sync import Client, Lease, Lock, connect
 from . import codes
-from .options import WithCommand, complete_name, grace_option, no_url, require_option, seconds, url_option
+from .options import WithCommand, complete_name, grace_option, look, no_url, require_option, seconds, url_option
 from .signals import Stopped
 from .supervisor import Supervisor, prepared
 from .text import everybody, printable, say
@@ -223,7 +223,7 @@ def _tell_done(name: str, quiet: bool) -> int:
 def _tell_who_has_it(client: Client, name: str) -> None:
     text = f"{printable(name)} is taken"
     try:
-        holders = client.inspect(name).holders
+        holders = look(client, name).holders
     except LocklineError:
         holders = ()
     if holders:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from ..core.claim import Line, Standing
-from .options import claim_as_json, json_option, name_argument, open_client, print_json, url_option
+from .options import claim_as_json, json_option, look, name_argument, open_client, print_json, url_option
 from .text import age, count, duration, ordinal, print_table, printable, who
 
 EPILOG = """\
@@ -23,7 +23,7 @@ Examples:
 def command(name: str, url: str | None, config: str | None, as_json: bool) -> None:
     """Show one line: who holds NAME, since when, under which token, and who waits for it."""
     with open_client(url, config) as client:
-        line = client.inspect(name)
+        line = look(client, name)
     if as_json:
         print_json(
             {
