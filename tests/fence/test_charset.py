@@ -7,15 +7,17 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import psycopg
 import pymysql
 import pytest
 import redis
 import sqlalchemy
 
-from lockline import StaleToken
+from lockline import ConfigError, StaleToken
 from lockline.fence import RedisFence, SqlFence
 
 from ..servers.mysql import MysqlServer
+from ..servers.postgres import PostgresServer
 from ..servers.redis import RedisServer
 
 pytestmark = pytest.mark.server
@@ -84,3 +86,30 @@ def test_so_it_is_for_a_lock_on_redis(
         mark = RedisFence(two).look(key, lock=NAME)
         assert mark is not None
         assert mark.token == 9
+
+
+def test_a_prefix_on_redis_that_encodings_would_write_differently_is_refused() -> None:
+    with redis.Redis() as client, pytest.raises(ConfigError, match="ASCII"):
+        RedisFence(client, prefix="Zürich:")
+
+
+def test_so_it_is_in_a_postgresql_database_that_converts_nothing(postgres: PostgresServer) -> None:
+    with psycopg.connect(postgres.url, autocommit=True) as connection:
+        connection.execute("CREATE DATABASE bytes TEMPLATE template0 ENCODING 'SQL_ASCII'")
+    url = postgres.url.removesuffix("/postgres") + "/bytes"
+    with psycopg.connect(url, client_encoding="utf8") as one, psycopg.connect(url, client_encoding="latin1") as two:
+        FENCE.create(one)
+        FENCE.enter(one, NAME, 9)
+        one.commit()
+        with pytest.raises(StaleToken):
+            FENCE.enter(two, NAME, 5)
+        two.rollback()
+        FENCE.enter(two, NAME, 10)
+        two.commit()
+        mark = FENCE.look(one, NAME)
+        assert mark is not None
+        assert mark.token == 10
+        one.rollback()
+        # Without any encoding, as the database proposes it.
+        with psycopg.connect(url) as three, pytest.raises(StaleToken):
+            FENCE.enter(three, NAME, 9)

@@ -76,8 +76,9 @@ class RedisFence:
         self, client: Any, *, prefix: str = "lockline:fence:", exact: bool = False, keep: Seconds | None = None
     ) -> None:
         """`keep`: forget a mark that nobody has used for that long. Only where no process sleeps longer than that."""
-        if not isinstance(prefix, str) or "{" in prefix or "}" in prefix:
-            raise ConfigError(f"prefix is text without braces, not {prefix!r}")
+        if not isinstance(prefix, str) or not prefix.isascii() or "{" in prefix or "}" in prefix:
+            # Of other letters two clients with different encodings would make two marks.
+            raise ConfigError(f"prefix is ASCII text without braces, not {prefix!r}")
         self._prefix = prefix
         self.exact = a_flag(exact, "exact")
         self._keep = "0" if keep is None else str(max(1, int(a_ttl(keep, "keep") * 1000)))

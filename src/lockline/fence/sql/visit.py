@@ -49,8 +49,9 @@ class Visit:
     def run(self, text: str, rows: bool = False) -> Coroutine[Any, Any, Done]:
         """Run one statement, and fetch its first row if it has any."""
         resource, offer = self.resource, self.offer
-        if self.connection.dialect == "mysql":
-            text, resource = _in_hex(text), _hex(resource)
+        decode = FROM_HEX.get(self.connection.dialect)
+        if decode is not None:
+            text, resource = _in_hex(text, decode), _hex(resource)
             offer = Offer(_hex(offer.lock), offer.token, _hex(offer.grant))
         return self.connection.execute(text, self.table, resource, offer, rows)
 
@@ -82,12 +83,14 @@ class Visit:
         )
 
 
-# The columns of MySQL are bytes, and the connection's character set would decide which bytes a text is: two marks for one name.
+# The columns of MySQL, and all texts of a PostgreSQL database in SQL_ASCII, are bytes. The connection's character set would decide which
+# bytes a text is: two marks for one name.
+FROM_HEX: Final = {"mysql": r"UNHEX(\g<0>)", "postgresql": r"convert_from(decode(\g<0>, 'hex'), 'UTF8')"}
 
 
 @lru_cache(maxsize=64)
-def _in_hex(text: str) -> str:
-    return re.sub(r"\{(?:resource|lock|grant)\}", r"UNHEX(\g<0>)", text)
+def _in_hex(text: str, decode: str) -> str:
+    return re.sub(r"\{(?:resource|lock|grant)\}", decode, text)
 
 
 def _hex(text: str) -> str:
