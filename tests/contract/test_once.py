@@ -356,6 +356,17 @@ def test_a_codec_of_ones_own(world: Scene) -> None:
 
 @pytest.mark.core
 @pytest.mark.needs("keeps_values")
+@pytest.mark.parametrize("value", [5, b"bytes"], ids=["json", "bytes"])
+def test_a_codec_is_not_left_out_for_a_value_that_was_written_without(world: Scene, value: object) -> None:
+    alice, bob = world.party(), world.party()
+    work = Work(world.flavour, value)
+    assert once(alice, work) == value
+    with pytest.raises(ConfigError, match="written without a codec"):
+        once(bob, work, codec=pickle)
+
+
+@pytest.mark.core
+@pytest.mark.needs("keeps_values")
 def test_what_cannot_be_kept_is_a_clear_error(world: Scene) -> None:
     alice = world.party()
     for value in (object(), {1, 2}, b"x" * (1 << 20)):

@@ -17,7 +17,7 @@ from lockline.fence import FileFence, FileMarks, Offer, SqlFence, SqlMarks
 
 from ..cli.conftest import MAIN
 from ..cli.forked import Forker, piped
-from ..servers.redis import RedisServer
+from ..servers.redis import RedisServer, a_redis
 
 
 class Answer(NamedTuple):
@@ -149,3 +149,13 @@ def test_marks_at_a_url_that_cannot_be_read_are_wrong_use_and_show_no_password(
         told = capsys.readouterr().err
         assert told.startswith("lockline: ")
         assert "s3cret" not in told
+
+
+@pytest.mark.server
+def test_the_password_of_the_marks_need_not_stand_on_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    with a_redis("--requirepass", "secret") as server:
+        monkeypatch.setenv("REDISCLI_AUTH", "secret")
+        assert run("enter", server.url, "r", "5").returncode == 0
+        assert run("enter", server.url, "r", "4").returncode == 77
+        wrong = server.url.replace("//", "//:other@")
+        assert run("enter", wrong, "r", "5").returncode == 69

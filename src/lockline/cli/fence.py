@@ -55,7 +55,7 @@ def enter(file_or_url: str, resource: str, token: str, run: tuple[str, ...], loc
     """Raise the mark of RESOURCE to TOKEN; exit 77 if a newer one was there.
 
     FILE-OR-URL is where the marks are kept: a SQLite file (made if it is not there), a folder, redis:// or postgresql://.
-    TOKEN is a number or a sequencer. With a command behind `--`, the command runs inside: nobody else enters meanwhile.
+    Passwords that other users of the machine must not see go into REDISCLI_AUTH and PGPASSWORD. TOKEN is a number or a sequencer. With a command behind `--`, the command runs inside: nobody else enters meanwhile.
     """
     resource = a_resource(resource)
     offer = _offer(resource, token, lock)
@@ -141,7 +141,8 @@ def door(where: str) -> Door:
         from ..fence.redis.marks import RedisMarks
 
         try:
-            return RedisMarks(redis.Redis.from_url(where))
+            # What the URL says comes first. The arguments of a process are visible to all users of its machine.
+            return RedisMarks(redis.Redis.from_url(where, password=os.environ.get("REDISCLI_AUTH")))
         except ValueError as problem:
             raise ConfigError(f"{redacted(where)!r} is not usable: {scrubbed(str(problem), where)}") from None
     if os.path.isdir(where):

@@ -16,7 +16,7 @@ from . import codes
 from .options import WithCommand, complete_name, grace_option, look, no_url, require_option, seconds, url_option
 from .signals import Stopped
 from .supervisor import Supervisor, prepared
-from .text import everybody, printable, say
+from .text import LONGEST_COMMAND, everybody, printable, say
 from .under import (
     Period,
     a_grace,
@@ -150,7 +150,7 @@ def command(
                 tell_the_store(name, client, store)
                 if not (no_wait or shared or limit) and _inside(name, for_the_command(client, store)):
                     say(f"this already runs under {printable(name)}, and may wait for itself")
-            meta = {"command": os.path.basename(command[0])[:128]}
+            meta = {"command": os.path.basename(command[0])[:LONGEST_COMMAND]}
             lock: Lock | Pool[str]
             if pool is not None:
                 lock = client.pool(name, items, ttl, meta=meta)

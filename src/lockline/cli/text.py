@@ -11,6 +11,9 @@ import click
 from ..core.claim import Standing
 from ..errors import printable as printable
 
+LONGEST_COMMAND = 128
+"""Characters of a command that are shown; `lockline run` says no more, but others may write anything there."""
+
 
 def say(text: str, *, dim: bool = False) -> None:
     """One line of our own to the person, beside what a command prints; never the reason that something fails."""
@@ -51,7 +54,7 @@ def count(number: int, thing: str) -> str:
 def who(claim: Standing) -> str:
     """The owner, and what it runs where it said so."""
     command = (claim.meta or {}).get("command")
-    return printable(f"{claim.owner} ({command})" if isinstance(command, str) else claim.owner)
+    return printable(f"{claim.owner} ({command[:LONGEST_COMMAND]})" if isinstance(command, str) else claim.owner)
 
 
 def everybody(claims: Sequence[Standing], most: int = 3) -> str:
@@ -72,8 +75,12 @@ def columns(text: str) -> int:
 
 def cut(text: str, most: int) -> str:
     """The text, or as much of its beginning as fits into so many columns."""
-    while columns(text) > most:
-        text = text[:-1]
+    if text.isascii():
+        return text[:most]
+    for at, char in enumerate(text):
+        most -= columns(char)
+        if most < 0:
+            return text[:at]
     return text
 
 

@@ -58,7 +58,7 @@ NET: Final = 2.0
 
 
 class Codec(Protocol):
-    """Turns a value into bytes or text and back, as `json` and `pickle` do."""
+    """Turns a value into bytes or text and back, as `json` does. `pickle` runs code that it reads from the store."""
 
     def dumps(self, value: Any, /) -> bytes | str: ...
     def loads(self, data: bytes, /) -> Any: ...
@@ -67,7 +67,7 @@ class Codec(Protocol):
 def a_codec(value: object) -> Codec | None:
     """ConfigError for what could not be asked to turn a value into bytes once that has been computed."""
     if value is not None and not all(callable(getattr(value, way, None)) for way in ("dumps", "loads")):
-        raise ConfigError(f"codec has dumps and loads, as json and pickle have; not {value!r}")
+        raise ConfigError(f"codec has dumps and loads, as json has; not {value!r}")
     return value  # type: ignore[return-value]
 
 
@@ -93,9 +93,11 @@ def encode(key: str, value: Any, codec: Codec | None, largest: int = LARGEST) ->
 def decode(data: bytes, codec: Codec | None) -> Any:
     """The value again, a new one for each caller."""
     kind, rest = data[:1], data[1:]
-    if kind == b"c":
-        if codec is None:
-            raise ConfigError("this value was written with a codec: give the same one")
+    if (kind == b"c") == (codec is None):
+        raise ConfigError(
+            f"this value was written with{' a codec: give the same one' if codec is None else 'out a codec: give none'}"
+        )
+    if codec is not None:
         return codec.loads(rest)
     return rest if kind == b"b" else json.loads(rest)
 
