@@ -16,6 +16,8 @@ A_QUERY: Final = 3.0
 hears of an eviction on a connection that died without a word. A query that finds nothing is cheap: one read of the agent's memory."""
 LATER: Final = 2.0
 """An agent takes up to a sixteenth of that longer, and then the answer has to travel."""
+WITHOUT_AN_INDEX: Final = 1.0
+"""How long to wait before the next query where the answers carry no index, as behind a proxy that removes it: each comes at once."""
 AFTER_A_FAILURE: Final = 0.25
 """How long to wait before it is asked anew."""
 
@@ -35,17 +37,20 @@ class BlockingQuery(Generic[T]):
         self, channel: ConsulChannel, runtime: Runtime, beginning: str, how: str, meaning: Callable[[Any], list[T]]
     ) -> None:
         self._channel = channel
-        self._now = runtime.now
+        self._now, self._sleep = runtime.now, runtime.sleep
         self._path = f"kv/{beginning}"
         self._how = how
         """Whether whole entries ("recurse") or only their keys ("keys")."""
         self._meaning = meaning
         self._link: ConsulLink | None = None
         self._index = 0
+        self._has_no_index = False
         self.ended = False
 
     async def ask(self) -> News[T]:
         """The next news; NoReply or BackendUnavailable if there is no answer, or it is none."""
+        if self._has_no_index:
+            await self._sleep(WITHOUT_AN_INDEX)
         link = self._link
         if link is None:
             self._link = link = self._channel.apart()
@@ -61,6 +66,7 @@ class BlockingQuery(Generic[T]):
             # Nobody else may have anything to ask for a long time, and so find out that this agent is silent.
             self._channel.turn_from(link.endpoint)
             raise
+        self._has_no_index = not reply.as_of
         # It goes back when Consul forgets what was deleted long ago, or comes back from a backup.
         since, self._index = self._index if reply.as_of >= self._index else 0, reply.as_of
         return News(self._channel.understand(reply, self._meaning) if reply.status == 200 else [], since)
