@@ -14,7 +14,8 @@ import pytest
 import lockline
 from lockline import AcquireTimeout, ConfigError, OnceFailed, aio
 from lockline.core.backend import KeepingLess
-from lockline.kit.once import LARGEST, flights_of
+from lockline.kit.codec import LARGEST
+from lockline.kit.once import flights_of
 from lockline.runtime.blocking import run
 
 from .parties import LONG, Party, Pending

@@ -12,7 +12,7 @@ from typing import Any, Literal, NoReturn, assert_type
 import lockline
 from lockline import aio, fence
 from lockline.core.backend import Finding
-from lockline.kit.once import Codec
+from lockline.kit.codec import Codec
 from lockline.kit.once_per import Run
 
 # -- lockline --------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import click
 from ..backends import default
 from ..core.arguments import a_name, a_timeout, a_ttl
 from ..errors import ConfigError, OnceFailed
-from ..kit.once import LARGEST
+from ..kit.codec import LARGEST
 from ..sync import connect
 from . import codes
 from .options import WithCommand, complete_name, no_url, seconds, url_option

@@ -21,9 +21,10 @@ from ..core.watching import Watch
 from ..errors import BackendUnavailable, ConfigError, LeaseLost
 from ..runtime.scope import Scope
 from ..runtime.termination import cancel_on_sigterm
+from .codec import Codec
 from .lead import a_main, is_the_end_of, leader_of, stand
 from .locks import AnyKit, AnyLeases, AnyLocks, AnyLostTogether, Together, take_all
-from .once import Codec, a_maker, flights_of
+from .once import a_maker, flights_of
 from .once_per import OnBusy, Run, Wish, an_on_busy, slots_of
 from .pool import AnyPool, AnySlot, I, items_of, take_one
 

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from ..core import arguments
 from ..core.backend import AskedForTime, KeepingLess, TellsWhatIsKept
@@ -35,6 +35,7 @@ from ..errors import (
 )
 from ..runtime.clock import TRUSTED
 from ..runtime.fork import tell_after_fork
+from .codec import LARGEST, Codec, a_codec, decode, encode
 from .once_per import keeping_of, rest_of, tell_time
 
 WHAT: Final = "once"
@@ -45,8 +46,6 @@ TOLD_FOR: Final = 30.0
 """Seconds for which an error is there to be found: whoever waited comes as soon as the one who failed has left."""
 LONGEST_TEXT: Final = 2000
 """Characters of an error's text that travel."""
-LARGEST: Final = 1 << 20
-"""Bytes of a value: more belongs into a store for large things, and its name into this one."""
 ROOM: Final = 16 << 20
 """Bytes of fresh values that a client remembers."""
 BESIDES: Final = 256
@@ -55,51 +54,6 @@ MARKED: Final = 3600.0
 """Seconds for which the token of one who began to compute keeps older ones out, at least."""
 NET: Final = 2.0
 """How often one who waits for a computation looks whether it is still under way: an exception can strike anywhere."""
-
-
-class Codec(Protocol):
-    """Turns a value into bytes or text and back, as `json` does. `pickle` runs code that it reads from the store."""
-
-    def dumps(self, value: Any, /) -> bytes | str: ...
-    def loads(self, data: bytes, /) -> Any: ...
-
-
-def a_codec(value: object) -> Codec | None:
-    """ConfigError for what could not be asked to turn a value into bytes once that has been computed."""
-    if value is not None and not all(callable(getattr(value, way, None)) for way in ("dumps", "loads")):
-        raise ConfigError(f"codec has dumps and loads, as json has; not {value!r}")
-    return value  # type: ignore[return-value]
-
-
-def encode(key: str, value: Any, codec: Codec | None, largest: int = LARGEST) -> bytes:
-    """The value as it is kept: bytes as they are, the rest as JSON, or by the caller's own codec."""
-    if codec is not None:
-        told = codec.dumps(value)
-        data = b"c" + (told.encode() if isinstance(told, str) else told)
-    elif isinstance(value, bytes):
-        data = b"b" + value
-    else:
-        try:
-            data = b"j" + json.dumps(value).encode()
-        except (TypeError, ValueError) as problem:
-            raise ConfigError(f"the value of {key!r} is not JSON: {problem}; give bytes, or a codec=") from None
-    if len(data) > largest:
-        raise ConfigError(
-            f"the value of {key!r} has {len(data)} bytes, and at most {largest} are kept; keep it elsewhere, and its name here"
-        )
-    return data
-
-
-def decode(data: bytes, codec: Codec | None) -> Any:
-    """The value again, a new one for each caller."""
-    kind, rest = data[:1], data[1:]
-    if (kind == b"c") == (codec is None):
-        raise ConfigError(
-            f"this value was written with{' a codec: give the same one' if codec is None else 'out a codec: give none'}"
-        )
-    if codec is not None:
-        return codec.loads(rest)
-    return rest if kind == b"b" else json.loads(rest)
 
 
 class Fresh(NamedTuple):
