@@ -138,3 +138,13 @@ def test_a_server_that_is_silent_is_not_called_one_who_makes_it(shell: Shell) ->
         )
     assert (done.returncode, done.stdout) == (69, "")
     assert "gave no answer in time" in done.stderr
+
+
+def test_the_command_is_stopped_when_its_lease_is_taken_away(shell: Shell) -> None:
+    first = shell.start("once", "key", "--fresh", "1h", "--", "sh", "-c", "echo $$ > pid; exec sleep 600")
+    pid = shell.pid_in("pid")
+    assert shell("evict", "key", "--yes").returncode == 0
+    wait_for(lambda: not alive(pid), 120, "the end of the command")
+    assert end(first)[0] == 76
+    assert shell("once", "key", "--fresh", "1h", "--", "sh", "-c", WORK).stdout == "output\n"
+    assert runs(shell) == 1

@@ -10,8 +10,12 @@ import click
 
 from ..backends import default
 from ..core.arguments import a_name, a_timeout, a_ttl
+from ..core.handle import Handle
+from ..core.shells import engine_of
 from ..errors import ConfigError, OnceFailed
 from ..kit.codec import LARGEST
+from ..kit.once import flights_of
+from ..runtime.blocking import run
 from ..sync import connect
 from . import codes
 from .options import WithCommand, complete_name, no_url, seconds, url_option
@@ -19,7 +23,7 @@ from .output import CommandOutput
 from .signals import Stopped
 from .supervisor import Prepared, Supervisor, prepared
 from .text import printable, say
-from .under import entrust, refuse_one_process
+from .under import a_grace, entrust, refuse_one_process
 
 EPILOG = """\
 \b
@@ -30,8 +34,9 @@ Examples:
 
 \b
 Exit code: the command's own, or
-  64  wrong use, or more than 1 MiB of output  75  --timeout passed
+  64  wrong use, or more than 1 MiB of output  76  the lease was lost, the command was stopped
   69  the backend is unreachable              127  the command was not found
+  75  --timeout passed
 """
 
 
@@ -76,7 +81,8 @@ def command(
             making = Making(begin, output)
             try:
                 with begin.in_line():
-                    made, code = client.once(key, making, fresh, ttl=ttl, timeout=timeout), codes.FINE
+                    flights = flights_of(client, engine_of(client))
+                    made, code = run(flights.get(key, making, fresh, ttl, timeout, None)), codes.FINE
             except CommandFailed as failed:
                 if failed.problem:
                     say(failed.problem)
@@ -97,23 +103,25 @@ def command(
 
 
 class Making:
-    """The command, run by the one of all who makes it: as `lockline run` does, but that its lease may be lost."""
+    """The command, run by the one of all who makes it, as `lockline run` does."""
 
     def __init__(self, begin: Prepared, output: CommandOutput) -> None:
         self._begin = begin
         self._output = output
         self._began = self._given_up = False
 
-    def __call__(self) -> bytes:
-        """What it prints; CommandFailed, and Stopped where that is not its own doing."""
+    async def __call__(self, lease: Handle) -> bytes:
+        """What it prints; CommandFailed, and LeaseLost or Stopped where that is not its own doing."""
         # With --timeout this is not the main thread. From here on a signal goes to the command.
         self._began = True
         self._begin.signals.run_command()
         self._output.begin()
-        ending = Supervisor(self._begin, None).run({})
+        ending = Supervisor(self._begin, lease, grace=a_grace(None, lease.ttl)).run({})
         made = self._output.whole()
         if self._given_up or ending.asked is not None:
             raise Stopped(ending.asked or signal.SIGTERM)
+        if ending.lost is not None:
+            raise ending.lost
         if made is None:
             raise ConfigError(
                 f"the command prints more than is kept, at most {LARGEST} bytes; keep it elsewhere, and its name here"

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from ..core.handle import Handle
 from ..errors import LeaseLost
 from ..kit.sync import Slot
 from ..runtime import clock
-from ..sync import Lease
 from .group import LAST_WORDS, ProcessGroup, adopt_orphans, why_not
 from .signals import ASKING, FORWARDED, Signals
 from .terminal import Terminal, interactive
@@ -78,7 +78,7 @@ def prepared(command: tuple[str, ...], output: int | None = None) -> Iterator[Pr
 class Supervisor:
     """One command under one lease; without a lease nothing but the command itself ends its time."""
 
-    def __init__(self, prepared: Prepared, lease: Lease | Slot[Any] | None, *, grace: float = 0.0) -> None:
+    def __init__(self, prepared: Prepared, lease: Handle | Slot[Any] | None, *, grace: float = 0.0) -> None:
         self._group, self._watchdog, self._signals = prepared
         self._lease = lease
         self._terminal = Terminal()

@@ -125,7 +125,7 @@ class Flights:
         self._size = 0
 
     async def get(
-        self, key: object, compute: Callable[[], Awaitable[Any]], fresh: object, ttl: object, timeout: object, codec: Codec | None
+        self, key: object, compute: Callable[[Handle], Awaitable[Any]], fresh: object, ttl: object, timeout: object, codec: Codec | None
     ) -> Any:  # fmt: skip
         """The value of the key, not older than `fresh`; AcquireTimeout for this caller alone."""
         a_codec(codec)
@@ -194,7 +194,12 @@ class Flights:
         flight.landed.set()
 
     async def _fly(
-        self, flight: Flight, wish: Terms, compute: Callable[[], Awaitable[Any]], fresh: float, codec: Codec | None
+        self,
+        flight: Flight,
+        wish: Terms,
+        compute: Callable[[Handle], Awaitable[Any]],
+        fresh: float,
+        codec: Codec | None,
     ) -> None:
         try:
             flight.me = self._engine.runtime.me()  # an error on another loop than the client's own
@@ -210,7 +215,12 @@ class Flights:
             self._land(flight, (wish.name, fresh))
 
     async def _obtain(
-        self, flight: Flight, wish: Terms, compute: Callable[[], Awaitable[Any]], fresh: float, codec: Codec | None
+        self,
+        flight: Flight,
+        wish: Terms,
+        compute: Callable[[Handle], Awaitable[Any]],
+        fresh: float,
+        codec: Codec | None,
     ) -> Fresh:
         """The fresh value from the store, or else computed here and kept there."""
         reads, writes = wish, wish._replace(kind="write", weight=WHOLE)
@@ -286,12 +296,12 @@ class Flights:
             await self._engine.ask(lambda until: self._store.keep(name, FAILURE, told, token, TOLD_FOR, until))
 
     async def _compute(
-        self, flight: Flight, handle: Handle, wish: Terms, compute: Callable[[], Awaitable[Any]], fresh: float, codec: Codec | None
+        self, flight: Flight, handle: Handle, wish: Terms, compute: Callable[[Handle], Awaitable[Any]], fresh: float, codec: Codec | None
     ) -> Fresh | None:  # fmt: skip
         """The value, kept; None if a newer holder has come meanwhile, whose value counts."""
         name, token = wish.name, handle.token
         try:
-            data = encode(name, await compute(), codec, self._largest)
+            data = encode(name, await compute(handle), codec, self._largest)
         except Exception as problem:
             flight.failure = problem
             if handle.valid:  # else another one may be at it, and nobody waits for this one any more

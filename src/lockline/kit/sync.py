@@ -15,6 +15,7 @@ from ..core.claim import Standing
 from ..core.engine import Engine
 from ..core.hand_over import attach as attach_to
 from ..core.hand_over import handing_over, read_ticket
+from ..core.handle import Handle
 from ..core.shells import has_run
 from ..core.terms import terms_for
 from ..core.watching import Watch
@@ -162,7 +163,7 @@ class Kit(AnyKit[Locks]):
         """
         a_maker(make, awaited=False)
 
-        async def compute() -> T:
+        async def compute(_: Handle) -> T:
             return make()
 
         value: T = run(flights_of(self, self._engine).get(key, compute, fresh, ttl, timeout, codec))
