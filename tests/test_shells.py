@@ -12,6 +12,7 @@ import pytest
 
 from lockline import aio, sync
 from lockline.core import shells
+from lockline.core.asking import Asking
 from lockline.kit import aio as kit_aio
 from lockline.kit import locks as kit_locks
 from lockline.kit import pool as kit_pool
@@ -48,8 +49,6 @@ AWAITED = {
     "Slot": {"release", "__enter__", "__exit__"},
 }
 """What does I/O, and is therefore a coroutine in asyncio; everything else is plain in both."""
-ASKING = {"acquire", "try_acquire", "locked"}
-"""Of these the ones that people put behind an `if`."""
 
 
 def mirror(name: str) -> str:
@@ -113,18 +112,18 @@ def test_each_member_has_the_same_parameters_defaults_types_and_docstring(name: 
         assert type(ours[member]) is type(theirs[member]), member
         assert mine.__doc__ == other.__doc__, member
         ours_takes, theirs_takes = inspect.signature(mine), inspect.signature(other)
-        if name == "Lock" and member in ASKING:
-            # More than a coroutine, which gives the same: an `if` without `await` is an error, and an acquire may be entered
-            # with `async with` as it is.
-            assert issubclass(aio._Acquiring, aio._Asking)
-            assert issubclass(aio._Asking, Coroutine)
+        acquires = (name, member) == ("Lock", "acquire")
+        if acquires:
+            # More than a coroutine, which gives the same: it may be entered with `async with` as it is.
+            assert issubclass(aio._Acquiring, Asking)
+            assert issubclass(Asking, Coroutine)
             theirs_takes = theirs_takes.replace(return_annotation=ours_takes.return_annotation)
         # What the user gives, or is given, to go through is awaited there too.
         assert str(ours_takes) == re.sub(
             r"Awaitable\[((?:\w|\[\w+\])+)\]|Async(?=Iterator)", r"\1", str(theirs_takes)
         ), member
         assert not inspect.iscoroutinefunction(mine), member
-        awaited = inspect.iscoroutinefunction(other) or (name == "Lock" and member in ASKING)
+        awaited = inspect.iscoroutinefunction(inspect.unwrap(other)) or acquires
         assert awaited == (member in AWAITED[name]), member
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from types import TracebackType
-from typing import Any, Literal, NoReturn, TypeVar
+from typing import Any, Literal, TypeVar
 
 from .backends import open_backend
 from .core import arguments
+from .core.asking import Asking, asked
 from .core.backend import Findings
 from .core.block import leave_block
 from .core.claim import Line
@@ -36,6 +37,7 @@ class Lost(AnyLost):
 
     __slots__ = ()
 
+    @asked
     async def wait(self, timeout: arguments.Seconds | None = None) -> bool:
         """Wait for the loss; False when it had not come by then, or the lease was released."""
         return await self._live.ended(self._until(timeout))
@@ -105,36 +107,7 @@ class Lease(AnyLease):
             await self._engine.release(self)
 
 
-class _Asking(Coroutine[Any, Any, T]):
-    """A call that is to be awaited. An `if` that forgot to is an error: every coroutine is true, and its body would run without the lock."""
-
-    __slots__ = ("_call",)
-
-    def __init__(self, call: Coroutine[Any, Any, T]) -> None:
-        self._call = call
-
-    def __await__(self) -> Generator[Any, Any, T]:
-        return self._call.__await__()
-
-    # A task, which takes coroutines alone, takes this too.
-    def send(self, value: Any, /) -> Any:
-        return self._call.send(value)
-
-    def throw(self, *error: Any) -> Any:
-        return self._call.throw(*error)
-
-    def close(self) -> None:
-        self._call.close()
-
-    def __bool__(self) -> NoReturn:
-        self._call.close()
-        name = getattr(self._call, "__name__", "").lstrip("_")
-        raise ConfigError(
-            f"nothing was asked yet, and so this is neither true nor false: write `await lock.{name}(...)`"
-        )
-
-
-class _Acquiring(_Asking[Lease]):
+class _Acquiring(Asking[Lease]):
     """An acquire: `await` it for the lease, or enter it with `async with`, which awaits it first."""
 
     __slots__ = ("_lease",)
@@ -162,21 +135,17 @@ class Lock(AnyLock[Lease]):
         lease._given = True
         return lease
 
-    def try_acquire(self) -> Coroutine[Any, Any, Lease | None]:
+    @asked
+    async def try_acquire(self) -> Lease | None:
         """The lease, or None if the line has no room now."""
-        return _Asking(self._try_acquire())
-
-    async def _try_acquire(self) -> Lease | None:
         lease = await self._engine.acquire(self._terms, None, self._lease, wait=False)
         if lease is not None:
             lease._given = True
         return lease
 
-    def locked(self) -> Coroutine[Any, Any, bool]:
+    @asked
+    async def locked(self) -> bool:
         """Whether whoever asked for it now would have to wait: it is held, or has no room."""
-        return _Asking(self._locked())
-
-    async def _locked(self) -> bool:
         return await self._engine.ask(self._is_full)
 
     def _lease(self, live: LiveClaim) -> Lease:

@@ -12,9 +12,10 @@ from datetime import timedelta
 from typing import Any, ClassVar
 
 import pytest
+import redis.asyncio
 
 import lockline
-from lockline import AcquireTimeout, ConfigError, LeaseLost, WouldDeadlock, aio
+from lockline import AcquireTimeout, ConfigError, LeaseLost, WouldDeadlock, aio, drop_in
 
 
 @pytest.mark.parametrize("connect", [lockline.connect, aio.connect], ids=["sync", "asyncio"])
@@ -289,6 +290,21 @@ class TestAwaited:
             warnings.simplefilter("error")  # the error says it all
             with pytest.raises(ConfigError, match=f"`await lock.{ask}"):
                 print("the body ran without the lock" if getattr(lock, ask)() else "")
+
+    def test_so_does_one_that_asks_for_a_loss(self) -> None:
+        async def story() -> None:
+            async with aio.connect("memory:awaited") as client, client.lock("x") as lease:
+                with pytest.raises(ConfigError, match=r"`await lost\.wait"):
+                    print("the body ran although nothing was lost" if lease.lost.wait(0) else "")
+                assert await lease.lost.wait(0) is False
+
+        asyncio.run(story())
+
+    @pytest.mark.parametrize("ask", ["acquire", "locked", "owned"])
+    def test_so_does_one_of_a_lock_as_redis_py_makes_it(self, ask: str) -> None:
+        lock = drop_in.AsyncLock(redis.asyncio.Redis(), "x")
+        with pytest.raises(ConfigError, match=f"`await lock.{ask}"):
+            print("the body ran without the lock" if getattr(lock, ask)() else "")
 
     @pytest.mark.filterwarnings("ignore::lockline.errors.LeaseDropped")
     @pytest.mark.parametrize("how", ["gather", "task"])

@@ -27,6 +27,7 @@ from typing import Any, Final, Generic, Literal, TypeVar
 
 from .. import aio, sync
 from ..core.arguments import a_flag
+from ..core.asking import asked
 from ..core.claim import Claim, Line
 from ..core.engine import Engine
 from ..core.shells import bind_to_nobody, engine_of, leave_to_its_ttl
@@ -320,6 +321,7 @@ class AsyncLock(_EitherLock[aio.Lease]):
         # On one thread a task that holds must not be taken for another: the object is the owner, as in redis.asyncio.
         self.local = SimpleNamespace(token=None, lease=None, pid=0)
 
+    @asked
     async def acquire(
         self,
         blocking: bool | None = None,
@@ -352,6 +354,7 @@ class AsyncLock(_EitherLock[aio.Lease]):
         """Make it good for at least its timeout again."""
         return await self.extend(self._whole_timeout(), replace_ttl=True)
 
+    @asked
     async def owned(self) -> bool:
         """Whether this lock holds it: by its own deadline, and then by the server's word."""
         with _unreachable():
@@ -359,6 +362,7 @@ class AsyncLock(_EitherLock[aio.Lease]):
                 return False
             return self._is_in(await loop_client_of(self.redis, bridge=self.bridge).inspect(self.name))
 
+    @asked
     async def locked(self) -> bool:
         """Whether anybody holds it."""
         with _unreachable():

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from ..core import arguments
+from ..core.asking import asked
 from ..core.block import leave_block
 from ..core.claim import Standing
 from ..core.engine import Engine
@@ -44,6 +45,7 @@ B = TypeVar("B", bound="Leases")
 class LostTogether(AnyLostTogether):
     """The loss of the first of several leases, as an event."""
 
+    @asked
     async def wait(self, timeout: arguments.Seconds | None = None) -> bool:
         """Wait for the loss; False when it had not come by then, or they were released."""
         return await self._leases._ended(self._until(timeout))
