@@ -20,6 +20,11 @@ def test_a_url_is_refused_where_a_name_is_wanted(words: list[str], url: str) -> 
     assert "secret" not in str(ran.exception)
 
 
+def test_a_url_is_refused_as_the_name_of_a_pool() -> None:
+    ran = CliRunner().invoke(lockline, ["run", "--pool", "redis://host=0-3", "--", "true"], standalone_mode=False)
+    assert "is a URL" in str(ran.exception)
+
+
 def test_a_name_with_a_colon_is_a_name() -> None:
     ran = CliRunner().invoke(lockline, ["ls", "redis:cache", "--url", "memory:names"])
     assert ran.exit_code == 0

@@ -80,14 +80,18 @@ def complete_name(ctx: click.Context, param: click.Parameter, incomplete: str) -
 
 
 def no_url(ctx: click.Context, param: click.Parameter, value: str) -> str:
-    """The name; UsageError for a URL, about which another store would be asked."""
+    """The name, which is no URL."""
+    refuse_url(value, (param.name or "name").upper())
+    return value
+
+
+def refuse_url(value: str, what: str) -> None:
+    """UsageError for a URL in the place of a name, about which another store would be asked."""
     scheme, given, _ = value.partition("://")
     if given and scheme.lower() in SCHEMES:
-        what = (param.name or "name").upper()
         raise click.UsageError(
             f"{printable(redacted(value))} is a URL, and {what} is the name of a lock: say --url before it"
         )
-    return value
 
 
 def name_argument(function: F) -> F:

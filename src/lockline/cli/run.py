@@ -13,7 +13,17 @@ from ..kit.sync import Pool, Slot
 from ..runtime import clock
 from ..sync import Client, Lease, Lock, connect
 from . import codes
-from .options import WithCommand, complete_name, grace_option, look, no_url, require_option, seconds, url_option
+from .options import (
+    WithCommand,
+    complete_name,
+    grace_option,
+    look,
+    no_url,
+    refuse_url,
+    require_option,
+    seconds,
+    url_option,
+)
 from .signals import Stopped
 from .supervisor import Supervisor, prepared
 from .text import LONGEST_COMMAND, everybody, printable, say
@@ -122,6 +132,7 @@ def command(
         # There is no NAME: what stands in its place is the command's first word.
         command = (name, *command)
         name, items = a_pool(pool)
+        refuse_url(name, "the pool's name")
         if shared or limit is not None or once_per is not None or keep_for is not None:
             raise click.UsageError("--pool excludes --shared, --limit, --once-per and --keep-for")
     elif not command:
