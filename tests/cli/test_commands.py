@@ -19,7 +19,21 @@ from tests.servers.process import free_port, wait_for
 from .conftest import LOCKLINE, OnScreen, Shell, end
 from .forked import Forker
 
-CLAIM = {"id", "owner", "kind", "token", "holds", "weight", "capacity", "ttl", "remaining", "since", "meta", "detached"}
+CLAIM = {
+    "id",
+    "owner",
+    "kind",
+    "token",
+    "holds",
+    "weight",
+    "capacity",
+    "ttl",
+    "remaining",
+    "enqueued_at",
+    "granted_at",
+    "meta",
+    "detached",
+}
 
 
 def made_busy(shell: Shell) -> Shell:

@@ -11,6 +11,9 @@ from lockline import ConfigError, Guarantees, LeaseLost
 
 from .scene import A_MINUTE, Scene
 
+CLOCKS = 0.5
+"""A store's clock is read a little before or after ours; far less than the time for which a claim waits here."""
+
 
 def test_the_line_shows_who_holds_and_who_waits(world: Scene) -> None:
     alice, bob, carol = world.party(), world.party(), world.party()
@@ -28,13 +31,39 @@ def test_the_line_shows_who_holds_and_who_waits(world: Scene) -> None:
     assert held.token == lease.token
     assert held.ttl == 200
     assert 100 < held.remaining <= 200.1
-    assert before - 1 < held.since < time.time() + 1
+    assert held.granted_at is not None
+    assert before - 1 < held.enqueued_at <= held.granted_at < time.time() + 1
     assert held.meta == {"job": 42, "wo": "Köln"}
     assert [claim.meta for claim in line.waiters] == [None, None]
     assert [claim.holds for claim in line.waiters] == [False, False]
     lease.release()
     for granted in world.in_turn(waiting):
         granted.release()
+
+
+def test_a_holder_that_waited_shows_when_it_came_and_since_when_it_holds(world: Scene) -> None:
+    alice, bob = world.party(), world.party()
+    lease = alice.lock("x", ttl=200).acquire()
+    (waits,) = world.queue_up("x", lambda: bob.lock("x", ttl=200).acquire.start())
+    line = world.line("x")
+    (holds,), (waiter,) = line.holders, line.waiters
+    assert waiter.granted_at is None
+    assert holds.granted_at is not None
+    assert holds.enqueued_at - CLOCKS <= holds.granted_at <= waiter.enqueued_at + CLOCKS
+    time.sleep(1.5)
+    released = time.time()
+    lease.release()
+    granted = waits.result()
+    (held,) = world.line("x").holders
+    assert held.id == granted.id
+    assert held.enqueued_at == pytest.approx(waiter.enqueued_at, abs=CLOCKS)
+    assert held.enqueued_at < released - 1
+    assert held.granted_at is not None
+    if world.world.notes_grants:
+        assert released - CLOCKS <= held.granted_at <= time.time() + CLOCKS
+    else:
+        assert held.enqueued_at <= held.granted_at <= time.time() + CLOCKS
+    granted.release()
 
 
 def test_a_line_that_nobody_stands_in_is_empty(world: Scene) -> None:

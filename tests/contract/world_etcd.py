@@ -27,6 +27,7 @@ class EtcdWorld(World):
     sessions = True
     exclusion = "consensus"
     token_survives: ClassVar = frozenset({"release", "expiry", "restart", "failover"})
+    notes_grants = False
     hands_over = False
     shares_a_connection = True
     marks: ClassVar[tuple[pytest.MarkDecorator, ...]] = (pytest.mark.server,)

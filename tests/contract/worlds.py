@@ -90,6 +90,8 @@ class World:
     """A waiter is notified of its turn; it does not poll."""
     watches: ClassVar[bool] = True
     """A client that has no claim in the queue is notified of changes as well."""
+    notes_grants: ClassVar[bool] = True
+    """The store knows when a claim that waited began to hold; elsewhere `granted_at` is a moment that is not after that."""
     hands_on: ClassVar[bool] = True
     """The store says which claim is directly ahead, so that a client hands a turn on to its own next claim by itself."""
     hands_over: ClassVar[bool] = True

@@ -40,7 +40,8 @@ class Store:
             self.fails -= 1
             raise BackendUnavailable("silent")
         return Line(name, tuple(Standing(
-            id=one, owner="me", kind="lock", token=1, holds=not at, weight=1, capacity=1, ttl=9.0, remaining=9.0, since=0.0, meta=None
+            id=one, owner="me", kind="lock", token=1, holds=not at, weight=1, capacity=1, ttl=9.0, remaining=9.0,
+            enqueued_at=0.0, granted_at=None if at else 0.0, meta=None
         ) for at, one in enumerate(ids)))  # fmt: skip
 
 

@@ -18,8 +18,8 @@ pytestmark = pytest.mark.server
 
 OLDER = {
     "mysql": (
-        "DROP PROCEDURE lockline_look_v1",
-        "CREATE PROCEDURE lockline_look_v1(IN of_line VARBINARY(1024)) SQL SECURITY DEFINER BEGIN SELECT 1 WHERE FALSE; END",
+        "DROP PROCEDURE lockline_look_v2",
+        "CREATE PROCEDURE lockline_look_v2(IN of_line VARBINARY(1024)) SQL SECURITY DEFINER BEGIN SELECT 1 WHERE FALSE; END",
         "DROP PROCEDURE lockline_settings_v1",
         "CREATE PROCEDURE lockline_settings_v1() SELECT VERSION(), 0, 1, 0, 0, 151",
     ),
@@ -65,6 +65,6 @@ def test_a_routine_that_is_as_it_should_be_is_not_replaced(older: Any) -> None:
     older.ask("DO SLEEP(1.1)")  # the server notes whole seconds
     mysql.tables(older.url).make()
     assert {name for name, when in older.ask(made) if when != before[name]} == {
-        "lockline_look_v1",
+        "lockline_look_v2",
         "lockline_settings_v1",
     }

@@ -341,7 +341,8 @@ class ToyBackend:
 def _seen(claim: Claim, ticket: int, holds: bool, remaining: float) -> Standing:
     meta = json.loads(claim.meta) if claim.meta else None
     return Standing(
-        claim.id, claim.owner, claim.kind, ticket, holds, claim.weight, claim.capacity, claim.ttl, remaining, claim.since, meta
+        claim.id, claim.owner, claim.kind, ticket, holds, claim.weight, claim.capacity, claim.ttl, remaining, claim.since,
+        claim.since if holds else None, meta,
     )  # fmt: skip
 
 

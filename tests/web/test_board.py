@@ -15,7 +15,7 @@ from lockline.web.survey import BUDGET, Seen, Survey
 
 
 def claim(name: str, *, holds: bool = True, remaining: float = 9.0, since: float = 100.0, token: int = 7) -> Standing:
-    return Standing(name, f"{name}:1", "lock", token, holds, 1, 1, 10.0, remaining, since)
+    return Standing(name, f"{name}:1", "lock", token, holds, 1, 1, 10.0, remaining, since, since if holds else None)
 
 
 def seen(*claims: Standing, name: str = "x") -> Seen:

@@ -133,7 +133,7 @@ def test_many_lines_looked_at_together_are_as_each_alone(client: lockline.Client
         return [
             (
                 line.name,
-                [(one.id, one.owner, one.holds, one.token, one.ttl, one.meta, one.since) for one in line.claims],
+                [(one.id, one.owner, one.holds, one.token, one.ttl, one.meta, one.began) for one in line.claims],
             )
             for line in all_lines
         ]

@@ -38,18 +38,18 @@ GUARANTEES = Guarantees(
 class Stood:
     """One claim in its line."""
 
-    __slots__ = ("capacity", "claim", "expires", "since", "tell", "ticket", "told", "weight")
+    __slots__ = ("arrived", "capacity", "claim", "expires", "granted", "tell", "ticket", "weight")
 
-    def __init__(self, claim: Claim, ticket: int, expires: float, tell: Callable[[str], None]) -> None:
+    def __init__(self, claim: Claim, ticket: int, now: float, tell: Callable[[str], None]) -> None:
         self.claim = claim
         self.ticket = ticket
-        self.expires = expires
+        self.arrived = now
+        self.expires = now + claim.ttl
         self.tell = tell
-        self.told = False
-        """Whether it has heard that it holds."""
+        self.granted: float | None = None
+        """When it began to hold, which it has heard by then."""
         self.weight = claim.weight
         self.capacity = claim.capacity
-        self.since = claim.since
 
 
 class _Overtaken(Exception):
@@ -121,18 +121,17 @@ class Room:
                 seen = self._put(name, line, seen)
                 untold = True
                 break
-            untold = untold or not stood.told
+            untold = untold or stood.granted is None
         if untold:
             # Also one whom the step that let it in could not tell, because it was cut short.
             self._tell_holders(line)
         return line, seen
 
-    @staticmethod
-    def _tell_holders(line: list[Stood]) -> None:
+    def _tell_holders(self, line: list[Stood]) -> None:
         for stood in line[: admitted(line)]:
-            if not stood.told:
+            if stood.granted is None:
                 stood.tell(stood.claim.id)
-                stood.told = True
+                stood.granted = self.now()
 
     @staticmethod
     def _find(line: list[Stood], claim: Claim) -> int | None:
@@ -148,14 +147,14 @@ class Room:
         line, seen = self._live(claim.name)
         at = self._find(line, claim)
         if at is None:
-            stood = Stood(claim, next(self._tickets), self.now() + claim.ttl, tell)
+            stood = Stood(claim, next(self._tickets), self.now(), tell)
             at = len(line)
             line = [*line, stood]
             holds = at < admitted(line)
             if not holds and not wait:
                 return None
             # It hears of it by this very answer.
-            stood.told = holds
+            stood.granted = stood.arrived if holds else None
             self._put(claim.name, line, seen)
             if holds:
                 return Grant(stood.ticket)
@@ -188,7 +187,7 @@ class Room:
         rest = line[:at] + line[at + 1 :]
         if heir and at < len(rest) and rest[at].claim.id == heir:
             # It knows, before anybody here could tell it.
-            rest[at].told = True
+            rest[at].granted = self.now()
         self._put(claim.name, rest, seen)
         if rest:
             self._tell_holders(rest)
@@ -237,8 +236,8 @@ class Room:
         if before not in line[:holders]:
             return Waiting(0)
         claim = claim._replace(weight=before.weight, capacity=before.capacity)
-        new = Stood(claim, next(self._tickets), self.now() + claim.ttl, tell)
-        new.told = True
+        new = Stood(claim, next(self._tickets), self.now(), tell)
+        new.granted = new.arrived
         # Others in their turn: what stands there is changed by nobody, so that a step that is cut short has not happened.
         behind = [copy.copy(stood) for stood in line[holders:]]
         for stood in behind:
@@ -290,10 +289,11 @@ def _tell_nobody(claim_id: str) -> None:
 
 def _seen(stood: Stood, holds: bool, now: float) -> Standing:
     claim = stood.claim
+    waited = 0.0 if stood.granted is None else stood.granted - stood.arrived
     return Standing(
         id=claim.id, owner=claim.owner, kind=claim.kind, token=stood.ticket, holds=holds, weight=stood.weight,
-        capacity=claim.capacity, ttl=claim.ttl, remaining=max(0.0, stood.expires - now), since=stood.since,
-        meta=json.loads(claim.meta) if claim.meta else None,
+        capacity=claim.capacity, ttl=claim.ttl, remaining=max(0.0, stood.expires - now), enqueued_at=claim.since,
+        granted_at=claim.since + waited if holds else None, meta=json.loads(claim.meta) if claim.meta else None,
     )  # fmt: skip
 
 

@@ -43,7 +43,7 @@ def command(name: str, token: int | None, yes: bool, url: str | None, config: st
         there = look(client, name).holders
         chosen = [held for held in there if token in (None, held.token)]
         if chosen and not yes and asks():
-            question = f"{printable(name)} is held by {everybody(chosen)} for {age(chosen[0].since)}. Take it away?"
+            question = f"{printable(name)} is held by {everybody(chosen)} for {age(chosen[0].began)}. Take it away?"
             # On stderr, so that `--json > file` still asks the person.
             click.confirm(question, abort=True, err=True)
         victims = [held for held in chosen if client.evict(name, token=held.token)]

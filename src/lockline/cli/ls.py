@@ -74,7 +74,7 @@ def _row(line: Line) -> tuple[str, ...]:
         return (printable(line.name), "-", "-", "-", waiting, "-")
     first = line.holders[0]
     token = str(max(held.token for held in line.holders))
-    return (printable(line.name), first.kind, token, age(first.since), waiting, everybody(line.holders))
+    return (printable(line.name), first.kind, token, age(first.began), waiting, everybody(line.holders))
 
 
 def _json(line: Line) -> dict[str, object]:

@@ -170,6 +170,7 @@ def claim_as_json(claim: Standing) -> dict[str, Any]:
         "capacity": claim.capacity,
         "ttl": claim.ttl,
         "remaining": round(claim.remaining, 3),
-        "since": claim.since,
+        "enqueued_at": claim.enqueued_at,
+        "granted_at": claim.granted_at,
         "meta": None if claim.meta is None else dict(claim.meta),
     }

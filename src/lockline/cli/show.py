@@ -50,4 +50,4 @@ def _rows(line: Line) -> list[tuple[str, ...]]:
 
 def _row(state: str, claim: Standing) -> tuple[str, ...]:
     token = str(claim.token) if claim.holds else "-"
-    return (state, who(claim), claim.kind, token, age(claim.since), duration(claim.remaining))
+    return (state, who(claim), claim.kind, token, age(claim.began), duration(claim.remaining))

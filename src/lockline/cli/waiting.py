@@ -79,7 +79,7 @@ def describe(line: Line, owner: str) -> str:
     if place is not None:
         text += f": {'next' if place == 1 else ordinal(place)} in line"
     if line.holders:
-        text += f", held by {everybody(line.holders, most=1)} for {age(line.holders[0].since)}"
+        text += f", held by {everybody(line.holders, most=1)} for {age(line.holders[0].began)}"
     return text
 
 

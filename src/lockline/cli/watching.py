@@ -69,7 +69,7 @@ def _tell(client: Client, prefix: str, as_json: bool) -> None:
 def _standing(seen: Seen) -> list[BoardNews]:
     """What was there before the first look, told as if it happened when it did."""
     return [
-        BoardNews(claim.since, line.name, "took" if claim.holds else "waits", claim.owner, claim.token)
+        BoardNews(claim.began, line.name, "took" if claim.holds else "waits", claim.owner, claim.token)
         for line in seen.lines.values()
         for claim in line.claims
     ]
@@ -202,9 +202,9 @@ def row(line: Line) -> tuple[str, ...]:
         return (line.name, "-", "-", "-", "-", waiting, "-")
     first = line.holders[0]
     left = f"{duration(first.remaining)} of {first.ttl:g}s"
-    return (line.name, first.kind, str(first.token), age(first.since), left, waiting, everybody(line.holders))
+    return (line.name, first.kind, str(first.token), age(first.began), left, waiting, everybody(line.holders))
 
 
 def _urgency(line: Line) -> tuple[int, float]:
     """Long lines first, then whoever has held for the longest time."""
-    return -len(line.waiters), line.claims[0].since
+    return -len(line.waiters), line.claims[0].began

@@ -129,9 +129,16 @@ class Standing:
     ttl: float
     remaining: float
     """Seconds until the store would drop it, if nobody renewed it."""
-    since: float
-    """Wall-clock time at which it began to hold, where the store keeps that; otherwise of its arrival."""
+    enqueued_at: float
+    """When it entered the line: seconds since 1970, by the store's clock where the store has one."""
+    granted_at: float | None
+    """When it began to hold, by the same clock; None while it waits. Which stores know the moment exactly: docs/guarantees.md."""
     meta: Mapping[str, Any] | None = None
+
+    @property
+    def began(self) -> float:
+        """When it began to do what it does now: to hold, or else to wait."""
+        return self.enqueued_at if self.granted_at is None else self.granted_at
 
     @property
     def detached(self) -> bool:

@@ -264,7 +264,7 @@ async def timeout_error(glances: Glances, backend: Backend, live: LiveClaim, beg
         pass
     else:
         holders = tuple(
-            f"{printable(held.owner)} since {clock_time(held.since)}, token {held.token}" for held in seen.holders
+            f"{printable(held.owner)} since {clock_time(held.began)}, token {held.token}" for held in seen.holders
         )
         ahead = seen.places.get(live.claim.id)
     return AcquireTimeout(live.claim.name, waited=now - began, holders=holders, ahead=ahead)

@@ -56,8 +56,8 @@ def figures_of(lines: Iterable[Line], now: float) -> dict[str, float]:
         "lockline_store_waiters": len(waiters),
         "lockline_store_contended_lines": sum(1 for line in lines if line.waiters),
         "lockline_store_longest_line": max((len(line.waiters) for line in lines), default=0),
-        "lockline_store_oldest_hold_seconds": max((max(0.0, now - claim.since) for claim in holders), default=0.0),
-        "lockline_store_longest_wait_seconds": max((max(0.0, now - claim.since) for claim in waiters), default=0.0),
+        "lockline_store_oldest_hold_seconds": max((max(0.0, now - claim.began) for claim in holders), default=0.0),
+        "lockline_store_longest_wait_seconds": max((max(0.0, now - claim.began) for claim in waiters), default=0.0),
         "lockline_store_shortest_remaining_seconds": min((claim.remaining for claim in holders), default=0.0),
     }
 

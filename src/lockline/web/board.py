@@ -227,9 +227,11 @@ class Board:
         for claim in line.claims:
             was = old.get(claim.id)
             if claim.holds and not (was and was.holds):
-                yield BoardNews(min(claim.since, now), name, "took", claim.owner, claim.token)
+                # Not before the last look that saw it wait, where the store does not know the moment.
+                earliest = before.at if was and before else claim.began
+                yield BoardNews(min(max(claim.began, earliest), now), name, "took", claim.owner, claim.token)
             elif not claim.holds and was is None:
-                yield BoardNews(min(claim.since, now), name, "waits", claim.owner, claim.token)
+                yield BoardNews(min(claim.began, now), name, "waits", claim.owner, claim.token)
 
     def _gone(self, name: str, before: KeptLine, claim: Standing, now: float) -> BoardNews:
         what: What
@@ -246,7 +248,7 @@ class Board:
             what = "let go"
         if not claim.holds and what != "evicted":
             what = "gave up"
-        return BoardNews(now, name, what, claim.owner, claim.token, max(0.0, now - claim.since), why)
+        return BoardNews(now, name, what, claim.owner, claim.token, max(0.0, now - claim.began), why)
 
     def _note(self, news: list[BoardNews], now: float) -> None:
         for one in news:

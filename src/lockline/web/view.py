@@ -47,7 +47,8 @@ def claim(standing: Standing, now: float, *, detail: bool = False) -> dict[str, 
         "kind": standing.kind,
         # As text: JavaScript's numbers end at 2^53.
         "token": str(standing.token),
-        "since": round(standing.since, 3),
+        "enqueued_at": round(standing.enqueued_at, 3),
+        "granted_at": None if standing.granted_at is None else round(standing.granted_at, 3),
         "ttl": standing.ttl,
         "expires": round(now + standing.remaining, 2),
     }

@@ -147,4 +147,7 @@ def _find(claim: Claim, line: list[Seat]) -> list[int]:
 
 def _seen(seat: Seat, holds: bool, now: float) -> Standing:
     (_, id, owner, kind, weight, room, ttl, since, meta, *_), left = seat.claim, seat.expires - now
-    return Standing(id, owner, kind, seat.ticket, holds, weight, room, ttl, left, since, json.loads(meta or "null"))
+    grant = since if holds else None  # the book does not say when; never later than it was
+    return Standing(
+        id, owner, kind, seat.ticket, holds, weight, room, ttl, left, since, grant, json.loads(meta or "null")
+    )

@@ -57,6 +57,6 @@ def standing(claim: KeyedEntry, *, token: int, holds: bool, remaining: float) ->
     """The claim as `inspect` shows it."""
     return Standing(
         id=claim.id, owner=claim.owner, kind=claim.kind, token=token, holds=holds, weight=claim.weight,
-        capacity=claim.capacity, ttl=claim.ttl, remaining=max(0.0, remaining), since=claim.since,
+        capacity=claim.capacity, ttl=claim.ttl, remaining=max(0.0, remaining), enqueued_at=claim.since, granted_at=claim.since if holds else None,
         meta=json.loads(claim.meta) if claim.meta else None,
     )  # fmt: skip

@@ -70,7 +70,8 @@ def _line(name: str, rows: list[Whole], now: float) -> Line:
 def _standing(row: Whole, holds: bool, now: float) -> Standing:
     return Standing(
         id=row.id, owner=row.owner, kind=row.kind, token=row.ticket, holds=holds, weight=row.weight, capacity=row.capacity, ttl=row.ttl,
-        remaining=row.expires - now, since=row.granted or row.arrived, meta=json.loads(row.meta) if row.meta else None,
+        remaining=row.expires - now, enqueued_at=row.arrived, granted_at=(row.granted or row.arrived) if holds else None,
+        meta=json.loads(row.meta) if row.meta else None,
     )  # fmt: skip
 
 

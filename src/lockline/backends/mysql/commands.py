@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from pymysql import err
 
 from ..failures import NoAnswer, Refused
-from ..sql.calls import RoutineCall, Rows, Scalar
+from ..sql.calls import VERSIONS, RoutineCall, Rows, Scalar
 
 
 def _digits(rows: Sequence[Sequence[Any]]) -> Rows:
@@ -48,7 +48,7 @@ ROUTINES: Final = {
 def written(call: RoutineCall) -> str:
     """The statement that asks it."""
     values = ",".join([_written(call.args[at]) for at in ROUTINES[call.routine].takes])
-    return f"CALL lockline_{call.routine}_v1({values})"
+    return f"CALL lockline_{call.routine}_v{VERSIONS.get(call.routine, 1)}({values})"
 
 
 def _written(value: Scalar) -> str:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ..sql.calls import revision_of
+from ..sql.calls import VERSIONS, revision_of
 from . import hand_over, keeping
 
 _WORDS: Final = {
@@ -37,7 +37,7 @@ _WORDS: Final = {
 
 
 def _procedure(name: str, takes: str, body: str) -> str:
-    text = f"CREATE PROCEDURE lockline_{name}_v1({takes}) SQL SECURITY INVOKER MODIFIES SQL DATA\nstep: BEGIN{body}END"
+    text = f"CREATE PROCEDURE lockline_{name}_v{VERSIONS.get(name, 1)}({takes}) SQL SECURITY INVOKER MODIFIES SQL DATA\nstep: BEGIN{body}END"
     for word, meaning in _WORDS.items():
         text = text.replace("{" + word + "}", meaning)
     # In full: by completion_type the next transaction could begin at once, and stay open, or the session end.
@@ -137,8 +137,8 @@ _ENTER: Final = _procedure(
     SET mine = GREATEST(newest + 1, moment);
     SET behind = (SELECT id FROM lockline_claim WHERE name = my_name ORDER BY ticket DESC LIMIT 1);
     UPDATE lockline_slot SET last = mine WHERE number = at & 1023;
-    INSERT INTO lockline_claim (name, ticket, id, weight, capacity, ttl, expires, about)
-        VALUES (my_name, mine, my_id, my_weight, my_capacity, my_ttl, moment + ROUND(my_ttl * 1e6), my_about);
+    INSERT INTO lockline_claim (name, ticket, id, weight, capacity, ttl, expires, about, arrived, granted)
+        VALUES (my_name, mine, my_id, my_weight, my_capacity, my_ttl, moment + ROUND(my_ttl * 1e6), my_about, moment, IF(used <= room, moment, NULL));
     COMMIT;
     IF used <= room THEN
         SELECT mine, NULL, NULL, NULL, NULL;
@@ -160,7 +160,18 @@ _PLACE: Final = _procedure("place", "IN at BIGINT, IN my_name {NAME}, IN my_id {
         CALL lockline_stands_v1(my_name, my_id, moment, held, ahead, expiry, dead, mine, behind);
         COMMIT;
     END IF;
+    IF held IS NOT NULL THEN
+        CALL lockline_granted_v1(my_name, held);
+    END IF;
     SELECT held, ahead, expiry, mine, behind;
+""")  # fmt: skip
+
+_GRANTED: Final = _procedure("granted", "IN my_name {NAME}, IN mine BIGINT", """
+    -- A release only removes its row: who waited for that finds out here that it holds. For people; the grant counts without it.
+    DECLARE EXIT HANDLER FOR SQLEXCEPTION ROLLBACK;
+    CALL lockline_begin_v1();
+    UPDATE lockline_claim SET granted = {NOW} WHERE name = my_name AND ticket = mine AND granted IS NULL;
+    COMMIT;
 """)  # fmt: skip
 
 _REMOVE: Final = _procedure("remove", "IN my_id {ID}, IN doubtful BOOLEAN, IN moment BIGINT, OUT was_there INT", """
@@ -264,7 +275,7 @@ _LEAVE_ALL: Final = _procedure("leave_all", "IN batch LONGTEXT {TEXT}", """
 _RENEW: Final = _procedure("renew", "IN batch LONGTEXT {TEXT}", """
     DECLARE my_id {ID};
     DECLARE my_name {NAME};
-    DECLARE moment, mine, lives BIGINT;
+    DECLARE moment, mine, lives, known BIGINT;
     DECLARE my_ttl DOUBLE;
     DECLARE my_weight INT;
     DECLARE my_about MEDIUMTEXT {TEXT};
@@ -285,7 +296,7 @@ _RENEW: Final = _procedure("renew", "IN batch LONGTEXT {TEXT}", """
         -- By its place, not by its id: so it needs nothing of what a guarded transaction keeps. A hand-over may give it another in between.
         REPEAT
             SET mine = (SELECT ticket FROM lockline_claim WHERE id = my_id);
-            SELECT COUNT(*) INTO lives FROM lockline_claim WHERE name = my_name AND ticket = mine AND expires > moment FOR UPDATE;
+            SELECT COUNT(*), COUNT(granted) INTO lives, known FROM lockline_claim WHERE name = my_name AND ticket = mine AND expires > moment FOR UPDATE;
         UNTIL lives OR mine <=> (SELECT ticket FROM lockline_claim WHERE id = my_id) END REPEAT;
         IF lives THEN
             -- The weight only ever downwards: what is given back here may let others in.
@@ -293,6 +304,10 @@ _RENEW: Final = _procedure("renew", "IN batch LONGTEXT {TEXT}", """
                 about = IF(my_weight < weight, my_about, about), weight = LEAST(weight, my_weight),
                 expires = GREATEST(expires, moment + ROUND(my_ttl * 1e6))
             WHERE name = my_name AND ticket = mine;
+            -- Its client may have given it the turn of another claim of its own, and then never asked for its place.
+            IF NOT known AND (SELECT SUM(weight) <= MIN(capacity) FROM lockline_claim WHERE name = my_name AND ticket <= mine) THEN
+                UPDATE lockline_claim SET granted = moment WHERE name = my_name AND ticket = mine;
+            END IF;
         END IF;
         SET told = CONCAT(told, lives);
     END LOOP;
@@ -302,7 +317,7 @@ _RENEW: Final = _procedure("renew", "IN batch LONGTEXT {TEXT}", """
 
 _LOOK: Final = _procedure("look", "IN of_line {NAME}", """
     DECLARE moment BIGINT DEFAULT {NOW};
-    SELECT id, ticket, weight, capacity, ttl, (expires - moment) / 1e6, about FROM lockline_claim
+    SELECT id, ticket, weight, capacity, ttl, (expires - moment) / 1e6, about, arrived / 1e6, granted / 1e6 FROM lockline_claim
         WHERE name = of_line AND expires > moment ORDER BY ticket;
 """)  # fmt: skip
 
@@ -347,7 +362,7 @@ _KEPT: Final = _procedure("kept", keeping.KEPT_TAKES, keeping.KEPT)
 _KEEP: Final = _procedure("keep", keeping.KEEP_TAKES, keeping.KEEP)
 
 _STEPS: Final = (
-    _BEGIN, _LOCK, _STANDS, _CLEAR, _ENTER, _PLACE, _REMOVE, _SWEEP, _LEAVE, _LEAVE_ALL, _RENEW, _LOOK, _NAMES, _EVICT, _HAND_OVER, _KEPT, _KEEP,
+    _BEGIN, _LOCK, _STANDS, _CLEAR, _ENTER, _PLACE, _GRANTED, _REMOVE, _SWEEP, _LEAVE, _LEAVE_ALL, _RENEW, _LOOK, _NAMES, _EVICT, _HAND_OVER, _KEPT, _KEEP,
 )  # fmt: skip
 REVISION: Final = revision_of("".join(_STEPS))
 _SETTINGS: Final = _procedure("settings", "", f"""

@@ -56,8 +56,8 @@ BODY: Final = """
         SET mine = mine + 1;
         UPDATE lockline_claim SET ticket = mine WHERE name = my_name AND ticket = its_ticket;
     END LOOP;
-    INSERT INTO lockline_claim (name, ticket, id, weight, capacity, ttl, expires, about)
-        VALUES (my_name, newest, my_id, old_weight, old_capacity, my_ttl, moment + ROUND(my_ttl * 1e6), my_about);
+    INSERT INTO lockline_claim (name, ticket, id, weight, capacity, ttl, expires, about, arrived, granted)
+        VALUES (my_name, newest, my_id, old_weight, old_capacity, my_ttl, moment + ROUND(my_ttl * 1e6), my_about, moment, moment);
     COMMIT;
     SELECT newest;
 """

@@ -49,6 +49,16 @@ CREATE TABLE IF NOT EXISTS lockline_claim (
     UNIQUE KEY by_id (id)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC
 """,
+    # Tables of an older release have no such columns; what stands there has nothing in them. MySQL knows no ADD COLUMN IF NOT EXISTS.
+    """
+SET @lockline_add = IF(
+    EXISTS (SELECT 1 FROM information_schema.columns WHERE table_schema = DATABASE() AND table_name = 'lockline_claim' AND column_name = 'granted'),
+    'DO 0', 'ALTER TABLE lockline_claim ADD COLUMN arrived BIGINT, ADD COLUMN granted BIGINT'
+)
+""",
+    "PREPARE lockline_add FROM @lockline_add",
+    "EXECUTE lockline_add",
+    "DEALLOCATE PREPARE lockline_add",
     """
 CREATE TABLE IF NOT EXISTS lockline_withdrawn (
     id VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL PRIMARY KEY,

@@ -83,7 +83,7 @@ BEGIN
         room := least(room, one.capacity);
         EXIT WHEN used > room;
         CONTINUE WHEN one.told;
-        UPDATE {schema}.claim c SET told = true WHERE c.id = one.id AND c.name = of_line;
+        UPDATE {schema}.claim c SET told = true, granted = clock_timestamp() WHERE c.id = one.id AND c.name = of_line;
         IF one.channel IS NOT NULL AND one.id IS DISTINCT FROM me THEN
             PERFORM {schema}.push_v1(one.channel, one.id);
         END IF;
@@ -150,8 +150,9 @@ BEGIN
     IF NOT holds THEN
         SELECT c.id INTO behind FROM {schema}.claim c WHERE c.name = my_name ORDER BY c.ticket DESC LIMIT 1;
     END IF;
-    INSERT INTO {schema}.claim (id, name, ticket, weight, capacity, ttl, expires, told, channel, about) VALUES (
-        my_id, my_name, mine, my_weight, my_capacity, my_ttl, now + my_ttl * interval '1 second', holds, my_channel, my_about
+    INSERT INTO {schema}.claim (id, name, ticket, weight, capacity, ttl, expires, told, channel, about, arrived, granted) VALUES (
+        my_id, my_name, mine, my_weight, my_capacity, my_ttl, now + my_ttl * interval '1 second', holds, my_channel, my_about,
+        now, CASE WHEN holds THEN now END
     );
     IF holds THEN
         ticket := mine;
@@ -299,11 +300,12 @@ END $$;
 """
 
 _OPERATOR: Final = """
-CREATE OR REPLACE FUNCTION {schema}.look_v1(
+CREATE OR REPLACE FUNCTION {schema}.look_v2(
     of_line bytea, OUT id text, OUT ticket bigint, OUT weight integer, OUT capacity integer, OUT ttl double precision,
-    OUT remaining double precision, OUT about text
+    OUT remaining double precision, OUT about text, OUT arrived double precision, OUT granted double precision
 ) RETURNS SETOF record LANGUAGE sql {patience} AS $$
-    SELECT c.id, c.ticket, c.weight, c.capacity, c.ttl, extract(epoch FROM c.expires - clock_timestamp())::double precision, c.about
+    SELECT c.id, c.ticket, c.weight, c.capacity, c.ttl, extract(epoch FROM c.expires - clock_timestamp())::double precision, c.about,
+        extract(epoch FROM c.arrived)::double precision, extract(epoch FROM c.granted)::double precision
     FROM {schema}.claim c WHERE c.name = of_line AND c.expires > clock_timestamp() ORDER BY c.ticket
 $$;
 

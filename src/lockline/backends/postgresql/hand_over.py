@@ -49,8 +49,8 @@ BEGIN
         RAISE EXCEPTION 'the table of tickets is incomplete' USING ERRCODE = 'LL002';
     END IF;
     DELETE FROM {schema}.claim c WHERE c.id = old AND c.name = my_name;
-    INSERT INTO {schema}.claim (id, name, ticket, weight, capacity, ttl, expires, told, channel, about) VALUES (
-        my_id, my_name, newest, before.weight, before.capacity, my_ttl, now + my_ttl * interval '1 second', true, my_channel, my_about
+    INSERT INTO {schema}.claim (id, name, ticket, weight, capacity, ttl, expires, told, channel, about, arrived, granted) VALUES (
+        my_id, my_name, newest, before.weight, before.capacity, my_ttl, now + my_ttl * interval '1 second', true, my_channel, my_about, now, now
     );
     UPDATE {schema}.claim c SET ticket = newest + w.number FROM (
         SELECT d.id, row_number() OVER (ORDER BY d.ticket) AS number FROM {schema}.claim d

@@ -80,6 +80,13 @@ CREATE TABLE IF NOT EXISTS {schema}.claim (
     UNIQUE (name, ticket)
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000);
 
+-- Tables of an older release have no such columns; what stands there has nothing in them. Not IF NOT EXISTS: that waits for all who use the table.
+DO $$ BEGIN
+    IF NOT EXISTS (SELECT FROM pg_attribute WHERE attrelid = '{schema}.claim'::regclass AND attname = 'granted') THEN
+        ALTER TABLE {schema}.claim ADD COLUMN arrived timestamptz, ADD COLUMN granted timestamptz;
+    END IF;
+END $$;
+
 CREATE TABLE IF NOT EXISTS {schema}.withdrawn (
     id text COLLATE "C" PRIMARY KEY,
     until timestamptz NOT NULL

@@ -148,11 +148,12 @@ def words(wish: Wish) -> tuple[str, ...]:
 def read(claim_id: str, record: str, holds: bool, now: float) -> Standing | None:
     """A record as others see it; None when its time is over, or when it is none. What people are told may be anything."""
     try:
-        ticket, since, good_for, _, weight, capacity, _, info = record.split(" ", 7)
-        remaining = (int(since) / 1000 + int(good_for) - now) / 1000
+        ticket, renewed, good_for, seat_or_grant, weight, capacity, _, info = record.split(" ", 7)
+        arrived, granted = int(ticket) / 1e6, int(seat_or_grant) / 1e6
+        remaining = (int(renewed) / 1000 + int(good_for) - now) / 1000
         claim = Standing(
             id=claim_id, owner="?", kind="?", token=int(ticket), holds=holds, weight=int(weight), capacity=int(capacity),
-            ttl=int(good_for) / 1000, remaining=remaining, since=int(ticket) / 1e6,
+            ttl=int(good_for) / 1000, remaining=remaining, enqueued_at=arrived, granted_at=max(arrived, granted) if holds else None,
         )  # fmt: skip
     except ValueError:
         return None

@@ -9,8 +9,8 @@ from typing import Final
 from ...core.claim import Claim, Gone, Grant, Waiting
 from .channel import Call, Channel
 from .claims import Doubts
-from .scripts import _CLOCK, _TIME, _script
-from .step import STEP
+from .scripts import _script
+from .step import CLOCK, STEP, TIME
 
 NOBODY_THERE: Final = 0
 WAITS: Final = -1
@@ -19,8 +19,8 @@ WAITS: Final = -1
 # Out: its ticket; NOBODY_THERE if there is no such one, or it was withdrawn before it came; WAITS if the one there waits.
 # Work for each who waits: rare, and the price for tickets that cost nothing while nobody hands over.
 HAND_OVER: Final = _script(
-    _TIME,
-    _CLOCK,
+    TIME,
+    CLOCK,
     STEP,
     """
 local old, id, ttl = ARGV[1], ARGV[2], ARGV[3]

@@ -23,8 +23,8 @@ from ..resp.commands import ServerError
 from ..resp.errors import code_of
 from ..resp.joining import Joined, Request
 from .commands import PreparedLine
-from .scripts import _CLOCK, _TIME, _script
-from .step import NUMBERS
+from .scripts import _script
+from .step import CLOCK, NUMBERS, TIME
 
 MOST: Final = 100
 """Steps in one call: well under what Lua can hand to one command, and under a tenth of a millisecond of the server's time."""
@@ -36,7 +36,7 @@ MOST: Final = 100
 # Out: nothing if it has to be done one by one; else 1 if nobody came, or {the first ticket, how many are ahead of it, in how many
 # milliseconds something may change by itself, who is directly ahead of it}. Each further one has the next ticket, and stands behind the one before.
 JOINED: Final = _script(
-    _TIME,
+    TIME,
     NUMBERS,
     """
 local leaving, heir = tonumber(ARGV[1]), ARGV[2]
@@ -85,10 +85,13 @@ if leaving > 0 and empty then
   if key_until <= now + LINGERS then key_until = first + REMEMBERED end
 end
 local puts, answer, stretch = {}, 1, false
-if leaving > 0 then puts = { '+' .. heir, record } end
+if leaving > 0 then
+  local before, rest = string.match(record, '^(%d+ %d+ %d+ )%d+(.*)$')
+  puts = { '+' .. heir, before .. time[1] .. string.sub('000000', #time[2] + 1) .. time[2] .. rest }
+end
 if many > 0 then
 """,
-    _CLOCK,
+    CLOCK,
     """
   local ticket, number, expires = micros, clock, now + ARGV[3]
   if tonumber(last) >= micros then

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Final
 
 from ..resp.commands import Script
-from .step import NEEDS_NO_MEMORY, NEVER, NUMBERS, STATE, STEP
+from .step import CLOCK, NEEDS_NO_MEMORY, NEVER, NUMBERS, STATE, STEP, TIME
 
 REMEMBERED: Final = 10
 """Seconds for which an idle line remembers its last ticket at least: a server clock may step back by that much."""
@@ -33,18 +33,6 @@ _WORDS: Final = {
 """What stands in the Lua for a value that is said here."""
 
 
-_TIME: Final = """
-local time = redis.call('TIME')
-local micros = time[1] * 1000000 + time[2]
-local now = micros / 1000
-"""
-
-_CLOCK: Final = """
--- The same as a text: to write a number of that length costs as much as a command.
-local clock = time[1] .. string.sub('000000', #time[2] + 1) .. time[2]
-"""
-
-
 def _script(*parts: str) -> Script:
     body = "".join(parts)
     for word, meaning in _WORDS.items():
@@ -55,8 +43,8 @@ def _script(*parts: str) -> Script:
 # In: id, ttl, "weight capacity channel info", "1" if it may wait, how long the key has to live for it. Out: the ticket if
 # it holds, {ahead, change, ticket, who is directly ahead} if it waits, nothing if it may not.
 ENTER: Final = _script(
-    _TIME,
-    _CLOCK,
+    TIME,
+    CLOCK,
     """
 local id, mine = ARGV[1], '+' .. ARGV[1]
 local found = redis.call('HMGET', KEYS[1], 'state', 'last', 'notes', mine, '~' .. id)
@@ -168,7 +156,7 @@ if state == mine and ARGV[2] ~= '1' then
   return 1
 end
 """,
-    _TIME,
+    TIME,
     """
 if state and state ~= mine and ARGV[2] ~= '1' and string.byte(state) ~= 43 then
   local n, used, least, first, key_until, mixed, head, seats_end, watch, sweep, due, at = struct.unpack(STATE, state)
@@ -182,8 +170,8 @@ if state and state ~= mine and ARGV[2] ~= '1' and string.byte(state) ~= 43 then
   end
   -- One holder hands over to one that needs all there is, lives, and hears: the other common case.
   if found[1] and found[2] and n == 1 and now < first then
-    local ticket, since, ttl, weight, capacity, channel =
-      string.match(found[2], '^(%d+) (%d+) (%d+) %d+ (%d+) (%d+) (%S+) ')
+    local ticket, since, ttl, seat, rest, weight, capacity, channel =
+      string.match(found[2], '^(%d+) (%d+) (%d+) ()%d+() (%d+) (%d+) (%S+) ')
     local expires = since / 1000 + ttl
     if weight == capacity and expires > now and expires + 250 >= watch
       and (channel == '-' or next_id == ARGV[3] or redis.call('PUBSUB', 'NUMSUB', channel)[2] > 0) then
@@ -200,7 +188,11 @@ if state and state ~= mine and ARGV[2] ~= '1' and string.byte(state) ~= 43 then
       else
         state = '+' .. next_id
       end
-      redis.call('HSET', KEYS[1], '+' .. next_id, found[2], 'state', state)
+""",
+    CLOCK,
+    """
+      local record = string.sub(found[2], 1, seat - 1) .. clock .. string.sub(found[2], rest)
+      redis.call('HSET', KEYS[1], '+' .. next_id, record, 'state', state)
       return 1
     end
   end
@@ -243,7 +235,7 @@ return there
 # In: id, channel, "1" to write even where nothing changes (so that WAIT has something to wait for).
 # Out: the ticket if it holds, {ahead, change, ticket, who is directly ahead} if it waits, nothing if it is gone.
 PLACE: Final = _script(
-    _TIME,
+    TIME,
     """
 local id = ARGV[1]
 local found = redis.call('HMGET', KEYS[1], 'state', '+' .. id, '~' .. id)
@@ -277,8 +269,8 @@ return answer
 # In: channel (or NO_CHANNEL to leave it as it is), then for each key: id, ttl, weight, kind.
 # Out for each: 0 if it is gone, 1 if it holds, if it waits -milliseconds until something may change by itself.
 RENEW: Final = _script(
-    _TIME,
-    _CLOCK,
+    TIME,
+    CLOCK,
     STEP,
     NEEDS_NO_MEMORY,
     """
@@ -349,7 +341,7 @@ end
 
 # Out: the server's time in milliseconds, then every field with its value.
 LOOK: Final = _script(
-    _TIME,
+    TIME,
     STEP,
     NEEDS_NO_MEMORY,
     _UP_TO_DATE,
@@ -362,13 +354,13 @@ return all
 )
 
 # Out: how many hold.
-ALIVE: Final = _script(_TIME, STEP, NEEDS_NO_MEMORY, _UP_TO_DATE, "return used and s.n or 0")
+ALIVE: Final = _script(TIME, STEP, NEEDS_NO_MEMORY, _UP_TO_DATE, "return used and s.n or 0")
 
 # In: an id of this eviction, so that a repeat does not hit whoever came after its victims; the token of the one that is
 # meant, or nothing if all are.
 # Out: how many held, and were told that they do no more.
 EVICT: Final = _script(
-    _TIME,
+    TIME,
     STEP,
     """
 local note = '=' .. ARGV[1]

@@ -13,9 +13,9 @@ A line is one hash, so that a cluster can move it, a server can evict it, and a 
              and behind the numbers the id of who sits at `head`, or nothing where a step did not care; where nobody sits,
              "+id" of the one that holds alone
     last     the last ticket
-    +id      a claim that holds: "ticket since ttl seat weight capacity channel info", `since` in microseconds; it expires
-             a ttl after that
-    ~id      a claim that waits: the same
+    +id      a claim that holds: "ticket since ttl granted weight capacity channel info", `since` in microseconds; it expires
+             a ttl after that. `granted` in microseconds, too; a small number if it never waited, or if an older client let it in
+    ~id      a claim that waits: the same, but for its seat instead of `granted`
     q<seat>  the id of who waits there; at both ends of a run of empty seats "!first last", which no id looks like
     -id      a claim that was withdrawn before it arrived, and until when that is remembered
     =id      an eviction that was done: until when that is remembered, and how many it hit
@@ -28,6 +28,17 @@ Every line has its `last`; a hash without it is somebody else's, and is left alo
 from __future__ import annotations
 
 from typing import Final
+
+TIME: Final = """
+local time = redis.call('TIME')
+local micros = time[1] * 1000000 + time[2]
+local now = micros / 1000
+"""
+
+CLOCK: Final = """
+-- The same as a text: to write a number of that length costs as much as a command.
+local clock = time[1] .. string.sub('000000', #time[2] + 1) .. time[2]
+"""
 
 STATE: Final = "'" + 11 * "d" + "'"
 NEVER: Final = "9e15"
@@ -299,7 +310,8 @@ local function admit(mine)
         if id ~= mine and id ~= s.heir and c.channel ~= '-' then
           tell(c.channel, id .. string.format(' %.0f', c.ticket))
         end
-        put('+' .. id, record)
+        c.seat = time[1] .. string.sub('000000', #time[2] + 1) .. time[2]
+        put('+' .. id, written(c))
         count_in(c, '+' .. id)
         s.let_in = true
         if id == mine then s.let_me_in = true end

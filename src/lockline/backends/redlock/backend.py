@@ -163,7 +163,10 @@ class RedlockBackend:
         claim = stood.claim
         stood.tries += 1
         attempt = Attempt(
-            self._prefix + claim.name, rules.attempt_id(claim.id, stood.tries), claim.ttl, inspection.info_of(claim)
+            self._prefix + claim.name,
+            rules.attempt_id(claim.id, stood.tries),
+            claim.ttl,
+            inspection.info_of(claim, self._runtime.wall()),
         )
         attempt.kept_for = claim.kept_for
         stood.attempt = attempt

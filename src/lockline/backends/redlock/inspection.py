@@ -17,16 +17,22 @@ from .scripts import LEASE
 _BETWEEN = "\x1f"
 
 
-def info_of(claim: Claim) -> str:
-    """What a lease says about its holder, for people."""
-    return _BETWEEN.join((claim.kind, repr(claim.ttl), repr(claim.since), claim.meta, claim.owner))
+def info_of(claim: Claim, asked: float | None = None) -> str:
+    """What an entry says about its claim, for people; a lease also when it was asked for, at the end, where older clients read the owner."""
+    told = (claim.kind, repr(claim.ttl), repr(claim.since), claim.meta, claim.owner)
+    return _BETWEEN.join(told if asked is None else (*told, repr(asked)))
 
 
 def _standing(claim_id: str, info: str, token: int, holds: bool, remaining: float) -> Standing:
     kind, ttl, since, meta, owner = info.split(_BETWEEN, 4)
+    granted = None
+    if holds:
+        owner, _, asked = owner.rpartition(_BETWEEN) if _BETWEEN in owner else (owner, "", since)
+        granted = float(asked)
     return Standing(
         id=claim_id, owner=owner, kind=kind, token=token, holds=holds, weight=1, capacity=1, ttl=float(ttl),
-        remaining=remaining, since=float(since), meta=json.loads(meta) if meta else None,
+        remaining=remaining, enqueued_at=float(since), granted_at=granted,
+        meta=json.loads(meta) if meta else None,
     )  # fmt: skip
 
 
@@ -59,7 +65,7 @@ class SeenLine(NamedTuple):
         if held is not None:
             claims.append(_standing(commands.claim_of(held.attempt), held.info, held.number, True, held.remaining))
         waiting = [_standing(claim, info, 0, False, left) for claim, (info, left) in self.waiters.items()]
-        return Line(name, (*claims, *sorted(waiting, key=lambda one: one.since)))
+        return Line(name, (*claims, *sorted(waiting, key=lambda one: one.enqueued_at)))
 
 
 async def _ask(

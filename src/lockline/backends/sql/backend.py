@@ -314,9 +314,9 @@ class SqlBackend:
 
     async def look(self, name: str, until: float) -> Line:
         rows, _ = await self.channel.run(RoutineCall("look", (self._places(name).name,)), until, insists=False)
-        line = [calls.standing(row, holds=False) for row in rows]
+        line = [calls.standing(row) for row in rows]
         holders = admitted(line)
-        return Line(name, tuple(replace(one, holds=at < holders) for at, one in enumerate(line)))
+        return Line(name, tuple(calls.as_holder(one) if at < holders else one for at, one in enumerate(line)))
 
     async def list(self, prefix: str, until: float) -> list[str]:
         rows, _ = await self.channel.run(RoutineCall("names", self._places.between(prefix)), until, insists=False)

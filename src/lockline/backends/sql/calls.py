@@ -5,7 +5,7 @@
     leave      at, name, id, doubtful, heir                                  -> (was_there)
     leave_all  JSON of [at, name in hex, id, doubtful] each                  -> (was_there) each, in this order
     renew      JSON of [at, name in hex, id, ttl, weight, about] each, channel -> (lives) each, in this order
-    look       name                                                          -> (id, ticket, weight, capacity, ttl, left, about) each
+    look       name                                                          -> (id, ticket, weight, capacity, ttl, left, about, arrived, granted) each
     names      first, last                                                   -> (name) each
     evict      at, name, token                                               -> (victims)
     kept       name, what, token, ttl                                        -> (now, value, token, written, expires)
@@ -16,7 +16,8 @@
 `at` is a number that the name alone gives: what serialises the steps of a line, and by its last bits the slot that remembers the last
 ticket. Whoever holds has a `ticket`; whoever waits has so many `ahead`, and in `change` seconds the first of these expires; with neither
 it may not stand there, or is gone. Whoever waits may also be told its ticket (`mine`) and who stands directly before it (`behind`);
-an `heir` knows that it holds when this one has left, and need not be told. `about` is for people: owner, kind, since and meta, as JSON. Times are the database's, in seconds.
+an `heir` knows that it holds when this one has left, and need not be told. `about` is for people: owner, kind, since and meta, as JSON. Times are the database's, in seconds;
+`arrived` and `granted` are nothing in a row that an older release has written, and `granted` in one that waits.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import replace
 from hashlib import blake2b, sha1
 from typing import Any, Final, NamedTuple
 
@@ -36,6 +38,10 @@ Rows = Sequence[Sequence[Any]]
 SLOTS: Final = 1024
 """Rows that remember tickets: of names that share one, two steps in the same moment wait for each other, and that is all."""
 NAMES_KEPT: Final = 4096
+
+
+VERSIONS: Final = {"look": 2}
+"""Of each routine that is not the first of its name: clients of two releases find what they know."""
 
 
 class RoutineCall(NamedTuple):
@@ -129,14 +135,21 @@ def of_many(entries: Sequence[str]) -> str:
     return f"[{','.join(entries)}]"
 
 
-def standing(row: Sequence[Any], holds: bool) -> Standing:
-    """One row of `look`, as others see it."""
-    claim_id, ticket, weight, capacity, ttl, left, told = row
+def standing(row: Sequence[Any]) -> Standing:
+    """One row of `look` as others see it, as if it waited."""
+    claim_id, ticket, weight, capacity, ttl, left, told, arrived, granted = row
     owner, kind, since, meta = json.loads(told)
+    enqueued = since if arrived is None else float(arrived)
     return Standing(
-        id=claim_id, owner=owner, kind=kind, token=ticket, holds=holds, weight=weight, capacity=capacity, ttl=ttl,
-        remaining=max(0.0, left), since=since, meta=json.loads(meta) if meta else None,
+        id=claim_id, owner=owner, kind=kind, token=ticket, holds=False, weight=weight, capacity=capacity, ttl=ttl,
+        remaining=max(0.0, left), enqueued_at=enqueued, granted_at=granted and float(granted),
+        meta=json.loads(meta) if meta else None,
     )  # fmt: skip
+
+
+def as_holder(claim: Standing) -> Standing:
+    """The same of one that holds; since it came, where the database has not noted the grant."""
+    return replace(claim, holds=True, granted_at=claim.began)
 
 
 def revision_of(routines: str) -> str:

@@ -53,7 +53,8 @@ class LineInspection:
         remaining = seen.ttl if own is None else max(0.0, own.expires - now)
         return Standing(
             id=place.id, owner=seen.owner, kind=seen.kind, token=stat.czxid, holds=holds, weight=place.weight,
-            capacity=place.capacity, ttl=seen.ttl, remaining=remaining, since=seen.since, meta=seen.meta,
+            capacity=place.capacity, ttl=seen.ttl, remaining=remaining, enqueued_at=seen.since,
+            granted_at=seen.since if holds else None, meta=seen.meta,
         )  # fmt: skip
 
     async def names(self, prefix: str, until: float) -> list[str]:

@@ -1,6 +1,7 @@
 // The question before an eviction: which holder, why, and who asks.
 
 import { clock, write } from "./format.js";
+import { began } from "./model.js";
 
 const NAME = "lockline.name";
 
@@ -31,7 +32,7 @@ export class Evicting {
     this.reason.value = "";
     write(this.problem, "");
     write(document.getElementById("evict-title"), `Take ${line.shown ?? line.name} away?`);
-    write(document.getElementById("evict-who"), `${claim.who} has held it since ${clock(claim.since)}, token ${claim.token}.`);
+    write(document.getElementById("evict-who"), `${claim.who} has held it since ${clock(began(claim))}, token ${claim.token}.`);
     this.dialog.showModal();
     this.reason.focus();
   }

@@ -1,7 +1,7 @@
 // The list of all lines: in order, filtered, drawn where it is looked at.
 
 import { count, write } from "./format.js";
-import { urgency } from "./model.js";
+import { began, urgency } from "./model.js";
 import { Row } from "./row.js";
 
 const REST = 2500; // Milliseconds after the last touch before the order may change under the pointer.
@@ -87,7 +87,7 @@ export class Lines {
       return;
     }
     const now = this.model.now();
-    const since = (line) => (line.hold[0] ?? line.wait[0])?.since ?? now;
+    const since = (line) => (line.hold.length || line.wait.length ? began(line.hold[0] ?? line.wait[0]) : now);
     const by = {
       urgent: (row) => -urgency(row.line, now),
       held: (row) => since(row.line),

@@ -53,8 +53,13 @@ export class Model {
 // Which lines need a person first: many who wait, behind one who has held for long.
 export function urgency(line, now) {
   const head = line.hold[0] ?? line.wait[0];
-  const held = head ? Math.max(0, now - head.since) : 0;
+  const held = head ? Math.max(0, now - began(head)) : 0;
   return 4 * Math.log2(1 + line.waiting) + Math.log2(1 + held) + (line.holders ? 0 : 8 * Math.sign(line.waiting));
+}
+
+// When a claim began to do what it does now: to hold, or else to wait.
+export function began(claim) {
+  return claim.granted_at ?? claim.enqueued_at;
 }
 
 // Renewed every third of its ttl, a lease has two thirds left at any time; with less than one, two renewals were missed.

@@ -1,6 +1,7 @@
 // A line that somebody has opened: everybody in it, what they say of themselves, and what happened here.
 
 import { clock, duration, make, remaining, write } from "./format.js";
+import { began } from "./model.js";
 
 export class Opened {
   constructor(row, store, mayEvict, onEvict) {
@@ -95,7 +96,7 @@ export class Opened {
       make("td", { "data-label": "Place" }, place),
       make("td", { "data-label": "Who", class: "who" }, claim.who),
       make("td", { "data-label": "Token", class: "token" }, holds ? claim.token : "–"),
-      make("td", { "data-label": "Since" }, clock(claim.since)),
+      make("td", { "data-label": "Since" }, clock(began(claim))),
       age, left, meta,
     );
     if (holds && this.mayEvict) {
@@ -108,7 +109,7 @@ export class Opened {
 
   tick(now) {
     for (const { claim, age, left } of this.moments) {
-      write(age, duration(now - claim.since));
+      write(age, duration(now - began(claim)));
       write(left, remaining(claim.expires - now, claim.ttl));
     }
   }

@@ -3,7 +3,7 @@
 import { Evicting } from "./evicting.js";
 import { count, duration, make, write } from "./format.js";
 import { Lines } from "./lines.js";
-import { Model } from "./model.js";
+import { Model, began } from "./model.js";
 import { Opened, happened } from "./opened.js";
 import { Stream } from "./stream.js";
 
@@ -61,8 +61,8 @@ function summarise(now) {
   for (const line of page.model.lines.values()) {
     held += line.holders;
     waiting += line.waiting;
-    for (const claim of line.hold) hold = Math.min(hold ?? claim.since, claim.since);
-    for (const claim of line.wait) wait = Math.min(wait ?? claim.since, claim.since);
+    for (const claim of line.hold) hold = Math.min(hold ?? began(claim), began(claim));
+    for (const claim of line.wait) wait = Math.min(wait ?? began(claim), began(claim));
   }
   write($("sum-held"), held.toLocaleString("en"));
   write($("sum-waiting"), waiting.toLocaleString("en"));

@@ -1,7 +1,7 @@
 // One line in the list: its name, who holds it in front, who waits behind, in order.
 
 import { count, duration, make, remaining, write } from "./format.js";
-import { isLate } from "./model.js";
+import { began, isLate } from "./model.js";
 
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
 const REFILL = 300; // Milliseconds in which a bar fills up again.
@@ -109,14 +109,14 @@ export class Row {
     );
     if (mode) item.append(make("span", { class: "mode" }, mode));
     if (claim.meta) item.append(make("span", { class: "meta" }, metaText(claim)));
-    this.ages.push({ element: age, since: claim.since });
+    this.ages.push({ element: age, since: began(claim) });
     this.bars.push({ claim, bar, left, item });
     return item;
   }
 
   waiter(claim, place) {
     const age = make("span", { class: "for" });
-    this.ages.push({ element: age, since: claim.since });
+    this.ages.push({ element: age, since: began(claim) });
     const item = make("li", { class: "waiter" }, make("b", { class: "place" }, String(place)), make("span", { class: "who" }, claim.who), age);
     if (claim.kind === "read" || claim.kind === "write") item.append(make("span", { class: "mode" }, claim.kind));
     return item;
