@@ -29,7 +29,8 @@ class BakeryWorld(World):
     packaged_apart = True
     exclusion = "process"
     token_survives: ClassVar = frozenset({"release", "expiry"})
-    watches = notes_grants = hands_on = hands_over = keeps_values = keeps_for = False
+    notes_grants = "never"
+    watches = hands_on = hands_over = keeps_values = keeps_for = False
 
     def open(self) -> None:
         if importlib.util.find_spec("hatchling") is None or importlib.util.find_spec("pip") is None:

@@ -21,7 +21,7 @@ class ConsulWorld(World):
     sessions = True
     exclusion = "consensus"
     token_survives: ClassVar = frozenset({"release", "expiry", "restart", "failover"})
-    notes_grants = False
+    notes_grants = "by the renewal"
     hands_over = False
     marks: ClassVar[tuple[pytest.MarkDecorator, ...]] = (pytest.mark.server,)
 

@@ -27,7 +27,7 @@ class EtcdWorld(World):
     sessions = True
     exclusion = "consensus"
     token_survives: ClassVar = frozenset({"release", "expiry", "restart", "failover"})
-    notes_grants = False
+    notes_grants = "by the renewal"
     hands_over = False
     shares_a_connection = True
     marks: ClassVar[tuple[pytest.MarkDecorator, ...]] = (pytest.mark.server,)

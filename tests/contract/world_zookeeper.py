@@ -23,7 +23,7 @@ class ZooKeeperWorld(World):
     sessions = True
     exclusion = "consensus"
     token_survives: ClassVar = frozenset({"release", "expiry", "restart", "failover"})
-    notes_grants = False
+    notes_grants = "by the renewal"
     hands_over = keeps_for = delays_locks = False
     marks: ClassVar[tuple[pytest.MarkDecorator, ...]] = (pytest.mark.server,)
 

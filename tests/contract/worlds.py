@@ -35,7 +35,7 @@ import importlib
 import itertools
 import os
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Literal
 
 import pytest
 
@@ -90,8 +90,8 @@ class World:
     """A waiter is notified of its turn; it does not poll."""
     watches: ClassVar[bool] = True
     """A client that has no claim in the queue is notified of changes as well."""
-    notes_grants: ClassVar[bool] = True
-    """The store knows when a claim that waited began to hold; elsewhere `granted_at` is a moment that is not after that."""
+    notes_grants: ClassVar[Literal["at once", "by the renewal", "never"]] = "at once"
+    """When the store knows since when a claim holds that waited; until then `granted_at` is its arrival."""
     hands_on: ClassVar[bool] = True
     """The store says which claim is directly ahead, so that a client hands a turn on to its own next claim by itself."""
     hands_over: ClassVar[bool] = True

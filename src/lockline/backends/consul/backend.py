@@ -152,7 +152,7 @@ class ConsulBackend(KeyedBackend[ConsulClaims]):
 
     # -- place -------------------------------------------------------------------------------------
 
-    async def place(self, claim: Claim, until: float) -> Grant | Waiting | Gone:
+    async def _place(self, claim: Claim, until: float) -> Grant | Waiting | Gone:
         """Where the claim stands now; those in its way are watched until it is looked at again."""
         own = self._claims.get(claim.id)
         if own is None or own.carrier is None:

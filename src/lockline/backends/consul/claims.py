@@ -71,6 +71,7 @@ class ConsulClaim(KeyedClaim[ServerSession]):
         session = "" if self.carrier is None else self.carrier.id
         return ToldClaim(
             claim.id, claim.owner, claim.kind, claim.weight, claim.capacity, claim.ttl, claim.since, claim.meta, client,
+            *(self.granted or (claim.since,)),
             key=self.key, create=self.create, modified=self.changed, session=session,
         )  # fmt: skip
 
@@ -141,6 +142,7 @@ class ConsulClaims(KeyedClaims[ConsulClaim]):
             self._tell_followers([own])
 
     def _tell_followers(self, gone: Sequence[ConsulClaim], heir: str = "") -> None:
+        self.granted(heir)
         heirs = self.get(heir)
         if heirs is not None:
             heirs.ahead = []
@@ -216,7 +218,7 @@ class ConsulClaims(KeyedClaims[ConsulClaim]):
         return claim, own, session
 
     def _steps(self, claim: Claim, own: ConsulClaim, session: ServerSession) -> list[Step]:
-        value = self._keys.value_of(own.as_told(claim))
+        value = self._keys.value_of(own.as_told(claim), *own.granted)
         since, before = own.changed, own.carrier
         assert before is not None
         if own.carried_by(session) is before:

@@ -55,9 +55,9 @@ class ConsulKeys:
         """Where this claim stands; with an end of its own, so that no key begins with another."""
         return f"{self.line(claim.name)}{claim.id}."
 
-    def value_of(self, claim: Claim) -> str:
+    def value_of(self, claim: Claim, *granted: float) -> str:
         """What a claim's key holds."""
-        return base64.b64encode(written(claim, self.client).encode()).decode()
+        return base64.b64encode(written(claim, self.client, *granted).encode()).decode()
 
     def names(self, beginning: str) -> str:
         """What the keys of all names that begin like this begin with."""

@@ -29,6 +29,8 @@ async def look(claims: ConsulClaims, name: str, clock: Callable[[], float], unti
         own = mine.get(claim.id)
         ends = claims.sightings.ends(claim, now) if own is None else own.expires
         remaining = min(claim.ttl, ends - now)
+        if own is not None and own.granted:
+            (claim.granted,) = own.granted
         standings.append(standing(claim, token=claim.create, holds=at < count, remaining=remaining))
     return Line(name, tuple(standings))
 

@@ -175,7 +175,7 @@ class EtcdBackend(KeyedBackend[EtcdClaims]):
 
     # -- place -------------------------------------------------------------------------------------
 
-    async def place(self, claim: Claim, until: float) -> Grant | Waiting | Gone:
+    async def _place(self, claim: Claim, until: float) -> Grant | Waiting | Gone:
         """Where the claim stands now; whoever decides its turn is watched until it is looked at again."""
         while True:
             own = self._claims.get(claim.id)
@@ -246,6 +246,7 @@ class EtcdBackend(KeyedBackend[EtcdClaims]):
         self._watches.drop(claim.id)
         # It knows, and watches nobody's end any more.
         self._watches.drop(heir)
+        self._claims.granted(heir)
         return (await self._claims.leave([claim], self._channel, until))[0]
 
     async def leave_all(self, claims: Sequence[Claim], until: float) -> Sequence[bool]:

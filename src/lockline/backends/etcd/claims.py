@@ -29,15 +29,17 @@ STEP_BYTES: Final = 100
 class EtcdClaim(KeyedClaim[ServerLease]):
     """One claim of this client on etcd."""
 
-    __slots__ = ("key", "revision", "token", "written")
+    __slots__ = ("key", "revision", "sent", "token", "written")
 
     def __init__(self, claim: Claim, key: bytes) -> None:
         super().__init__(claim)
         self.key = key
         self.token = 0
         """0 until it is known to stand."""
-        self.written = False
-        """Whether the token has been written into the key, for others to read."""
+        self.written: tuple[float, ...] | None = None
+        """What the key says of its grant; None while it does not say the token either, for others to read."""
+        self.sent: tuple[float, ...] = ()
+        """The same of the last request that was to write it."""
         self.revision = 0
         """At which `ahead` was seen."""
 
@@ -152,13 +154,14 @@ class EtcdClaims(KeyedClaims[EtcdClaim]):
         lease = own.carried_by(lease)
         if self._is_told(claim, own, lease):
             return commands.still_there(own.key)
-        value = self._keys.value_of(own.as_told(claim), own.token)
+        own.sent = own.granted
+        value = self._keys.value_of(own.as_told(claim), own.token, *own.sent)
         return commands.rewritten(own.key, since, value, lease.id)
 
     @staticmethod
     def _is_told(claim: Claim, own: EtcdClaim, lease: ServerLease) -> bool:
         """Whether the claim's key says what it should: then it is only looked for."""
-        return own.written and lease is own.carrier and claim.weight >= own.claim.weight
+        return own.written == own.granted and lease is own.carrier and claim.weight >= own.claim.weight
 
     def _take_in_reply(self, claim: Claim, own: EtcdClaim, lease: ServerLease, reply: Any) -> tuple[bool, bool]:
         """Whether the claim stands, and whether its key says by now what it should."""
@@ -172,7 +175,7 @@ class EtcdClaims(KeyedClaims[EtcdClaim]):
         # If not, another request of ours came between: an extension at the same time, or the first try of this one.
         last = bool(told.succeeded) and kvs[0].mod_revision > own.changed
         if last:
-            own.written, own.carrier, own.claim = True, own.carried_by(lease), own.as_told(claim)
+            own.written, own.carrier, own.claim = own.sent, own.carried_by(lease), own.as_told(claim)
         own.changed = max(own.changed, kvs[0].mod_revision)
         return True, last
 

@@ -72,9 +72,9 @@ class Keys:
         """Where this claim stands."""
         return self.line(claim.name) + claim.id.encode()
 
-    def value_of(self, claim: Claim, token: int = 0) -> bytes:
+    def value_of(self, claim: Claim, token: int = 0, *granted: float) -> bytes:
         """What a claim's key holds."""
-        return written(claim, self._client, token).encode()
+        return written(claim, self._client, token, *granted).encode()
 
     def names(self, beginning: str) -> bytes:
         """What the keys of all names that begin like this begin with."""

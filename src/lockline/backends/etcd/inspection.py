@@ -34,6 +34,8 @@ async def look(channel: Way, keys: Keys, name: str, mine: Mapping[str, EtcdClaim
     for at, claim in enumerate(line):
         own = mine.get(claim.id)
         remaining = own.expires - now if own is not None else min(claim.ttl, left.get(claim.lease, claim.ttl))
+        if own is not None and own.granted:
+            (claim.granted,) = own.granted
         standings.append(standing(claim, token=claim.token, holds=at < count, remaining=remaining))
     return Line(name, tuple(standings))
 

@@ -49,6 +49,17 @@ class KeyedBackend(ABC, Generic[K]):
     async def _enter(self, claim: Claim, wait: bool, until: float) -> Grant | Waiting | None:
         """The same; whoever may have sent something has noted the claim before."""
 
+    async def place(self, claim: Claim, until: float) -> Grant | Waiting | Gone:
+        """Where the claim stands now; those in its way are watched until it is looked at again."""
+        answer = await self._place(claim, until)
+        if isinstance(answer, Grant):
+            self._claims.granted(claim.id)
+        return answer
+
+    @abstractmethod
+    async def _place(self, claim: Claim, until: float) -> Grant | Waiting | Gone:
+        """The same."""
+
     def _not_applied(self, own: KeyedClaim[Any]) -> None:
         """It was refused, or it never went out: nothing of it can come to be."""
         own.late = None

@@ -27,7 +27,7 @@ NEVER: Final = float("inf")
 class KeyedClaim(Generic[C]):
     """One claim of this client, from before the request that puts it into its line until it is known to be gone."""
 
-    __slots__ = ("ahead", "carrier", "changed", "claim", "create", "expires", "gone", "late", "trusts")
+    __slots__ = ("ahead", "carrier", "changed", "claim", "create", "expires", "gone", "granted", "late", "trusts")
 
     def __init__(self, claim: Claim) -> None:
         self.claim = claim
@@ -41,6 +41,8 @@ class KeyedClaim(Generic[C]):
         self.changed = 0
         """When its key was last put, as far as this client knows."""
         self.gone = False
+        self.granted: tuple[float, ...] = ()
+        """When it began to hold, by this client's wall clock, if it waited before; its next renewal tells others."""
         self.ahead: list[Any] | None = None
         """Who kept it from holding when that was last looked up; None when that has to be done."""
         self.trusts = 0.0
@@ -107,6 +109,12 @@ class KeyedClaims(ABC, Generic[O]):
     def standing(self) -> list[O]:
         """Those of which more is known than that a request went out."""
         return [own for own in list(self._claims.values()) if own.expires != NEVER]
+
+    def granted(self, claim_id: str) -> None:
+        """A claim that waited holds, as its client finds out now."""
+        own = self.get(claim_id)
+        if own is not None and not own.granted:
+            own.granted = (self._runtime.wall(),)
 
     def note(self, own: O) -> None:
         """A request to enter goes out for this one."""

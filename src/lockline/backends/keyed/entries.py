@@ -28,16 +28,18 @@ class KeyedEntry:
     since: float
     meta: str
     client: str
+    granted: float
+    """When it began to hold, if its client has written that down by now; otherwise when it came."""
 
 
-def written(claim: Claim, client: str, *more: int) -> str:
-    """The text of this claim's key."""
+def written(claim: Claim, client: str, *more: float) -> str:
+    """The text of this claim's key; what is added ends with the moment of the grant, if that came later than the claim."""
     told = (claim.owner, claim.kind, claim.weight, claim.capacity, claim.ttl, claim.since, claim.meta, client, *more)
     return json.dumps(told, separators=(",", ":"))
 
 
 def read(text: str | bytes, numbers: int = 0) -> Told | None:
-    """What `written` wrote, with so many numbers at its end (more may follow one day); None for anything else, which holds nothing."""
+    """What `written` wrote, with so many numbers and the grant at its end (more may follow one day); None for anything else, which holds nothing."""
     fields = FIELDS + (int,) * numbers
     try:
         told = json.loads(text)
@@ -50,13 +52,15 @@ def read(text: str | bytes, numbers: int = 0) -> Told | None:
             return None
     except (ValueError, OverflowError, RecursionError):
         return None
-    return tuple(told[: len(fields)]) if sound else None
+    granted = told[len(fields)] if len(told) > len(fields) else since
+    known = isinstance(granted, (int, float)) and math.isfinite(granted)
+    return (*told[: len(FIELDS)], granted if known else since, *told[len(FIELDS) : len(fields)]) if sound else None
 
 
 def standing(claim: KeyedEntry, *, token: int, holds: bool, remaining: float) -> Standing:
     """The claim as `inspect` shows it."""
     return Standing(
         id=claim.id, owner=claim.owner, kind=claim.kind, token=token, holds=holds, weight=claim.weight,
-        capacity=claim.capacity, ttl=claim.ttl, remaining=max(0.0, remaining), enqueued_at=claim.since, granted_at=claim.since if holds else None,
+        capacity=claim.capacity, ttl=claim.ttl, remaining=max(0.0, remaining), enqueued_at=claim.since, granted_at=max(claim.since, claim.granted) if holds else None,
         meta=json.loads(claim.meta) if claim.meta else None,
     )  # fmt: skip

@@ -129,6 +129,7 @@ class ZooKeeperBackend:
                 node.look_by = 0.0
                 continue
             if node.holds:
+                node.granted = node.granted or self._runtime.wall()
                 return Grant(node.token)
             node.look_by = node.look_by or self._runtime.now() + NET
             if self._runtime.now() < node.look_by:
@@ -165,6 +166,7 @@ class ZooKeeperBackend:
         if (next_one := self._nodes.get(heir)) is not None:
             # It knows: the end of the one ahead is no news to it any more.
             next_one.holds = True
+            next_one.granted = self._runtime.wall()
         (there,) = await self._remove([claim], until, insist=True)
         return there
 

@@ -32,8 +32,8 @@ class OwnNode:
     """One claim of this client. It is known from before the request that makes it goes out."""
 
     __slots__ = (
-        "ahead", "claim", "end", "expires", "holds", "lighter", "look_by", "mine", "parent", "path", "path_bytes", "session", "stale", "token",
-        "ttl", "watched", "weight", "withdrawn",
+        "ahead", "claim", "end", "expires", "granted", "holds", "lighter", "look_by", "mine", "parent", "path", "path_bytes", "sent", "session", "stale", "token",
+        "told", "ttl", "watched", "weight", "withdrawn",
     )  # fmt: skip
 
     def __init__(self, claim: Claim, parent: str) -> None:
@@ -56,6 +56,12 @@ class OwnNode:
         self.withdrawn = False
         """Nobody wants it any more: it is removed, whatever it has come to."""
         self.holds = False
+        self.granted: float | None = None
+        """When it began to hold, by this client's wall clock, if it waited before."""
+        self.sent: float | None = None
+        """The same as the last renewal was to write it."""
+        self.told: float | None = None
+        """The same as its node says it."""
         self.mine: ClaimNode | None = None
         self.ahead: list[ClaimNode] = []
         """The line before it, as far as is known. It can only get shorter and lighter, so what is known errs on the safe
@@ -125,6 +131,7 @@ class OwnNode:
         self.expires = max(self.expires, sent + claim.ttl)
         self.ttl = max(self.ttl, claim.ttl)
         self.weight = min(self.weight, claim.weight)
+        self.told = self.sent
 
 
 class Claims:
@@ -219,9 +226,10 @@ class Claims:
         if node is None or node.path is None:
             # Released meanwhile, by another thread.
             return []
-        if claim.ttl <= node.ttl and claim.weight >= node.weight:
+        node.sent = node.granted
+        if claim.ttl <= node.ttl and claim.weight >= node.weight and node.sent == node.told:
             return [CheckVersion(node.path, -1)]
-        requests: list[Any] = [SetData(node.path, written(claim._replace(ttl=max(claim.ttl, node.ttl))), -1)]
+        requests: list[Any] = [SetData(node.path, written(claim._replace(ttl=max(claim.ttl, node.ttl)), node.sent), -1)]
         if claim.weight < node.weight:
             node.lighter = f"{node.parent}/{lighter_name(node.path, claim.weight)}"
             requests.append(Create(node.lighter, b"", self._commands.acl, 1))
@@ -232,7 +240,7 @@ class Claims:
         node = self.nodes.get(claim.id)
         if node is None:
             return 0
-        changes = claim.ttl > node.ttl or claim.weight < node.weight
+        changes = claim.ttl > node.ttl or claim.weight < node.weight or node.granted != node.told
         # Text in JSON.
         return node.path_bytes + STEP_BYTES + (12 * len(claim.owner) + len(claim.meta) + 2 * STEP_BYTES) * changes
 

@@ -112,15 +112,18 @@ class NodeData(NamedTuple):
     ttl: float
     since: float
     meta: Mapping[str, Any] | None
+    granted: float | None = None
+    """When it began to hold, if it waited before and its client has said so by now."""
 
 
 NOTHING: Final = NodeData("?", "?", 0.0, 0.0, None)
 
 
-def written(claim: Claim) -> bytes:
+def written(claim: Claim, granted: float | None = None) -> bytes:
     """The data of a claim's node."""
     meta = json.loads(claim.meta) if claim.meta else None
-    return json.dumps([claim.owner, claim.kind, claim.ttl, claim.since, meta]).encode()
+    told = [claim.owner, claim.kind, claim.ttl, claim.since, meta]
+    return json.dumps(told if granted is None else [*told, granted]).encode()
 
 
 def read_data(data: bytes) -> NodeData:
@@ -129,7 +132,7 @@ def read_data(data: bytes) -> NodeData:
         read = NodeData(*json.loads(data))
     except (ValueError, TypeError, RecursionError):
         return NOTHING
-    texts, times = (read.owner, read.kind), (read.ttl, read.since)
+    texts, times = (read.owner, read.kind), (read.ttl, read.since, read.granted or 0.0)
     if not all(isinstance(text, str) for text in texts) or not isinstance(read.meta, (dict, type(None))):
         return NOTHING
     return read if all(isinstance(time, (int, float)) and 0 <= time < LATEST for time in times) else NOTHING

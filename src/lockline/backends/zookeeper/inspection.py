@@ -51,10 +51,11 @@ class LineInspection:
         own = self._own.get(place.id)
         # Of another client's claim only its ttl is known; of ours, what is left.
         remaining = seen.ttl if own is None else max(0.0, own.expires - now)
+        granted = seen.granted if own is None else own.granted
         return Standing(
             id=place.id, owner=seen.owner, kind=seen.kind, token=stat.czxid, holds=holds, weight=place.weight,
             capacity=place.capacity, ttl=seen.ttl, remaining=remaining, enqueued_at=seen.since,
-            granted_at=seen.since if holds else None, meta=seen.meta,
+            granted_at=max(seen.since, granted or 0.0) if holds else None, meta=seen.meta,
         )  # fmt: skip
 
     async def names(self, prefix: str, until: float) -> list[str]:
