@@ -115,8 +115,11 @@ class Told:
             elif field == b"last":
                 self.fields[field] = self.rank.get(int(value), "before")
             elif field[:1] in b"+~":
-                ticket, moment, *rest = value.split(b" ")
-                self.fields[field] = self.rank[int(ticket)], *rest
+                ticket, moment, ttl, seat, *rest = value.split(b" ")
+                if field[:1] == b"+" and len(seat) > 12:
+                    self.times[f"{field.decode()} granted"] = int(seat) / 1000 - now
+                    seat = b""
+                self.fields[field] = self.rank[int(ticket)], ttl, seat, *rest
                 self.times[field.decode()] = int(moment) / 1000 - now
             elif field[:1] == b"-":
                 self.times[field.decode()] = int(value) - now

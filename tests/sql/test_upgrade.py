@@ -18,8 +18,8 @@ pytestmark = pytest.mark.server
 
 OLDER = {
     "mysql": (
-        "DROP PROCEDURE lockline_look_v2",
-        "CREATE PROCEDURE lockline_look_v2(IN of_line VARBINARY(1024)) SQL SECURITY DEFINER BEGIN SELECT 1 WHERE FALSE; END",
+        "DROP PROCEDURE lockline_look_v1",
+        "CREATE PROCEDURE lockline_look_v1(IN of_line VARBINARY(1024)) SQL SECURITY DEFINER BEGIN SELECT 1 WHERE FALSE; END",
         "DROP PROCEDURE lockline_settings_v1",
         "CREATE PROCEDURE lockline_settings_v1() SELECT VERSION(), 0, 1, 0, 0, 151",
     ),
@@ -65,6 +65,45 @@ def test_a_routine_that_is_as_it_should_be_is_not_replaced(older: Any) -> None:
     older.ask("DO SLEEP(1.1)")  # the server notes whole seconds
     mysql.tables(older.url).make()
     assert {name for name, when in older.ask(made) if when != before[name]} == {
-        "lockline_look_v2",
+        "lockline_look_v1",
         "lockline_settings_v1",
     }
+
+
+WITHOUT_GRANTS = {
+    "mysql": (
+        "DROP PROCEDURE lockline_line_v1",
+        "ALTER TABLE lockline_claim DROP COLUMN arrived, DROP COLUMN granted",
+    ),
+    "postgresql": (
+        "DROP FUNCTION lockline.look_v1",
+        "DROP FUNCTION lockline.line_v1",
+        "CREATE FUNCTION lockline.look_v1(of_line bytea, OUT id text, OUT ticket bigint, OUT weight integer, OUT capacity integer, "
+        "OUT ttl double precision, OUT remaining double precision, OUT about text) RETURNS SETOF record LANGUAGE sql AS "
+        "$$ SELECT c.id, c.ticket, c.weight, c.capacity, c.ttl, 9.0::double precision, c.about FROM lockline.claim c WHERE c.name = of_line $$",
+        "ALTER TABLE lockline.claim DROP COLUMN arrived, DROP COLUMN granted",
+    ),
+}
+"""Tables of a release that did not note when a claim began to hold."""
+
+
+@pytest.mark.parametrize("system", ["mysql", "postgresql"])
+def test_a_holder_on_tables_without_the_moment_of_its_grant_holds_since_it_came(
+    system: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    database: Any = MysqlDatabase(tmp_path_factory) if system == "mysql" else PostgresqlDatabase()
+    tables = (mysql if system == "mysql" else postgresql).tables(database.url)
+    try:
+        with lockline.connect(database.url) as client, client.lock("x", ttl=60) as lease:
+            for statement in WITHOUT_GRANTS[system]:
+                database.ask(statement)
+            (before,) = client.inspect("x").holders
+            assert (before.token, before.granted_at) == (lease.token, before.enqueued_at)
+            tables.make()
+            (after,) = client.inspect("x").holders
+            assert (after.token, after.granted_at) == (lease.token, after.enqueued_at)
+            assert releases(client) == ["ok"]
+            with client.lock("y", ttl=60):
+                assert client.inspect("y").holders[0].granted_at is not None
+    finally:
+        database.close()

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from pymysql import err
 
 from ..failures import NoAnswer, Refused
-from ..sql.calls import VERSIONS, RoutineCall, Rows, Scalar
+from ..sql.calls import RoutineCall, Rows, Scalar
 
 
 def _digits(rows: Sequence[Sequence[Any]]) -> Rows:
@@ -35,6 +35,7 @@ ROUTINES: Final = {
     "leave": MysqlRoutine((0, 1, 2, 3), _as_they_are),
     "leave_all": MysqlRoutine((0,), _digits),
     "renew": MysqlRoutine((0,), _digits),
+    "line": MysqlRoutine((0,), _as_they_are),
     "look": MysqlRoutine((0,), _as_they_are),
     "names": MysqlRoutine((0, 1), _as_they_are),
     "evict": MysqlRoutine((0, 1, 2), _as_they_are),
@@ -48,7 +49,7 @@ ROUTINES: Final = {
 def written(call: RoutineCall) -> str:
     """The statement that asks it."""
     values = ",".join([_written(call.args[at]) for at in ROUTINES[call.routine].takes])
-    return f"CALL lockline_{call.routine}_v{VERSIONS.get(call.routine, 1)}({values})"
+    return f"CALL lockline_{call.routine}_v1({values})"
 
 
 def _written(value: Scalar) -> str:

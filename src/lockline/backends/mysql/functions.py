@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ..sql.calls import VERSIONS, revision_of
+from ..sql.calls import revision_of
 from . import hand_over, keeping
 
 _WORDS: Final = {
@@ -37,7 +37,7 @@ _WORDS: Final = {
 
 
 def _procedure(name: str, takes: str, body: str) -> str:
-    text = f"CREATE PROCEDURE lockline_{name}_v{VERSIONS.get(name, 1)}({takes}) SQL SECURITY INVOKER MODIFIES SQL DATA\nstep: BEGIN{body}END"
+    text = f"CREATE PROCEDURE lockline_{name}_v1({takes}) SQL SECURITY INVOKER MODIFIES SQL DATA\nstep: BEGIN{body}END"
     for word, meaning in _WORDS.items():
         text = text.replace("{" + word + "}", meaning)
     # In full: by completion_type the next transaction could begin at once, and stay open, or the session end.
@@ -317,6 +317,12 @@ _RENEW: Final = _procedure("renew", "IN batch LONGTEXT {TEXT}", """
 
 _LOOK: Final = _procedure("look", "IN of_line {NAME}", """
     DECLARE moment BIGINT DEFAULT {NOW};
+    SELECT id, ticket, weight, capacity, ttl, (expires - moment) / 1e6, about FROM lockline_claim
+        WHERE name = of_line AND expires > moment ORDER BY ticket;
+""")  # fmt: skip
+
+_LINE: Final = _procedure("line", "IN of_line {NAME}", """
+    DECLARE moment BIGINT DEFAULT {NOW};
     SELECT id, ticket, weight, capacity, ttl, (expires - moment) / 1e6, about, arrived / 1e6, granted / 1e6 FROM lockline_claim
         WHERE name = of_line AND expires > moment ORDER BY ticket;
 """)  # fmt: skip
@@ -362,7 +368,7 @@ _KEPT: Final = _procedure("kept", keeping.KEPT_TAKES, keeping.KEPT)
 _KEEP: Final = _procedure("keep", keeping.KEEP_TAKES, keeping.KEEP)
 
 _STEPS: Final = (
-    _BEGIN, _LOCK, _STANDS, _CLEAR, _ENTER, _PLACE, _GRANTED, _REMOVE, _SWEEP, _LEAVE, _LEAVE_ALL, _RENEW, _LOOK, _NAMES, _EVICT, _HAND_OVER, _KEPT, _KEEP,
+    _BEGIN, _LOCK, _STANDS, _CLEAR, _ENTER, _PLACE, _GRANTED, _REMOVE, _SWEEP, _LEAVE, _LEAVE_ALL, _RENEW, _LOOK, _LINE, _NAMES, _EVICT, _HAND_OVER, _KEPT, _KEEP,
 )  # fmt: skip
 REVISION: Final = revision_of("".join(_STEPS))
 _SETTINGS: Final = _procedure("settings", "", f"""

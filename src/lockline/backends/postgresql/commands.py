@@ -10,7 +10,7 @@ from psycopg.pq import DiagnosticField, Escaping
 from psycopg.pq.abc import PGconn, PGresult
 
 from ..failures import NoAnswer, Refused
-from ..sql.calls import VERSIONS, RoutineCall, Rows, Scalar
+from ..sql.calls import RoutineCall, Rows, Scalar
 from .functions import FOREIGN, NO_SLOTS, WRONG_LEVEL
 
 Decode = Callable[[bytes], Any]
@@ -35,7 +35,8 @@ ROUTINES: Final = {
     "leave": PostgresqlRoutine("bigint bytea text bool text", (int,)),
     "leave_all": PostgresqlRoutine("text", (int,)),
     "renew": PostgresqlRoutine("text text", (int,)),
-    "look": PostgresqlRoutine("bytea", (bytes.decode, int, int, int, float, float, bytes.decode, float, float)),
+    "line": PostgresqlRoutine("bytea", (bytes.decode, int, int, int, float, float, bytes.decode, float, float)),
+    "look": PostgresqlRoutine("bytea", (bytes.decode, int, int, int, float, float, bytes.decode)),
     "names": PostgresqlRoutine("bytea bytea", (_bytes,)),
     "settings": PostgresqlRoutine("", (bytes.decode, bytes.decode)),
     "evict": PostgresqlRoutine("bigint bytea bigint", (int,)),
@@ -54,7 +55,7 @@ def statements(schema: str) -> dict[str, bytes]:
     """The statement that calls each routine."""
     return {
         name: (
-            f'SELECT * FROM "{schema}".{name}_v{VERSIONS.get(name, 1)}('
+            f'SELECT * FROM "{schema}".{name}_v1('
             + ", ".join(f"${at}::{kind}" for at, kind in enumerate(routine.types.split(), 1))
             + ")"
         ).encode()

@@ -300,13 +300,20 @@ END $$;
 """
 
 _OPERATOR: Final = """
-CREATE OR REPLACE FUNCTION {schema}.look_v2(
+CREATE OR REPLACE FUNCTION {schema}.line_v1(
     of_line bytea, OUT id text, OUT ticket bigint, OUT weight integer, OUT capacity integer, OUT ttl double precision,
     OUT remaining double precision, OUT about text, OUT arrived double precision, OUT granted double precision
 ) RETURNS SETOF record LANGUAGE sql {patience} AS $$
     SELECT c.id, c.ticket, c.weight, c.capacity, c.ttl, extract(epoch FROM c.expires - clock_timestamp())::double precision, c.about,
         extract(epoch FROM c.arrived)::double precision, extract(epoch FROM c.granted)::double precision
     FROM {schema}.claim c WHERE c.name = of_line AND c.expires > clock_timestamp() ORDER BY c.ticket
+$$;
+
+CREATE OR REPLACE FUNCTION {schema}.look_v1(
+    of_line bytea, OUT id text, OUT ticket bigint, OUT weight integer, OUT capacity integer, OUT ttl double precision,
+    OUT remaining double precision, OUT about text
+) RETURNS SETOF record LANGUAGE sql {patience} AS $$
+    SELECT l.id, l.ticket, l.weight, l.capacity, l.ttl, l.remaining, l.about FROM {schema}.line_v1(of_line) l ORDER BY l.ticket
 $$;
 
 CREATE OR REPLACE FUNCTION {schema}.names_v1(first bytea, after bytea) RETURNS SETOF bytea LANGUAGE sql {patience} AS $$

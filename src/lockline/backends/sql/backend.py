@@ -10,7 +10,6 @@ from typing import Final
 from ...core.backend import Findings
 from ...core.claim import DETACHED, Claim, Gone, Grant, Line, Record, Unanswered, Waiting
 from ...core.lasting import renew_for
-from ...core.rule import admitted
 from ...core.waiting import Hints
 from ...errors import BackendUnavailable, ClientClosed
 from ...guarantees import Guarantees
@@ -18,7 +17,7 @@ from ...runtime import Runtime
 from ..attending import Attending
 from ..doubts import Doubts
 from ..failures import NoAnswer, Refused, unavailable
-from . import calls
+from . import calls, inspection
 from .batches import SqlBatches
 from .calls import Places, RoutineCall, Stands
 from .channel import SqlChannel
@@ -313,10 +312,7 @@ class SqlBackend:
     # -- questions ---------------------------------------------------------------------------------
 
     async def look(self, name: str, until: float) -> Line:
-        rows, _ = await self.channel.run(RoutineCall("look", (self._places(name).name,)), until, insists=False)
-        line = [calls.standing(row) for row in rows]
-        holders = admitted(line)
-        return Line(name, tuple(calls.as_holder(one) if at < holders else one for at, one in enumerate(line)))
+        return await inspection.look(self.channel, name, self._places(name), until)
 
     async def list(self, prefix: str, until: float) -> list[str]:
         rows, _ = await self.channel.run(RoutineCall("names", self._places.between(prefix)), until, insists=False)

@@ -5,7 +5,8 @@
     leave      at, name, id, doubtful, heir                                  -> (was_there)
     leave_all  JSON of [at, name in hex, id, doubtful] each                  -> (was_there) each, in this order
     renew      JSON of [at, name in hex, id, ttl, weight, about] each, channel -> (lives) each, in this order
-    look       name                                                          -> (id, ticket, weight, capacity, ttl, left, about, arrived, granted) each
+    line       name                                                          -> (id, ticket, weight, capacity, ttl, left, about, arrived, granted) each
+    look       name                            -> the same without the last two: all that tables of an older release can say
     names      first, last                                                   -> (name) each
     evict      at, name, token                                               -> (victims)
     kept       name, what, token, ttl                                        -> (now, value, token, written, expires)
@@ -38,10 +39,6 @@ Rows = Sequence[Sequence[Any]]
 SLOTS: Final = 1024
 """Rows that remember tickets: of names that share one, two steps in the same moment wait for each other, and that is all."""
 NAMES_KEPT: Final = 4096
-
-
-VERSIONS: Final = {"look": 2}
-"""Of each routine that is not the first of its name: clients of two releases find what they know."""
 
 
 class RoutineCall(NamedTuple):
@@ -137,7 +134,8 @@ def of_many(entries: Sequence[str]) -> str:
 
 def standing(row: Sequence[Any]) -> Standing:
     """One row of `look` as others see it, as if it waited."""
-    claim_id, ticket, weight, capacity, ttl, left, told, arrived, granted = row
+    claim_id, ticket, weight, capacity, ttl, left, told, *times = row
+    arrived, granted = times or (None, None)
     owner, kind, since, meta = json.loads(told)
     enqueued = since if arrived is None else float(arrived)
     return Standing(
