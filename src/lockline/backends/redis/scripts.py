@@ -188,10 +188,8 @@ if state and state ~= mine and ARGV[2] ~= '1' and string.byte(state) ~= 43 then
       else
         state = '+' .. next_id
       end
-""",
-    CLOCK,
-    """
-      local record = string.sub(found[2], 1, seat - 1) .. clock .. string.sub(found[2], rest)
+      local record = string.sub(found[2], 1, seat - 1) .. time[1] .. string.sub('000000', #time[2] + 1) .. time[2]
+        .. string.sub(found[2], rest)
       redis.call('HSET', KEYS[1], '+' .. next_id, record, 'state', state)
       return 1
     end
