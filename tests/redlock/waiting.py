@@ -56,6 +56,9 @@ class VirtualRuntime:
     def now(self) -> float:
         return self._universe.now
 
+    def wall(self) -> float:
+        return self._universe.now
+
     async def sleep(self, seconds: float) -> None:
         await Pause(self._universe.now + seconds)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import lockline
@@ -38,6 +39,27 @@ def test_a_holder_that_had_time_left_has_let_go_and_one_that_had_none_has_lost()
         assert happened(news) == [(what, "a:1"), ("took", "b:1")]
 
 
+def test_the_history_of_a_lock_shows_one_holder_at_a_time() -> None:
+    """Also where a store shows a claim that waited as one that holds since it came."""
+    for granted in (1002.0, 990.0):
+        board = Board()
+        first, waits = claim("a", since=900.0), claim("b", holds=False, since=990.0, token=8)
+        board.take(seen(first, waits), 1000.0)
+        holds = replace(waits, holds=True, granted_at=granted)
+        gone, took = board.take(seen(holds), 1004.0)
+        assert (gone.what, gone.who, gone.at) == ("let go", "a:1", max(granted, 1000.0))
+        assert (took.what, took.who, took.at) == ("took", "b:1", max(granted, 1000.0))
+        assert gone.held == gone.at - 900
+
+
+def test_what_happened_is_told_in_the_order_of_time() -> None:
+    board = Board()
+    board.take(Seen({}, frozenset(), 0, 0.01), 1000.0)
+    lines = {name: Line(name, (claim(name, since=at),)) for name, at in (("a", 1003.0), ("b", 1001.0), ("c", 1002.0))}
+    news = board.take(Seen(lines, frozenset(lines), 3, 0.01), 1004.0)
+    assert [(one.name, one.at) for one in news] == [("b", 1001.0), ("c", 1002.0), ("a", 1003.0)]
+
+
 def test_a_healthy_holder_that_was_not_seen_for_long_is_not_called_lost() -> None:
     board = Board()
     board.take(seen(claim("a", remaining=9.0)), 1000.0)
@@ -58,7 +80,7 @@ def test_a_waiter_that_goes_has_given_up_and_one_that_comes_waits() -> None:
     board = Board()
     board.take(seen(claim("a"), claim("b", holds=False)), 1000.0)
     news = board.take(seen(claim("a"), claim("c", holds=False)), 1001.0)
-    assert happened(news) == [("gave up", "b:1"), ("waits", "c:1")]
+    assert happened(news) == [("waits", "c:1"), ("gave up", "b:1")]
 
 
 def test_whom_this_page_evicted_is_told_with_the_reason() -> None:

@@ -11,6 +11,7 @@ import termios
 import time
 import tty
 from collections.abc import Mapping
+from operator import attrgetter
 from types import FrameType, TracebackType
 from typing import Any, Final
 
@@ -68,11 +69,12 @@ def _tell(client: Client, prefix: str, as_json: bool) -> None:
 
 def _standing(seen: Seen) -> list[BoardNews]:
     """What was there before the first look, told as if it happened when it did."""
-    return [
+    there = [
         BoardNews(claim.began, line.name, "took" if claim.holds else "waits", claim.owner, claim.token)
         for line in seen.lines.values()
         for claim in line.claims
     ]
+    return sorted(there, key=attrgetter("at"))
 
 
 def _print(news: BoardNews, as_json: bool) -> None:

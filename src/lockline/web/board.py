@@ -12,6 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Final, Literal
 
 from ..core.claim import Line, Standing
@@ -124,6 +125,7 @@ class Board:
                     news += self._compare(name, kept, Line(name), now)
                     changed.append(name)
                     self._lines[name] = KeptLine(Line(name), now)
+            news.sort(key=attrgetter("at"))
             self._note(news, now)
             gone = self._sweep(now)
             self._reached = True
@@ -221,19 +223,24 @@ class Board:
             return
         old = {claim.id: claim for claim in before.line.claims} if before else {}
         new = {claim.id for claim in line.claims}
-        for claim_id, claim in old.items():
-            if claim_id not in new and before is not None:
-                yield self._gone(name, before, claim, now)
+        fresh: list[BoardNews] = []
         for claim in line.claims:
             was = old.get(claim.id)
+            # After the look that did not see it yet: not every store knows the moment, and clocks differ.
+            began = min(max(claim.began, before.at if before else claim.began), now)
             if claim.holds and not (was and was.holds):
-                # Not before the last look that saw it wait, where the store does not know the moment.
-                earliest = before.at if was and before else claim.began
-                yield BoardNews(min(max(claim.began, earliest), now), name, "took", claim.owner, claim.token)
+                fresh.append(BoardNews(began, name, "took", claim.owner, claim.token))
             elif not claim.holds and was is None:
-                yield BoardNews(min(claim.began, now), name, "waits", claim.owner, claim.token)
+                fresh.append(BoardNews(began, name, "waits", claim.owner, claim.token))
+        taken = min((one.at for one in fresh if one.what == "took"), default=now)
+        for claim_id, claim in old.items():
+            if claim_id not in new and before is not None:
+                # One that held alone was gone when the next one took it.
+                ended = taken if claim.holds and claim.weight == claim.capacity else now
+                yield self._gone(name, before, claim, now, ended)
+        yield from fresh
 
-    def _gone(self, name: str, before: KeptLine, claim: Standing, now: float) -> BoardNews:
+    def _gone(self, name: str, before: KeptLine, claim: Standing, now: float, ended: float) -> BoardNews:
         what: What
         why = self._evicted.pop((name, claim.token), "")
         # A healthy holder never has less than two thirds of its ttl: one that had them when it was last seen may well have been
@@ -248,7 +255,7 @@ class Board:
             what = "let go"
         if not claim.holds and what != "evicted":
             what = "gave up"
-        return BoardNews(now, name, what, claim.owner, claim.token, max(0.0, now - claim.began), why)
+        return BoardNews(ended, name, what, claim.owner, claim.token, max(0.0, ended - claim.began), why)
 
     def _note(self, news: list[BoardNews], now: float) -> None:
         for one in news:

@@ -18,17 +18,17 @@ _BETWEEN = "\x1f"
 
 
 def info_of(claim: Claim, asked: float | None = None) -> str:
-    """What an entry says about its claim, for people; a lease also when it was asked for, at the end, where older clients read the owner."""
-    told = (claim.kind, repr(claim.ttl), repr(claim.since), claim.meta, claim.owner)
-    return _BETWEEN.join(told if asked is None else (*told, repr(asked)))
+    """What an entry says about its claim, for people; a lease also when it was asked for. The owner comes last."""
+    told = (claim.kind, repr(claim.ttl), repr(claim.since), claim.meta)
+    return _BETWEEN.join((*told, claim.owner) if asked is None else (*told, repr(asked), claim.owner))
 
 
 def _standing(claim_id: str, info: str, token: int, holds: bool, remaining: float) -> Standing:
     kind, ttl, since, meta, owner = info.split(_BETWEEN, 4)
     granted = None
     if holds:
-        owner, _, asked = owner.rpartition(_BETWEEN) if _BETWEEN in owner else (owner, "", since)
-        granted = float(asked)
+        asked, _, owner = owner.rpartition(_BETWEEN)
+        granted = float(asked or since)
     return Standing(
         id=claim_id, owner=owner, kind=kind, token=token, holds=holds, weight=1, capacity=1, ttl=float(ttl),
         remaining=remaining, enqueued_at=float(since), granted_at=granted,
