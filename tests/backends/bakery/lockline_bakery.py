@@ -146,8 +146,5 @@ def _find(claim: Claim, line: list[Seat]) -> list[int]:
 
 
 def _seen(seat: Seat, holds: bool, now: float) -> Standing:
-    (_, id, owner, kind, weight, room, ttl, since, meta, *_), left = seat.claim, seat.expires - now
-    grant = since if holds else None  # the book does not say when; never later than it was
-    return Standing(
-        id, owner, kind, seat.ticket, holds, weight, room, ttl, left, since, grant, json.loads(meta or "null")
-    )
+    who, sizes, (at, meta), left = seat.claim[1:4], seat.claim[4:7], seat.claim[7:9], seat.expires - now
+    return Standing(*who, seat.ticket, holds, *sizes, left, at, at if holds else None, json.loads(meta or "null"))
