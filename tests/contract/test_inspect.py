@@ -73,6 +73,30 @@ def test_a_holder_that_waited_shows_when_it_came_and_since_when_it_holds(world: 
     granted.release()
 
 
+@pytest.mark.needs("hands_on")
+def test_a_turn_that_was_handed_on_inside_a_client_shows_since_when_it_is_held(world: Scene) -> None:
+    """The client does not wait for the store's word; where no step of the store decides, the next renewal brings the moment along."""
+    alice = world.party()
+    sibling = world.sibling(alice)
+    lease = alice.lock("x", ttl=world.kept).acquire()
+    (waits,) = world.queue_up("x", lambda: sibling.lock("x", ttl=world.kept).acquire.start())
+    time.sleep(1.5)
+    released = time.time()
+    lease.release()
+    granted = waits.result()
+
+    def grant() -> float:
+        (held,) = world.line("x").holders
+        assert held.id == granted.id
+        assert held.enqueued_at < released - 1
+        assert held.granted_at is not None
+        assert held.enqueued_at <= held.granted_at <= time.time() + CLOCKS
+        return held.granted_at
+
+    world.wait_for(lambda: grant() >= released - CLOCKS, what="the moment of its grant")
+    granted.release()
+
+
 def test_a_line_that_nobody_stands_in_is_empty(world: Scene) -> None:
     alice = world.party()
     line = alice.client.inspect("nobody")
