@@ -38,7 +38,7 @@ def test_a_text_is_cut_to_the_columns_that_it_takes(whole: str, most: int, rest:
 def test_a_command_of_any_length_leaves_the_table_readable() -> None:
     claim = Standing(
         id="1-1", owner="web:1", kind="lock", token=1, holds=True, weight=1, capacity=1, ttl=10.0, remaining=5.0,
-        since=0.0, meta={"command": "x" * 200_000},
+        enqueued_at=0.0, granted_at=0.0, meta={"command": "x" * 200_000},
     )  # fmt: skip
     shown = text.who(claim)
     assert shown.startswith("web:1 (xxx")
