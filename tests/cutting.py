@@ -18,6 +18,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import pairwise
 from types import CodeType, FrameType
 from typing import Any, ParamSpec
 
@@ -68,6 +69,7 @@ class Misread(Cut):
 
 MISREAD = re.compile(r"'\w+' object is not callable")
 HANDING_OVER = frozenset({"PUSH_EXC_INFO", "POP_EXCEPT", "RERAISE", "COPY"})
+AFTER = frozenset({"CALL", "CALL_KW", "CALL_FUNCTION_EX", "RESUME"})
 PLAIN = ("LOAD_", "STORE_", "DELETE_FAST", "SWAP", "NOP", "POP_TOP")
 
 
@@ -94,6 +96,18 @@ def _steps(code: CodeType) -> dict[int, str]:
     return _known[code]
 
 
+def _looks(code: CodeType) -> dict[int, str]:
+    """The instructions before which CPython really looks for signals: after a call, at a jump back, at the start of a frame."""
+    if code not in _seen:
+        instructions = list(dis.get_instructions(code))
+        _seen[code] = {
+            step.offset: step.opname
+            for before, step in pairwise(instructions)
+            if before.opname in AFTER or step.opname == "JUMP_BACKWARD"
+        }
+    return _seen[code]
+
+
 def _ends_of_with(instructions: list[dis.Instruction]) -> Iterator[int]:
     """The instructions between the body of a `with` and the call of its `__exit__`: CPython looks for no signal there."""
     for last, call in enumerate(instructions):
@@ -111,6 +125,7 @@ def _ends_of_with(instructions: list[dis.Instruction]) -> Iterator[int]:
 
 
 _known: dict[CodeType, dict[int, str]] = {}
+_seen: dict[CodeType, dict[int, str]] = {}
 
 
 def at_each_instruction(story: Callable[[int], Coroutine[Any, Any, str]], apart: int, least: int = 100) -> None:
@@ -130,9 +145,14 @@ class CutAt:
     """Runs something and raises Cut before the nth instruction (or line) that this thread runs in Lockline's code."""
 
     def __init__(
-        self, nth: int, unit: str = "opcode", inside: str | None = None, raising: type[BaseException] = Cut
-    ) -> None:
-        """Only in files whose path has `inside` in it; without that, in all of Lockline and what it uses of `threading`."""
+        self, nth: int, unit: str = "opcode", inside: str | None = None, raising: type[BaseException] = Cut,
+        *, really: bool = False,
+    ) -> None:  # fmt: skip
+        """Only in files whose path has `inside` in it; without that, in all of Lockline and what it uses of `threading`.
+
+        `really`: only where CPython looks for signals.
+        """
+        self._places = _looks if really else _steps
         self._nth = nth
         self._inside = inside
         self._raising = raising
@@ -206,7 +226,7 @@ class CutAt:
 
     def _look(self, frame: FrameType) -> None:
         code = frame.f_code
-        what = _steps(code).get(frame.f_lasti)
+        what = self._places(code).get(frame.f_lasti)
         if what is None:
             return
         self.seen += 1

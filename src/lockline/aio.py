@@ -17,11 +17,11 @@ from .core.engine import PATIENCE, Engine
 from .core.events import Listener
 from .core.evicting import evict
 from .core.hand_over import detach, handing_over
-from .core.handle import H, Handle
+from .core.handle import H, Handle, left
 from .core.live import LiveClaim
 from .core.shells import AnyClient, AnyLease, AnyLock, AnyLost, AnyRWLock, has_run
 from .core.terms import Terms
-from .errors import ConfigError
+from .errors import ConfigError, NotHeld
 from .kit.aio import Kit
 from .observe.logging import stream_for
 from .runtime.apart import ApartRuntime
@@ -96,9 +96,18 @@ class Lease(AnyLease):
         self._live.listen(self._scope.cancel)
         return self
 
-    async def __aexit__(
+    def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    ) -> Coroutine[Any, Any, None]:
+        try:
+            leaving = self._leave(error)
+            self._block = weakref.ref(leaving)
+        except BaseException:  # an exception struck here
+            self._block = left
+            raise
+        return leaving
+
+    async def _leave(self, error: BaseException | None) -> None:
         scope, self._scope = self._scope, None
         await leave_block(scope, error, self._end)
 
@@ -116,10 +125,14 @@ class _Acquiring(Asking[Lease]):
         self._lease = await self._call
         return await self._lease.__aenter__()
 
-    async def __aexit__(
+    def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._lease.__aexit__(kind, error, trace)
+    ) -> Coroutine[Any, Any, None]:
+        try:
+            return self._lease.__aexit__(kind, error, trace)
+        except BaseException:  # an exception struck here
+            self._lease._block = left
+            raise
 
 
 class Lock(AnyLock[Lease]):
@@ -157,12 +170,19 @@ class Lock(AnyLock[Lease]):
         self._entered.append(lease)
         return await lease.__aenter__()
 
-    async def __aexit__(
+    def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        lease = self._last_entered()
-        self._take_out(lease)
-        await lease.__aexit__(kind, error, trace)
+    ) -> Coroutine[Any, Any, None]:
+        lease: Lease | None = None
+        try:
+            lease = self._last_entered()
+            self._take_out(lease)
+            return lease.__aexit__(kind, error, trace)
+        except NotHeld:
+            raise
+        except BaseException:  # an exception struck here
+            (lease or self._last_entered())._block = left
+            raise
 
 
 class RWLock(AnyRWLock[Lock]):

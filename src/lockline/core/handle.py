@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from ..errors import ConfigError, LeaseDropped, NotHeld
-from ..runtime.block import Block
 from .live import DETACHING, GIVEN_BACK, LiveClaim, takes_an_argument
 
 H = TypeVar("H", bound="Handle")
@@ -53,8 +52,8 @@ class Handle(Holding):
         self._live = live
         self._given = False
         """Whether the caller has it in hand; before that, and in a `with`, its end without release means that we were cut."""
-        self._block: weakref.ref[Block] | None = None
-        """The `with` that the lease is bound to."""
+        self._block: Callable[[], object] | None = None
+        """What will release it, as long as that lives: the `with` that the lease is bound to, or in asyncio the call that leaves it."""
         self._open = True
         self._writes = writes
         live._handles.append(weakref.ref(self))
@@ -138,6 +137,10 @@ class Handle(Holding):
                 LeaseDropped,
                 stacklevel=2,
             )
+
+
+def left() -> None:
+    """The block of a lease that was left, although its release never began: the renewer gives the lease back."""
 
 
 def shown(handle: Handle) -> tuple[str, str, int, str]:
