@@ -80,18 +80,15 @@ class NodeConnection:
             return
         if now > self._looked + LOOK_AGAIN:
             self._looked = now
-            self._due.append(Awaited(None, SETTINGS, awaited.since))
-            self._write(pack(SETTINGS.args))
+            self._ask(Awaited(None, SETTINGS, awaited.since), pack(SETTINGS.args))
         self._asked = now
-        self._due.append(awaited)
-        # No drain: a node that does not read is given up after its timeout, long before much has piled up.
-        self._write(data)
+        self._ask(awaited, data)
 
     def say(self, *words: str) -> None:
         """Listen to more, or to less. It is confirmed by a push, or refused like any request."""
-        self._due.append(Awaited(None, NodeRequest("listen", words), self._channel.listening.now()))
+        awaited = Awaited(None, NodeRequest("listen", words), self._channel.listening.now())
         self._channel.listening.beat()
-        self._write(pack(words))
+        self._ask(awaited, pack(words))
 
     def look_after(self, now: float) -> None:
         """Ask whether it still works, if nothing was asked for a while: a dead one is quiet, too."""
@@ -99,9 +96,16 @@ class NodeConnection:
             self._channel.listening.beat()
             self.send(Awaited(None, SIGN_OF_LIFE, self._channel.listening.now()), PING, now)
 
-    def _write(self, data: bytes) -> None:
+    def _ask(self, awaited: Awaited, data: bytes) -> None:
+        """Send it, and expect its answer; both, or the connection is over: nobody would know whose answer comes next."""
         assert self._connection is not None
-        self._connection.write(data)
+        try:
+            self._due.append(awaited)
+            # No drain: a node that does not read is given up after its timeout, long before much has piled up.
+            self._connection.write(data)
+        except BaseException:
+            self._lose(NodeFailure("error", "struck down while it was sending"))
+            raise
 
     def look(self, now: float) -> bool:
         """Give the node up if it has been silent for too long, by the time in which this loop listened. Whether anything is due."""
@@ -208,8 +212,8 @@ class NodeConnection:
         if isinstance(reply, ServerError):
             text = str(reply)
             if text.startswith("NOSCRIPT") and (request.op in TIDYING or self._still_wanted(talk, request)):
-                self._due.append(Awaited(talk, request, self._channel.listening.now()))
-                self._write(packed(request, self._channel.cluster, whole=True))
+                again = Awaited(talk, request, self._channel.listening.now())
+                self._ask(again, packed(request, self._channel.cluster, whole=True))
                 return
             reply = NodeFailure("refused", text)
             if request.op == "release":
@@ -220,8 +224,9 @@ class NodeConnection:
         if request is SETTINGS and talk is None:
             # Its record has to be as true as its settings.
             vouch = NodeRequest("vouch", (durable(reply),))
-            self._due.append(Awaited(None, vouch, self._channel.listening.now()))
-            self._write(packed(vouch, self._channel.cluster, whole=True))
+            self._ask(
+                Awaited(None, vouch, self._channel.listening.now()), packed(vouch, self._channel.cluster, whole=True)
+            )
         elif talk is None and request.op == "release" and not isinstance(reply, NodeFailure):
             self._owed.settle(request)
             if not self._owed:
