@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
 import pytest
 
 from lockline import aio
-from tests.cutting import Cut, CutAt, in_a_thread_of_its_own, trace_instructions
+from tests.cutting import Cut, CutAt, in_a_thread_of_its_own
 
 pytestmark = pytest.mark.filterwarnings(
     # What Python says of a call that was struck before it began, and of an exception in a finalizer.
@@ -36,11 +35,11 @@ def test_a_lock_is_free_wherever_its_block_was_struck_on_the_way_out(block: Bloc
             try:
                 async with block(client.lock("x", ttl=30)) as lease:
                     kept.append(lease)
-                    trace_instructions(cut._trace)
+                    cut.begin()
             except Cut:
                 pass
             finally:
-                sys.settrace(None)
+                cut.end()
             # WouldDeadlock as long as this task has it.
             async with client.lock("x").acquire(timeout=60):
                 assert not kept[0].valid, cut.where

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from typing import Any, cast
 
 from lockline.backends.redlock.channel_asyncio import AsyncioFanout
 from lockline.backends.redlock.commands import NodeRequest
 from lockline.backends.redlock.connection_asyncio import Awaited, NodeConnection
-from tests.cutting import Cut, CutAt, in_a_thread_of_its_own, trace_instructions
+from tests.cutting import Cut, CutAt, in_a_thread_of_its_own
 
 
 class Line:
@@ -35,13 +34,13 @@ def test_a_connection_ends_when_more_is_expected_than_was_sent() -> None:
         one._connection, one.up = cast(Any, line), True
         one._looked = float("inf")
         cut = CutAt(nth, inside="redlock/connection_asyncio", really=True)
-        trace_instructions(cut._trace)
+        cut.begin()
         try:
             one.send(Awaited(None, NodeRequest("raw", ("PING",)), 0.0), b"PING", 0.0)
         except Cut:
             pass
         finally:
-            sys.settrace(None)
+            cut.end()
         channel.closed = True
         await one._worker.join(0.0)
         assert line.closed or len(one._due) == line.sent, cut.where

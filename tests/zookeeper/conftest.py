@@ -89,7 +89,7 @@ def client_of() -> Iterator[Callable[..., lockline.Client]]:
 def kazoo(server: ZooKeeper) -> Iterator[KazooClient]:
     """A plain client, to look behind the scenes."""
     client = KazooClient(hosts=f"127.0.0.1:{server.port}")
-    client.start()
+    client.start(timeout=60)
     yield client
     client.stop()
     client.close()
@@ -145,7 +145,7 @@ def _closed_by_another(kazoo: KazooClient, hosts: str, identity: Any) -> bool:
     """Whether the session ended; not if its client connected again between the two requests of the other connection."""
     probe = f"/probe-{next(_numbers)}"
     thief = KazooClient(hosts=hosts, client_id=identity)
-    thief.start()
+    thief.start(timeout=60)
     try:
         thief.create(probe, ephemeral=True)
     except (ConnectionLoss, SessionExpiredError):

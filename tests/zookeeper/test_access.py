@@ -129,7 +129,7 @@ def own(server: ZooKeeper, url: str, kazoo: KazooClient) -> Iterator[KazooClient
     name = url.rpartition("/")[2]
     kazoo.ensure_path(f"/{name}")
     client = KazooClient(hosts=f"127.0.0.1:{server.port}/{name}", timeout=5)
-    client.start()
+    client.start(timeout=60)
     yield client
     client.stop()
     client.close()

@@ -22,7 +22,7 @@ def inside(server: ZooKeeper, url: str, kazoo: KazooClient) -> KazooClient:
     name = url.rpartition("/")[2]
     kazoo.ensure_path(f"/{name}")
     client = KazooClient(hosts=f"127.0.0.1:{server.port}/{name}")
-    client.start()
+    client.start(timeout=60)
     yield client
     client.stop()
     client.close()

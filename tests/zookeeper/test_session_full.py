@@ -63,7 +63,7 @@ def test_the_end_of_a_client_that_holds_all_it_can_leaves_the_server_at_work(own
     """Longer than 5 s: hundreds of locks, and a server that is started twice."""
     url = f"{own_server.url}/app"
     kazoo = KazooClient(hosts=f"127.0.0.1:{own_server.port}")
-    kazoo.start()
+    kazoo.start(timeout=60)
     client = lockline.connect(url)
     try:
         held = fill(client)

@@ -204,9 +204,15 @@ class TaskWorker:
             self._task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        if task.cancelled() and self._lasting:
-            # Not by us: many a program cancels every task but its own. A timer is no task, so nobody cancels that.
-            self._again = task.get_loop().call_later(AGAIN, self._start)
+        loop, problem = task.get_loop(), None if task.cancelled() else task.exception()
+        if problem is not None:
+            loop.call_exception_handler(
+                {"message": "a background task of Lockline ended", "exception": problem, "task": task}
+            )
+        if self._lasting and (task.cancelled() or problem is not None):
+            # Not by us: many a program cancels every task but its own, and what a signal handler raises ends the task that it strikes.
+            # A timer is no task, so it is not cancelled with them.
+            self._again = loop.call_later(AGAIN, self._start)
 
     def alive(self) -> bool:
         return self._again is not None or not self._task.done()
