@@ -160,8 +160,11 @@ class Board:
             self._compares = False
 
     def evicted(self, name: str, token: int, why: str) -> None:
-        """This page has taken the lock away from that holder."""
+        """This page takes the lock away from that holder; without a reason it did not after all."""
         with self._mutex:
+            if not why:
+                self._evicted.pop((name, token), None)
+                return
             if len(self._evicted) >= EVICTIONS_KEPT:
                 self._evicted.clear()
             self._evicted[name, token] = why

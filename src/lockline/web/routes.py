@@ -236,13 +236,15 @@ class Site:
             self.audit.write(meant, "asked")
         except OSError as trouble:
             return problem(500, f"nobody was evicted, because the audit line cannot be written: {trouble.strerror}")
+        # Before the eviction: a look may see it at once, and shows then who did it.
+        watch.board.evicted(meant.name, meant.token, f"by {by}")
         try:
             victims = await evict(engine, meant.name, meant.token, by)
         except LocklineError as trouble:
             self._write_what_came(meant, "unanswered")
             return problem(502, str(trouble))
-        if victims:
-            watch.board.evicted(meant.name, meant.token, f"by {by}")
+        if not victims:
+            watch.board.evicted(meant.name, meant.token, "")
         watch.look_now()
         self._write_what_came(meant, "evicted" if victims else "held no more")
         return PageAnswer(200, encoded({"evicted": victims}))

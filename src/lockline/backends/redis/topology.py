@@ -115,10 +115,17 @@ class AskingOnce:
     async def once(self, learn: Callable[[float], Awaitable[None]], until: float) -> None:
         """Learn it, or wait for one who does; what is known after that need not be enough."""
         latest = self._latest
-        if latest is not None and not latest.over.is_set() and await latest.ends(until):
-            if latest.problem is not None:
-                raise latest.problem.with_traceback(None)
-            return
+        if latest is not None and not latest.over.is_set():
+            while not await latest.ends(until):
+                # The first whose patience is over asks anew, for the others too: a thousand questions at once would take longer still.
+                newer = self._latest
+                if newer is None or newer is latest or self._runtime.now() >= until:
+                    break
+                latest = newer
+            else:
+                if latest.problem is not None:
+                    raise latest.problem.with_traceback(None)
+                return
         self._latest = question = TopologyQuestion(self._runtime)
         try:
             await learn(until)
