@@ -63,6 +63,7 @@ def contract(backend: str, *, full: bool = False) -> Group:
 
 # The longest first, so that none begins when the others are nearly done.
 GROUPS = [
+    Group("consul", ("tests/consul",)),
     Group("zookeeper", ("tests/zookeeper",)),
     *parts(2, "tests/redis"),
     Group("pages", ("tests/web", "tests/docs", "tests/packaging")),
@@ -80,7 +81,6 @@ GROUPS = [
     contract("etcd"),
     contract("consul"),
     contract("postgresql-pgbouncer"),
-    Group("consul", ("tests/consul",)),
     Group("contract-local", ("tests/contract",), ("local",)),
     contract("zookeeper"),
     Group("kit", ("tests/kit", "tests/local")),
