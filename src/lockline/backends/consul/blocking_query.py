@@ -63,7 +63,7 @@ class BlockingQuery(Generic[T]):
             if reply.status not in (200, 404):
                 raise NoReply(f"{reply.status}")
         except NoReply:
-            # Nobody else may have anything to ask for a long time, and so find out that this agent is silent.
+            # Other requests of this client, which would find out that the agent is silent, may be a long time off.
             self._channel.turn_from(link.endpoint)
             raise
         self._has_no_index = not reply.as_of

@@ -97,7 +97,7 @@ class NodeConnection:
             self.send(Awaited(None, SIGN_OF_LIFE, self._channel.listening.now()), PING, now)
 
     def _ask(self, awaited: Awaited, data: bytes) -> None:
-        """Send it, and expect its answer; both, or the connection is over: nobody would know whose answer comes next."""
+        """Send a request and expect its answer. If only one of the two was done, the connection ends: answers would shift by one."""
         assert self._connection is not None
         try:
             self._due.append(awaited)
